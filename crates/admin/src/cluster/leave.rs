@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::moves::{self, MayGo};
-use crate::dispatch::Event;
+use crate::dispatch::{Answer, Event};
 use crate::lifecycle::Lifecycle;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -32,6 +32,8 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     }
     lifecycle.soft.cancel();
     let (done, drained) = oneshot::channel();
+    // Nobody waits any more where the grace is over.
+    let done = Answer::new(|()| drop(done.send(())));
     if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
         tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
     }
@@ -59,9 +61,10 @@ async fn shelve(shared: &Arc<Shared>) {
 
 /// The runs in executors' hands, or on their way.
 async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
-    let (tell, told) = oneshot::channel();
-    shared.events.send(Event::ListInHand(tell)).await.ok()?;
-    told.await.ok()
+    let (sender, listed) = oneshot::channel();
+    let answer = Answer::new(|runs| drop(sender.send(runs)));
+    shared.events.send(Event::ListInHand(answer)).await.ok()?;
+    listed.await.ok()
 }
 
 /// Gives jobs away between their fires, until none is left or the time is over.

@@ -6,10 +6,12 @@
 //! as running.
 
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
-use rondel_core::{ExecutorId, RunId, Timestamp};
+use rondel_core::{ExecutorId, Timestamp};
 
-use super::run_loop::{DispatchLoop, NOTE_AFTER};
-use super::state::{Active, Phase};
+use super::active::{Active, Phase};
+use super::effect::Effect;
+use super::round::NOTE_AFTER;
+use super::transition::Decision;
 
 /// Heartbeats that must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and
 /// a server that reads late, because its database is slow, reads both late.
@@ -21,6 +23,13 @@ impl Active {
     /// The executor has said something of this attempt.
     pub(super) const fn answered(&mut self) {
         self.beats_at_send = None;
+    }
+
+    /// It could not be noted as running.
+    pub(super) fn note_refused(&mut self) {
+        if self.phase == Phase::Noted {
+            self.phase = Phase::Sent;
+        }
     }
 
     /// Whether it is on a stream, and its executor has said nothing of it.
@@ -37,38 +46,27 @@ impl Active {
     }
 }
 
-impl DispatchLoop {
-    /// These runs were put on the stream of this executor.
-    pub(super) fn await_answers(&mut self, executor: ExecutorId, runs: &[RunId]) {
-        let beats = self.executors.get(executor).map_or(0, |online| online.beat_count);
-        for run in runs {
-            if let Some(active) = self.runs.active_mut(*run) {
-                active.beats_at_send = Some(beats);
-            }
-        }
-    }
+/// The stream on which answers would have come has ended: the executor's hello, or its loss, says what became of its runs.
+pub(super) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
+    d.state.runs.actives_mut().filter(|active| active.executor == executor).for_each(Active::answered);
+}
 
-    /// The stream on which answers would have come has ended: the executor's hello, or its loss, says what became of its runs.
-    pub(super) fn await_no_answers(&mut self, executor: ExecutorId) {
-        self.runs.actives_mut().filter(|active| active.executor == executor).for_each(Active::answered);
+/// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.
+pub(super) fn ask_unanswered(d: &mut Decision<'_>) {
+    let now = d.now;
+    if !d.facts.lease_holds {
+        return;
     }
-
-    /// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.
-    pub(super) fn ask_unanswered(&self, now: Timestamp) {
-        if !self.shared.membership.holds() {
-            return;
-        }
-        for active in self.runs.actives().filter(|active| active.is_unanswered()) {
-            let Some(online) = self.executors.get(active.executor) else { continue };
-            let beats = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
-            let is_late = active.sent_at + self.shared.config.answer_within <= now;
-            if is_late && beats >= BEAT_COUNT_MIN && !online.session.replaced.is_cancelled() {
-                tracing::warn!(
-                    run_id = %active.ready.run.id, executor_id = %active.executor, executor = active.executor_name,
-                    "an executor has not answered a trigger; its stream is ended, and its next hello says whether it has the run"
-                );
-                online.session.replaced.cancel();
-            }
+    for active in d.state.runs.actives().filter(|active| active.is_unanswered()) {
+        let Some(online) = d.state.executors.get(active.executor) else { continue };
+        let beats = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
+        let is_late = active.sent_at + d.facts.settings.answer_within <= now;
+        if is_late && beats >= BEAT_COUNT_MIN && !online.session.stream.is_ended() {
+            tracing::warn!(
+                run_id = %active.ready.run.id, executor_id = %active.executor, executor = active.executor_name,
+                "an executor has not answered a trigger; its stream is ended, and its next hello says whether it has the run"
+            );
+            d.effects.push(Effect::EndStream(online.session.clone()));
         }
     }
 }

@@ -9,7 +9,7 @@ use rondel_core::select::Unmet;
 use rondel_core::{AppId, ExecutorId, Job, NodeId, RunId, Timestamp};
 use rondel_store::LeaseToken;
 
-use super::{FenceAnswer, Report, SessionHandle};
+use super::event::{FenceAnswer, Report, SessionHandle};
 use crate::registry::OnlineExecutor;
 
 #[derive(Debug)]

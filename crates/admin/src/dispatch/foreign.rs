@@ -15,7 +15,7 @@ use rondel_core::{Run, RunId};
 use rondel_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-use super::IncomingResult;
+use super::event::IncomingResult;
 use super::reporter::{Claim, ReportedRun, Reporter};
 use crate::counters::Count;
 use crate::metrics::Counted;

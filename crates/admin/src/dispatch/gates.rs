@@ -14,8 +14,8 @@ use rondel_core::spec::{OverlapPolicy, OverlapScope};
 use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use super::Ready;
-use super::state::{OpenRuns, Stage};
+use super::ready::Ready;
+use super::runs::{OpenRuns, Stage};
 
 /// How many runs of one serial job wait in memory where its definition does not say.
 const QUEUE_MAX: usize = 1_000;

@@ -10,67 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 
-use super::run_loop::DispatchLoop;
+use super::event::Event;
+use super::ready::Ready;
 use super::seek::Elsewhere;
-use super::steps::{Step, StepLoop};
-use super::{Event, Ready};
+use super::steps::StepLoop;
 use crate::cluster::{Held, MayGo, unsent_by_job};
 use crate::counters::Count;
-
-impl DispatchLoop {
-    /// Of these jobs those that may go: they have no run in an executor's hands, or on the way there, and start none from
-    /// now on.
-    pub(super) fn close_jobs(&mut self, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-        let busy: HashSet<JobId> = self.runs.actives().map(|active| active.ready.run.job).collect();
-        let may_go = |job: &&JobId| !busy.contains(job) && !self.probes.has(**job) && !self.handing.contains(job);
-        let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
-        self.handing.extend(closed.iter().copied());
-        closed
-    }
-
-    /// The step that gives closed jobs away.
-    pub(super) fn step_away(&mut self, jobs: BTreeSet<JobId>, step: Step) {
-        if !self.try_step(step) {
-            self.open_jobs(jobs);
-        }
-    }
-
-    /// It is known where these jobs are.
-    pub(super) fn open_jobs(&mut self, jobs: BTreeSet<JobId>) {
-        for job in jobs {
-            self.handing.remove(&job);
-        }
-    }
-
-    /// These runs are another node's now.
-    pub(super) fn handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
-        for run in &runs {
-            self.limits.remove(*run, &mut self.runs);
-            self.parked.remove(*run, &mut self.runs);
-            self.leave_gate(*run);
-            self.work_off(now);
-        }
-        // What stayed is tried again with the next round.
-        if !runs.is_empty() {
-            self.limits.ask_again();
-        }
-        self.shared.in_memory.forget(runs);
-    }
-
-    /// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.
-    pub(super) fn maybe_handed_over(&mut self, runs: Vec<RunId>, now: Timestamp) {
-        for run in &runs {
-            self.limits.remove(*run, &mut self.runs);
-            self.parked.remove(*run, &mut self.runs);
-            let passed = self.gates.again(*run, &mut self.runs);
-            self.go_on(passed);
-            self.work_off(now);
-        }
-        self.shared.in_memory.forget(runs.iter().copied());
-        self.limits.ask_again();
-        self.step(Step::Look(runs));
-    }
-}
 
 impl StepLoop {
     /// Gives jobs to a node, and says when it is known where they are.

@@ -13,9 +13,9 @@ use rondel_core::spec::{ConcurrencySpec, RateSpec};
 use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 
-use super::Ready;
 use super::parked::Turn;
-use super::state::{OpenRuns, Stage, Waiting, waits_until};
+use super::ready::Ready;
+use super::runs::{OpenRuns, Stage, Waiting, waits_until};
 use super::waits::waited_ms;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

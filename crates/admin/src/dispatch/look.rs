@@ -8,11 +8,14 @@ use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
+use super::active::Phase;
+use super::effect::Effect;
+use super::event::Settled;
 use super::messages::cancel;
-use super::run_loop::DispatchLoop;
-use super::state::Phase;
-use super::steps::Step;
-use super::{Ready, Settled};
+use super::ready::Ready;
+use super::step::Step;
+use super::transition::Decision;
+use super::{place, roll, streams, turns, verdicts};
 use crate::counters::Count;
 
 /// How often runs in executors' hands are looked at, and how long they must have been there.
@@ -33,171 +36,173 @@ enum Known {
     Moved,
 }
 
-impl DispatchLoop {
-    /// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
-    /// since, nobody can tell: everyone gets that time anew. A server that started since can't either: the clock may have
-    /// stepped before, and whom it knows only from rows may have been silent for less than they say.
-    pub(super) fn look_for_lost(&mut self, now: Timestamp) {
-        let lost_after = self.shared.config.lost_after;
-        if self.shared.clock.may_have_stepped_ahead_within(lost_after) {
-            return;
-        }
-        let suspects = self.executors.suspects(now - lost_after);
-        if !suspects.is_empty() && !self.is_looking_for_lost {
-            self.is_looking_for_lost = self.try_step(Step::LastHeard(suspects));
+/// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
+/// since, nobody can tell: everyone gets that time anew. A server that started since can't either: the clock may have
+/// stepped before, and whom it knows only from rows may have been silent for less than they say.
+pub(super) fn look_for_lost(d: &mut Decision<'_>) {
+    let now = d.now;
+    let lost_after = d.facts.settings.lost_after;
+    if d.facts.may_have_stepped_ahead {
+        return;
+    }
+    let suspects = d.state.executors.suspects(now - lost_after);
+    if !suspects.is_empty() && !d.state.pending.is_looking_for_lost {
+        d.state.pending.is_looking_for_lost = true;
+        d.step(Step::LastHeard(suspects));
+    }
+}
+
+/// A lost stream is not a lost executor while another node hears it.
+pub(super) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
+    let now = d.now;
+    d.state.pending.is_looking_for_lost = false;
+    for executor in suspects {
+        match heard.get(executor) {
+            Some(at) if *at + d.facts.settings.lost_after > now => d.state.executors.watch(*executor, *at),
+            _ if d.state.executors.lose(*executor, now) => lost(d, *executor),
+            _ => {}
         }
     }
+    roll::resolve(d);
+}
 
-    /// A lost stream is not a lost executor while another node hears it.
-    pub(super) fn heard_elsewhere(
-        &mut self,
-        suspects: &[ExecutorId],
-        heard: &BTreeMap<ExecutorId, Timestamp>,
-        now: Timestamp,
-    ) {
-        self.is_looking_for_lost = false;
-        for executor in suspects {
-            match heard.get(executor) {
-                Some(at) if *at + self.shared.config.lost_after > now => self.executors.watch(*executor, *at),
-                _ if self.executors.lose(*executor, now) => self.lost(*executor, now),
-                _ => {}
-            }
-        }
-        self.resolve_rollcall(now);
+/// One that has ended in order is not waited for. Where a result of it is missing, that may be in its journal, and its next
+/// start brings it.
+pub(super) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
+    let now = d.now;
+    if streams::sent_to(d, executor, |_| true).is_empty() && d.state.executors.lose(executor, now) {
+        d.step(Step::NoteLeft(executor));
+        roll::resolve(d);
     }
+}
 
-    /// One that has ended in order is not waited for. Where a result of it is missing, that may be in its journal, and its next
-    /// start brings it.
-    pub(super) fn gone(&mut self, executor: ExecutorId, now: Timestamp) {
-        if self.sent_to(executor, |_| true).is_empty() && self.executors.lose(executor, now) {
-            self.step(Step::NoteLeft(executor));
-            self.resolve_rollcall(now);
-        }
+/// One whose process was seen to have died need not be silent for long first. It has no journal that would bring results.
+pub(super) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
+    let now = d.now;
+    if d.state.executors.lose(executor, now) {
+        lost(d, executor);
+        d.step(Step::NoteLeft(executor));
+        roll::resolve(d);
     }
+}
 
-    /// One whose process was seen to have died need not be silent for long first. It has no journal that would bring results.
-    pub(super) fn died(&mut self, executor: ExecutorId, now: Timestamp) {
-        if self.executors.lose(executor, now) {
-            self.lost(executor, now);
-            self.step(Step::NoteLeft(executor));
-            self.resolve_rollcall(now);
-        }
+fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
+    let runs = streams::sent_to(d, executor, |_| true);
+    tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
+    d.count(Count::ExecutorsLost, 1);
+    for run in runs {
+        streams::lose(d, run, Reason::ExecutorLost);
     }
+}
 
-    fn lost(&mut self, executor: ExecutorId, now: Timestamp) {
-        let runs = self.sent_to(executor, |_| true);
-        tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
-        self.shared.counters.add(Count::ExecutorsLost, 1);
-        for run in runs {
-            self.lose(run, Reason::ExecutorLost, now);
-        }
+/// A result may have been stored by another node: then nothing comes here any more. And a run that is not here at all,
+/// since its next attempt waits in the store, keeps its place in its job's order only while that is so.
+pub(super) fn look_at_rows(d: &mut Decision<'_>) {
+    let now = d.now;
+    if now < d.state.recovery.next_look_at || mutant::on(Mutant::NoLook) {
+        return;
     }
-
-    /// A result may have been stored by another node: then nothing comes here any more. And a run that is not here at all,
-    /// since its next attempt waits in the store, keeps its place in its job's order only while that is so.
-    pub(super) fn look_at_rows(&mut self, now: Timestamp) {
-        if now < self.next_look_at || mutant::on(Mutant::NoLook) {
-            return;
-        }
-        self.next_look_at = now + LOOK_PERIOD;
-        let mut runs = if self.shared.store.is_single_server() { Vec::new() } else { self.held_for_long(now) };
-        runs.extend(self.shared.in_memory.missing(self.gates.holding_up()).into_iter().take(LOOK_MAX));
-        if !runs.is_empty() {
-            self.try_step(Step::Look(runs));
-        }
+    d.state.recovery.next_look_at = now + LOOK_PERIOD;
+    let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { held_for_long(d) };
+    runs.extend(d.facts.in_memory.missing(d.state.gates.holding_up()).into_iter().take(LOOK_MAX));
+    if !runs.is_empty() {
+        d.step(Step::Look(runs));
     }
+}
 
-    fn held_for_long(&mut self, now: Timestamp) -> Vec<RunId> {
-        let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
-        let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
-        let mut held: Vec<(Timestamp, RunId)> = self
-            .runs
-            .actives()
-            .filter(|active| is_held(active.phase) && is_old(active.sent_at))
-            .map(|active| (active.looked_at, active.ready.run.id))
-            .collect();
-        held.sort_unstable();
-        held.truncate(LOOK_MAX);
-        for (_, run) in &held {
-            if let Some(active) = self.runs.active_mut(*run) {
-                active.looked_at = now;
-            }
-        }
-        let called = self.rollcall.runs().take(LOOK_MAX);
-        held.into_iter().map(|(_, run)| run).chain(called).collect()
-    }
-
-    pub(super) fn looked(&mut self, asked: &[RunId], checks: &[RunCheck], now: Timestamp) {
-        let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
-        let this = self.shared.membership.token();
-        let is_own = |check: &RunCheck| check.owner.node == this.node;
-        for run in asked {
-            let row = rows.get(run).copied();
-            let held = self.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
-            if let Some(ready) = held.map(|active| &active.ready).or_else(|| self.runs.called(*run)) {
-                let attempt = ready.run.attempt;
-                self.went_on(*run, attempt, known(attempt, row, is_own), now);
-            } else if !self.shared.in_memory.missing([*run]).is_empty() {
-                let passed = match place_of(row.filter(|row| is_own(row))) {
-                    Place::Open => continue,
-                    Place::Reserved => self.gates.again(*run, &mut self.runs),
-                    Place::None => self.gates.leave(*run, &mut self.runs),
-                };
-                self.go_on(passed);
-                self.work_off(now);
-            }
+fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
+    let now = d.now;
+    let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
+    let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
+    let mut held: Vec<(Timestamp, RunId)> = d
+        .state
+        .runs
+        .actives()
+        .filter(|active| is_held(active.phase) && is_old(active.sent_at))
+        .map(|active| (active.looked_at, active.ready.run.id))
+        .collect();
+    held.sort_unstable();
+    held.truncate(LOOK_MAX);
+    for (_, run) in &held {
+        if let Some(active) = d.state.runs.active_mut(*run) {
+            active.looked_at = now;
         }
     }
+    let called = d.state.recovery.rollcall.runs().take(LOOK_MAX);
+    held.into_iter().map(|(_, run)| run).chain(called).collect()
+}
 
-    /// What became of an attempt that was thought to be in an executor's hands.
-    fn went_on(&mut self, run: RunId, attempt: i32, known: Known, now: Timestamp) {
-        if known == Known::Same {
-            return;
-        }
-        self.forget_attempt(run, attempt);
-        if known == Known::Again && self.shared.in_memory.has_later(run, attempt) {
-            // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
-            if self.runs.active(run).is_none() {
-                self.release_limit(run);
-                self.work_off(now);
-            }
-            return;
-        }
-        if known == Known::Moved {
-            // What may have been sent is given to nobody: somebody has taken it over, for whom this node's lease is over. Its
-            // own clock may say that it holds; nothing is sent under it any more, least of all what waits behind this run.
-            self.shared.membership.end();
-            self.shared.beat_poke.notify_one();
-        }
-        if known == Known::Again || known == Known::Moved {
-            self.shared.in_memory.forget([run]);
-            self.release_limit(run);
-            let passed = self.gates.again(run, &mut self.runs);
-            self.go_on(passed);
-            self.work_off(now);
-        } else {
-            self.settled(&Settled { run, attempt, owner: None, finished: Finished::Duplicate }, now);
+pub(super) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
+    let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
+    let this = d.facts.token;
+    let is_own = |check: &RunCheck| check.owner.node == this.node;
+    for run in asked {
+        let row = rows.get(run).copied();
+        let held = d.state.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
+        if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.called(*run)) {
+            let attempt = ready.run.attempt;
+            went_on(d, *run, attempt, known(attempt, row, is_own));
+        } else if !d.facts.in_memory.missing([*run]).is_empty() {
+            let passed = match place_of(row.filter(|row| is_own(row))) {
+                Place::Open => continue,
+                Place::Reserved => d.state.gates.again(*run, &mut d.state.runs),
+                Place::None => d.state.gates.leave(*run, &mut d.state.runs),
+            };
+            turns::go_on(d, passed);
+            turns::work_off(d);
         }
     }
+}
 
-    /// This attempt, or one before it, is in nobody's hands any more.
-    pub(super) fn forget_attempt(&mut self, run: RunId, attempt: i32) {
-        let is_past = |ready: &Ready| ready.run.attempt <= attempt;
-        if self.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
-            self.free_active(run);
-            self.deadlines.forget(run);
-        }
-        if self.runs.called(run).is_some_and(is_past) {
-            self.rollcall.remove(run, &mut self.runs);
-        }
+/// What became of an attempt that was thought to be in an executor's hands.
+fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
+    if known == Known::Same {
+        return;
     }
+    forget_attempt(d, run, attempt);
+    if known == Known::Again && d.facts.in_memory.has_later(run, attempt) {
+        // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
+        if d.state.runs.active(run).is_none() {
+            turns::release_limit(d, run);
+            turns::work_off(d);
+        }
+        return;
+    }
+    if known == Known::Moved {
+        // What may have been sent is given to nobody: somebody has taken it over, for whom this node's lease is over. Its
+        // own clock may say that it holds; nothing is sent under it any more, least of all what waits behind this run.
+        d.facts.lease_holds = false;
+        d.effects.push(Effect::EndLease);
+    }
+    if known == Known::Again || known == Known::Moved {
+        d.forget([run]);
+        turns::release_limit(d, run);
+        let passed = d.state.gates.again(run, &mut d.state.runs);
+        turns::go_on(d, passed);
+        turns::work_off(d);
+    } else {
+        verdicts::settled(d, &Settled { run, attempt, owner: None, finished: Finished::Duplicate });
+    }
+}
 
-    /// Tells executors that are connected here of requests that the owners of their runs may have no stream for.
-    pub(super) fn cancel_elsewhere(&self, cancels: Vec<CancelElsewhere>) {
-        for asked in cancels {
-            if let Some(online) = self.executors.get(asked.executor) {
-                online.session.send(cancel(asked.run, asked.attempt, &asked.by));
-            }
+/// This attempt, or one before it, is in nobody's hands any more.
+pub(super) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
+    let is_past = |ready: &Ready| ready.run.attempt <= attempt;
+    if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
+        place::free_active(d, run);
+        d.state.deadlines.forget(run);
+    }
+    if d.state.runs.called(run).is_some_and(is_past) {
+        d.state.recovery.rollcall.remove(run, &mut d.state.runs);
+    }
+}
+
+/// Tells executors that are connected here of requests that the owners of their runs may have no stream for.
+pub(super) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewhere>) {
+    for asked in cancels {
+        if let Some(online) = d.state.executors.get(asked.executor) {
+            let body = cancel(asked.run, asked.attempt, &asked.by);
+            d.effects.push(Effect::Send(online.session.clone(), body));
         }
     }
 }

@@ -9,7 +9,8 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::Finished;
 
-use super::{IncomingResult, Ready};
+use super::event::IncomingResult;
+use super::ready::Ready;
 
 /// Triggers in one message.
 pub(crate) const TRIGGER_BATCH: usize = 500;

@@ -7,15 +7,16 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::spec::Delivery;
 use rondel_core::time::format_duration;
-use rondel_core::{Reason, RunId, Timestamp};
+use rondel_core::{Reason, RunId};
 use rondel_store::ledger::AttemptEnd;
 
+use super::active::Phase;
+use super::effect::Effect;
 use super::messages::cancel;
-use super::run_loop::DispatchLoop;
-use super::state::Phase;
+use super::place;
+use super::ready::{Ready, finish_unsent};
+use super::transition::Decision;
 use super::waits::lost_detail;
-use super::{Ready, finish_unsent};
-use crate::metrics::Counted;
 
 /// Who asks.
 const WATCH: &str = "the server, for its timeout is over";
@@ -80,47 +81,42 @@ fn after(micros: i64, length: Duration) -> i64 {
     micros.saturating_add(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
 }
 
-impl DispatchLoop {
-    pub(super) fn watch_deadlines(&mut self, now: Timestamp) {
-        let patience = (self.shared.config.overdue_ask, self.shared.config.overdue_give_up);
-        for (run, attempt, what) in self.deadlines.overdue(self.shared.clock.boot_micros(), patience) {
-            let active = self.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
-            let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
-                continue;
-            };
-            match what {
-                Overdue::Ask => {
-                    if let Some(online) = self.executors.get(active.executor) {
-                        online.session.send(cancel(run, attempt, WATCH));
-                        self.deadlines.asked(run);
-                    }
+pub(super) fn watch_deadlines(d: &mut Decision<'_>) {
+    let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_give_up);
+    for (run, attempt, what) in d.state.deadlines.overdue(d.facts.boot_micros, patience) {
+        let active = d.state.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
+        let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {
+            continue;
+        };
+        match what {
+            Overdue::Ask => {
+                if let Some(online) = d.state.executors.get(active.executor) {
+                    d.effects.push(Effect::Send(online.session.clone(), cancel(run, attempt, WATCH)));
+                    d.state.deadlines.asked(run);
                 }
-                Overdue::GiveUp => self.give_up(run, now),
             }
+            Overdue::GiveUp => give_up(d, run),
         }
     }
+}
 
-    /// Nobody knows whether it still runs. A job that may run twice has its verdict; for one that may not, nobody can tell.
-    fn give_up(&mut self, run: RunId, now: Timestamp) {
-        let Some(active) = self.runs.active_mut(run) else { return };
-        let job = &active.ready.definition.job;
-        let outcome = match job.delivery {
-            Delivery::AtLeastOnce => Outcome::TimedOut,
-            Delivery::AtMostOnce => Outcome::Lost(Reason::ExecutorLost),
-        };
-        let timeout = job.timeout.map(format_duration).unwrap_or_default();
-        let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
-        let finish = AttemptEnd {
-            executor: Some((active.executor, active.executor_name.clone())),
-            detail: Some(Box::new(lost_detail(Some(&active.executor_name)))),
-            ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
-        };
-        if self.shared.results.try_submit(finish, Counted::of_ready(&active.ready), None) {
-            active.phase = Phase::Ending;
-            let executor = active.executor;
-            self.free_slot(executor);
-        }
-    }
+/// Nobody knows whether it still runs. A job that may run twice has its verdict; for one that may not, nobody can tell.
+fn give_up(d: &mut Decision<'_>, run: RunId) {
+    let now = d.now;
+    let Some(active) = d.state.runs.active(run) else { return };
+    let job = &active.ready.definition.job;
+    let outcome = match job.delivery {
+        Delivery::AtLeastOnce => Outcome::TimedOut,
+        Delivery::AtMostOnce => Outcome::Lost(Reason::ExecutorLost),
+    };
+    let timeout = job.timeout.map(format_duration).unwrap_or_default();
+    let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
+    let finish = AttemptEnd {
+        executor: Some((active.executor, active.executor_name.clone())),
+        detail: Some(Box::new(lost_detail(Some(&active.executor_name)))),
+        ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
+    };
+    place::give_up(d, run, finish);
 }
 
 #[cfg(test)]

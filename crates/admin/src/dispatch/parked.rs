@@ -12,8 +12,8 @@ use std::ops::Bound;
 use rondel_core::route::question;
 use rondel_core::{AppId, JobId, RunId, Timestamp};
 
-use super::Ready;
-use super::state::{OpenRun, OpenRuns, Stage, Waiting};
+use super::ready::Ready;
+use super::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
 /// How many kinds of runs that cannot be placed are looked past in one offer.
 const LOOK_PAST: usize = 200;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rondel_core::route::{Answer, Question, question};
 use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 
-use super::Ready;
-use super::state::{OpenRun, OpenRuns, Stage};
+use super::ready::Ready;
+use super::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long answers are waited for.
 const DEADLINE: Duration = Duration::from_millis(200);

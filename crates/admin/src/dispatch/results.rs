@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rondel_core::backoff::doubled;
-use rondel_core::outcome::{After, AfterPolicy};
-use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus};
+use rondel_core::outcome::After;
+use rondel_core::{JobId, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::ledger::{AttemptEnd, Ends, Finished, Finisher};
@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::event::{Event, SessionHandle, Settled};
 use super::messages::ack;
-use super::{Event, IncomingResult, SessionHandle, Settled, jitter};
 use crate::counters::Count;
 use crate::metrics::Counted;
 use crate::node::Shared;
@@ -74,32 +74,6 @@ impl Lane {
 impl Drop for Texts {
     fn drop(&mut self) {
         self.lane.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-impl IncomingResult {
-    /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock says.
-    pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
-        // From here on its lane counts it.
-        drop(self.memory);
-        let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
-        let earliest = due_at.min(self.received_at);
-        AttemptEnd {
-            run: self.run,
-            job: run.job,
-            attempt: self.attempt,
-            outcome: self.outcome,
-            policy,
-            executor: Some(executor),
-            started_at: self.started_at.map(|at| at.max(earliest)),
-            finished_at: self.finished_at.max(earliest),
-            message: self.message,
-            result: self.result,
-            trace: None,
-            detail: None,
-            jitter: jitter(self.run, self.attempt),
-            owner: None,
-        }
     }
 }
 

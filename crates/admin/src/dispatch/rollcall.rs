@@ -12,9 +12,10 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
+use super::event::CalledRun;
 use super::executors::{Executors, Online};
-use super::state::OpenRuns;
-use super::{CalledRun, Ready};
+use super::ready::Ready;
+use super::runs::OpenRuns;
 
 #[derive(Debug)]
 struct Called {

@@ -8,11 +8,13 @@ use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, ques
 use rondel_core::{ExecutorId, Job, JobId, Route, Run, RunId, Timestamp};
 use rondel_proto::v1;
 
-use super::Ready;
+use super::effect::Effect;
 use super::executors::Online;
 use super::probes::Probe;
-use super::run_loop::DispatchLoop;
-use super::state::Waiting;
+use super::ready::Ready;
+use super::runs::Waiting;
+use super::transition::Decision;
+use super::{place, turns};
 
 /// Whoever was heard this lately need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
@@ -29,116 +31,119 @@ enum Chosen {
     Nobody,
 }
 
-impl DispatchLoop {
-    /// Routes a run and assigns it; gives it back where nobody takes it. One that executors are asked about comes back
-    /// by itself.
-    pub(super) fn route(&mut self, mut ready: Ready, now: Timestamp) -> Option<Ready> {
-        ready.tried_at.get_or_insert(now);
-        let job = ready.run.job;
-        if question(ready.definition.job.route).is_some() && self.probes.is_paused(job, now) {
-            return Some(ready);
-        }
-        let probe = Probe::new(ready, now);
-        match self.choose(&probe, false, now) {
-            Chosen::Executor(id, name, trace) => {
-                self.take(probe.ready, id, name, trace, now);
-                None
-            }
-            Chosen::Wait(executors) => {
-                self.probes.ask(probe, executors.into_iter(), &mut self.runs);
-                None
-            }
-            Chosen::Nobody => Some(probe.ready),
-        }
+/// Routes a run and assigns it; gives it back where nobody takes it. One that executors are asked about comes back
+/// by itself.
+pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
+    let now = d.now;
+    ready.tried_at.get_or_insert(now);
+    let job = ready.run.job;
+    if question(ready.definition.job.route).is_some() && d.state.probes.is_paused(job, now) {
+        return Some(ready);
     }
-
-    fn choose(&mut self, probe: &Probe, is_over: bool, now: Timestamp) -> Chosen {
-        let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
-        let online = self.executors.fit(run.app, job);
-        let candidates: Vec<Candidate<'_>> =
-            online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
-        match self.memories.pick(job.route, &ask(run, &candidates, is_over, now)) {
-            Choice::Take(index) => {
-                let (id, name) = (online[index].session.executor, online[index].name.clone());
-                Chosen::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
-            }
-            Choice::Wait => {
-                let open = online.iter().zip(&candidates);
-                let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::None);
-                Chosen::Wait(silent.map(|(online, _)| online.session.executor).collect())
-            }
-            Choice::Nobody => Chosen::Nobody,
+    let probe = Probe::new(ready, now);
+    match choose(d, &probe, false) {
+        Chosen::Executor(id, name, trace) => {
+            take(d, probe.ready, id, name, trace);
+            None
         }
-    }
-
-    fn take(&mut self, mut ready: Ready, executor: ExecutorId, name: String, trace: String, now: Timestamp) {
-        ready.run.trace = Some(trace);
-        self.assign(ready, executor, name, now);
-    }
-
-    /// The trace of a run that nobody took.
-    pub(super) fn trace_of_none(&self, ready: &Ready, now: Timestamp) -> String {
-        let job = &ready.definition.job;
-        let online = self.executors.fit(ready.run.app, job);
-        let answer = if question(job.route).is_some() { Answer::No } else { Answer::None };
-        let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
-        trace_of(ready, candidates, None, now)
+        Chosen::Wait(executors) => {
+            d.state.probes.ask(probe, executors.into_iter(), &mut d.state.runs);
+            None
+        }
+        Chosen::Nobody => Some(probe.ready),
     }
 }
 
-/// Questions to executors, and their answers.
-impl DispatchLoop {
-    /// Puts this turn's questions on the streams.
-    pub(super) fn flush_questions(&mut self, now: Timestamp) {
-        for (executor, number, jobs) in self.probes.take_questions(QUESTION_JOBS, now) {
-            // Who cannot be asked does not answer.
-            if let Some(online) = self.executors.get(executor) {
-                let job_ids = jobs.into_iter().map(JobId::get).collect();
-                online.session.send(v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids }));
+fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
+    let now = d.now;
+    let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
+    let online = d.state.executors.fit(run.app, job);
+    let candidates: Vec<Candidate<'_>> =
+        online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
+    match d.state.memories.pick(job.route, &ask(run, &candidates, is_over, now)) {
+        Choice::Take(index) => {
+            let (id, name) = (online[index].session.executor, online[index].name.clone());
+            Chosen::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
+        }
+        Choice::Wait => {
+            let open = online.iter().zip(&candidates);
+            let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::None);
+            Chosen::Wait(silent.map(|(online, _)| online.session.executor).collect())
+        }
+        Choice::Nobody => Chosen::Nobody,
+    }
+}
+
+fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
+    ready.run.trace = Some(trace);
+    place::assign(d, ready, executor, name);
+}
+
+/// The trace of a run that nobody took.
+pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
+    let now = d.now;
+    let job = &ready.definition.job;
+    let online = d.state.executors.fit(ready.run.app, job);
+    let answer = if question(job.route).is_some() { Answer::No } else { Answer::None };
+    let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
+    trace_of(ready, candidates, None, now)
+}
+
+/// Puts this turn's questions on the streams.
+pub(super) fn flush_questions(d: &mut Decision<'_>) {
+    let now = d.now;
+    for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
+        // Who cannot be asked does not answer.
+        if let Some(online) = d.state.executors.get(executor) {
+            let job_ids = jobs.into_iter().map(JobId::get).collect();
+            let body = v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids });
+            d.effects.push(Effect::Send(online.session.clone(), body));
+        }
+    }
+}
+
+/// An executor answered.
+pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
+    let now = d.now;
+    d.state.executors.heard(executor, now);
+    for job in d.state.probes.answered(executor, number, free, &mut d.state.runs) {
+        look_at_probes(d, job);
+    }
+}
+
+/// Runs that have waited for answers long enough go on with those that came.
+pub(super) fn end_probes(d: &mut Decision<'_>) {
+    let now = d.now;
+    for job in d.state.probes.take_ended(now) {
+        look_at_probes(d, job);
+    }
+}
+
+fn look_at_probes(d: &mut Decision<'_>, job: JobId) {
+    let now = d.now;
+    let (mut taken, mut waiting) = (Vec::new(), Vec::new());
+    for mut probe in d.state.probes.take(job, &mut d.state.runs) {
+        // Who got a run of the job just now is not free for the next.
+        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+        match choose(d, &probe, probe.answers.until <= now) {
+            Chosen::Executor(id, name, trace) => {
+                if question(probe.ready.definition.job.route) == Some(Question::Free) {
+                    taken.push(id);
+                }
+                take(d, probe.ready, id, name, trace);
+                turns::work_off(d);
+            }
+            Chosen::Wait(_) => waiting.push(probe),
+            Chosen::Nobody => {
+                d.state.probes.pause(job, now);
+                let since = probe.ready.tried_at.unwrap_or(now);
+                d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
             }
         }
     }
-
-    /// An executor answered.
-    pub(super) fn answered(&mut self, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>, now: Timestamp) {
-        self.executors.heard(executor, now);
-        for job in self.probes.answered(executor, number, free, &mut self.runs) {
-            self.look_at_probes(job, now);
-        }
-    }
-
-    /// Runs that have waited for answers long enough go on with those that came.
-    pub(super) fn end_probes(&mut self, now: Timestamp) {
-        for job in self.probes.take_ended(now) {
-            self.look_at_probes(job, now);
-        }
-    }
-
-    fn look_at_probes(&mut self, job: JobId, now: Timestamp) {
-        let (mut taken, mut waiting) = (Vec::new(), Vec::new());
-        for mut probe in self.probes.take(job, &mut self.runs) {
-            // Who got a run of the job just now is not free for the next.
-            taken.iter().for_each(|executor| probe.answers.take_away(*executor));
-            match self.choose(&probe, probe.answers.until <= now, now) {
-                Chosen::Executor(id, name, trace) => {
-                    if question(probe.ready.definition.job.route) == Some(Question::Free) {
-                        taken.push(id);
-                    }
-                    self.take(probe.ready, id, name, trace, now);
-                    self.work_off(now);
-                }
-                Chosen::Wait(_) => waiting.push(probe),
-                Chosen::Nobody => {
-                    self.probes.pause(job, now);
-                    let since = probe.ready.tried_at.unwrap_or(now);
-                    self.parked.push(Waiting { ready: probe.ready, since }, &mut self.runs);
-                }
-            }
-        }
-        for mut probe in waiting {
-            taken.iter().for_each(|executor| probe.answers.take_away(*executor));
-            self.probes.wait_on(probe, &mut self.runs);
-        }
+    for mut probe in waiting {
+        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+        d.state.probes.wait_on(probe, &mut d.state.runs);
     }
 }
 

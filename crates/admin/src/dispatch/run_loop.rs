@@ -1,132 +1,63 @@
-//! The loop that owns the open runs of this node.
+//! The loop that receives events, has [`transition`] decide, and performs the effects.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use rondel_core::route::Memories;
-use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
-use rondel_proto::v1;
-use rondel_store::LeaseToken;
-use rondel_store::ledger::InHand;
-use tokio::sync::{mpsc, oneshot};
+use rondel_core::{ExecutorId, Run, RunId, Timestamp};
+use rondel_store::ledger::RunCheck;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Event;
-use super::executors::Executors;
-use super::fences::Told;
-use super::gates::Gates;
-use super::limits::Limits;
-use super::overdue::Deadlines;
-use super::parked::Parked;
-use super::probes::Probes;
-use super::rollcall::RollCall;
-use super::state::{OpenRuns, Stage};
-use super::steps::Step;
-use super::turns::Work;
-use super::waits::Waits;
+use super::effect::{Effect, Measure, Submission};
+use super::event::{Answer, Event};
+use super::messages::{trigger, triggers};
+use super::outbox;
+use super::round::NOTE_AFTER;
+use super::state::State;
+use super::step::Step;
+use super::transition::{self, Decision, Facts, Settings};
+use crate::metrics::{FireOutcome, size};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
-/// How old a run in an executor's hands is when it is noted in the store.
-pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// Events taken before the due runs are looked at again.
 const EVENT_BURST: usize = 64;
 
 pub(crate) struct DispatchLoop {
-    pub(super) shared: Arc<Shared>,
-    pub(super) events: mpsc::Receiver<Event>,
-    pub(super) steps: mpsc::Sender<Step>,
-    /// The owner of all open runs; the queues below hold ids.
-    pub(super) runs: OpenRuns,
-    pub(super) parked: Parked,
-    pub(super) gates: Gates,
-    /// What free places mean for the runs behind them, still to be done.
-    pub(super) work: VecDeque<Work>,
-    /// Jobs that are on their way to another node, perhaps: nothing of them is started.
-    pub(super) handing: BTreeSet<JobId>,
-    /// Runs that a later one takes the place of, until that is durable.
-    pub(super) covering: BTreeSet<RunId>,
-    pub(super) limits: Limits,
-    pub(super) deadlines: Deadlines,
-    /// Under which lease all open runs of before are known.
-    pub(super) adopted: Option<LeaseToken>,
-    /// Jobs of other nodes come here, and what is open of them is not told yet: what is due of jobs that may be among them
-    /// waits.
-    pub(super) is_adopting: bool,
-    pub(super) rollcall: RollCall,
-    /// The newest term of each job under which something was sent.
-    pub(super) terms: HashMap<JobId, i64>,
-    pub(super) executors: Executors,
-    pub(super) tracer: FireTracer,
-    pub(super) memories: Memories,
-    /// Runs that wait for answers of executors.
-    pub(super) probes: Probes,
-    /// Runs that are to be sent in this turn of the loop, by executor.
-    pub(super) outgoing: BTreeMap<ExecutorId, Vec<RunId>>,
-    /// Marked runs whose instant is ahead.
-    pub(super) marked_ahead: BTreeSet<(Timestamp, RunId)>,
-    /// Steps under way that take marks off.
-    pub(super) unmarking: usize,
-    /// At-most-once runs of this turn.
-    pub(super) to_mark: Vec<InHand>,
-    pub(super) fences_told: Told,
-    pub(super) is_looking_for_lost: bool,
-    pub(super) next_look_at: Timestamp,
-    /// What runs are known to wait for.
-    pub(super) waits: Waits,
-    pub(super) next_seek_at: Timestamp,
-    pub(super) next_round_at: Timestamp,
-    /// The server leaves: nothing is sent any more.
-    pub(super) is_draining: bool,
-    /// Who waits until nothing is in an executor's hands.
-    pub(super) drained: Option<oneshot::Sender<()>>,
+    shared: Arc<Shared>,
+    events: mpsc::Receiver<Event>,
+    steps: mpsc::Sender<Step>,
+    tracer: FireTracer,
+    state: State,
+    settings: Settings,
+    began: Instant,
+    next_round_at: Timestamp,
+    /// Is answered when nothing is in an executor's hands.
+    drained: Option<Answer<()>>,
 }
 
 impl DispatchLoop {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Receiver<Event>, steps: mpsc::Sender<Step>) -> Self {
-        let next_round_at = shared.clock.now();
-        let limits = Limits::new(!shared.store.is_single_server());
-        let tracer = FireTracer::new(shared.config.traces);
-        Self {
-            shared,
-            events,
-            steps,
-            runs: OpenRuns::default(),
-            parked: Parked::default(),
-            gates: Gates::default(),
-            work: VecDeque::new(),
-            handing: BTreeSet::new(),
-            covering: BTreeSet::new(),
-            limits,
-            deadlines: Deadlines::default(),
-            adopted: None,
-            is_adopting: false,
-            rollcall: RollCall::default(),
-            terms: HashMap::new(),
-            executors: Executors::default(),
-            tracer,
-            memories: Memories::default(),
-            probes: Probes::default(),
-            outgoing: BTreeMap::new(),
-            marked_ahead: BTreeSet::new(),
-            unmarking: 0,
-            to_mark: Vec::new(),
-            fences_told: Told::new(),
-            is_looking_for_lost: false,
-            next_look_at: next_round_at,
-            waits: Waits::default(),
-            next_seek_at: next_round_at,
-            next_round_at,
-            is_draining: false,
-            drained: None,
-        }
+        let now = shared.clock.now();
+        let config = &shared.config;
+        let settings = Settings {
+            is_single_server: shared.store.is_single_server(),
+            lost_after: config.lost_after,
+            answer_within: config.answer_within,
+            overdue_ask: config.overdue_ask,
+            overdue_give_up: config.overdue_give_up,
+        };
+        let tracer = FireTracer::new(config.traces);
+        let state = State::new(settings.is_single_server, now);
+        let began = Instant::now();
+        Self { shared, events, steps, tracer, state, settings, began, next_round_at: now, drained: None }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let wake =
-                self.next_instant().min(self.next_round_at).min(self.limits.wake_at()).min(self.probes.wake_at());
+            let held = self.shared.membership.holds().then(|| self.shared.membership.token());
+            let wake = self.state.next_instant(held).min(self.next_round_at);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -137,27 +68,18 @@ impl DispatchLoop {
                 () = self.shared.clock.sleep_until(wake) => {}
             }
             let now = self.shared.clock.now();
-            self.release(now);
-            self.end_probes(now);
-            self.wake_limits(now);
+            self.handle(Event::Wake, now);
             if now >= self.next_round_at || self.next_round_at > now + NOTE_AFTER {
                 self.next_round_at = now + NOTE_AFTER;
-                self.round(now);
+                self.handle(Event::Round(self.shared.membership.fences(now)), now);
             }
-            self.flush(now);
-            self.flush_questions(now);
-            self.answer_drain();
+            self.handle(Event::Flush, now);
+            if self.state.is_drained()
+                && let Some(drained) = self.drained.take()
+            {
+                drained.give(());
+            }
         }
-    }
-
-    /// When the next run is to be looked at, or sent. Before all is known that is open neither is, whatever their instants.
-    fn next_instant(&self) -> Timestamp {
-        if !self.knows_open_runs() {
-            return Timestamp::MAX;
-        }
-        let (next, marked) = (self.runs.next_at(), self.marked_ahead.first());
-        let at = next.unwrap_or(Timestamp::MAX);
-        at.min(marked.map_or(Timestamp::MAX, |(at, _)| *at))
     }
 
     fn handle_burst(&mut self, first: Event) {
@@ -165,113 +87,184 @@ impl DispatchLoop {
         for _ in 0..EVENT_BURST {
             let Some(event) = next else { return };
             let now = self.shared.clock.now();
-            self.handle(event, now);
+            self.receive(event, now);
             next = self.events.try_recv().ok();
         }
         if let Some(event) = next {
             let now = self.shared.clock.now();
-            self.handle(event, now);
+            self.receive(event, now);
+        }
+    }
+
+    /// What comes together is decided one by one where a decision reads what the effects of the one before it change.
+    fn receive(&mut self, event: Event, now: Timestamp) {
+        match event {
+            Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),
+            Event::Looked(asked, checks) => {
+                let rows: HashMap<RunId, RunCheck> = checks.into_iter().map(|check| (check.id, check)).collect();
+                for run in asked {
+                    let row = rows.get(&run).cloned().into_iter().collect();
+                    self.handle(Event::Looked(vec![run], row), now);
+                }
+            }
+            Event::Over(runs) => {
+                let known = self.shared.awaiting.forget(runs);
+                self.handle(Event::Over(known), now);
+            }
+            Event::Results(session, results) => {
+                if self.state.executors.get(session.executor).is_some() {
+                    rondel_failpoint::pass("result.received");
+                    self.handle(Event::Results(session, results), now);
+                }
+            }
+            Event::Replies(executor, replies) => {
+                rondel_failpoint::pass("accept.received");
+                self.handle(Event::Replies(executor, replies), now);
+            }
+            event => self.handle(event, now),
         }
     }
 
     fn handle(&mut self, event: Event, now: Timestamp) {
-        match event {
-            Event::Ready(runs) => runs.into_iter().for_each(|ready| self.arrived(ready)),
-            Event::Joined(session, executor, report) => self.joined(session, executor, report, now),
-            Event::Left(executor, number) => self.left(executor, number, now),
-            Event::Gone(executor) => self.gone(executor, now),
-            Event::Died(executor) => self.died(executor, now),
-            Event::Beat(executor, active) => self.executors.beat(executor, active, now),
-            Event::FenceAnswered(executor, number, answer) => self.fence_answered(executor, number, answer, now),
-            Event::Heard(suspects, heard) => self.heard_elsewhere(&suspects, &heard, now),
-            Event::Probed(executor, number, free) => self.answered(executor, number, &free, now),
-            Event::Draining(executor) => {
-                if let Some(online) = self.executors.get_mut(executor) {
-                    online.draining = true;
+        let facts = facts(&self.shared, &self.settings, self.began, now);
+        let effects = transition::on(&mut self.state, event, facts);
+        effects.into_iter().for_each(|effect| self.perform(effect, now));
+    }
+
+    fn perform(&mut self, effect: Effect, now: Timestamp) {
+        let shared = &self.shared;
+        match effect {
+            Effect::Send(session, body) => drop(session.send(body)),
+            Effect::EndStream(session) => session.stream.end(),
+            Effect::SendTriggers(executor, runs) => self.send_triggers(executor, &runs, now),
+            Effect::Store(step) => self.store(step, now),
+            Effect::Expand(root, executors) => self.expand(root, executors, now),
+            Effect::Finish(end) => self.finish(*end, now),
+            Effect::RefuseResult(reporter, run, attempt) => {
+                if let Some(count) = shared.log_limit.count("results", reporter.session.executor.get()) {
+                    tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");
                 }
+                shared.results.refuse(&reporter.session, run, attempt);
             }
-            Event::Replies(executor, replies) => self.replied(executor, replies, now),
-            Event::Results(session, results) => self.results(&session, results, now),
-            Event::Settled(settled) => settled.into_iter().for_each(|settled| self.settled(&settled, now)),
-            Event::Awaiting(runs) => {
-                let held = runs.into_iter().filter(|(job, run)| self.gates.keep(*job, *run, &mut self.runs));
-                self.shared.awaiting.admit(held);
+            Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results),
+            Effect::Forget(runs) => shared.in_memory.forget(runs),
+            Effect::ForgetOf(runs) => shared.in_memory.forget_of(runs),
+            Effect::Await(runs) => shared.awaiting.admit(runs),
+            Effect::EndLease => {
+                shared.membership.end();
+                shared.beat_poke.notify_one();
             }
-            Event::Hold(runs) => {
-                runs.iter().for_each(|ready| self.gates.hold(ready));
-            }
-            Event::Over(runs) => {
-                for (_, run) in self.shared.awaiting.forget(runs) {
-                    self.leave_gate(run);
-                    self.work_off(now);
-                }
-            }
-            Event::Expanded(root, shards) => self.expanded(&root, shards, now),
-            Event::Marked(asked, won) => self.marked(&asked, &won, now),
-            Event::Unmarked => self.unmarking = self.unmarking.saturating_sub(1),
-            Event::RollCall(runs, sessions, over) => self.call_roll(runs, &sessions, &over, now),
-            Event::Restored(runs) => runs.iter().for_each(|ready| self.gates.restore(ready)),
-            Event::Adopting => self.is_adopting = true,
-            Event::Adopted(token) => {
-                (self.adopted, self.is_adopting) = (Some(token), false);
-                self.runs.stop_holding_back();
-            }
-            Event::Cancels(cancels) => self.cancel(cancels, now),
-            Event::Covered(asked, cancels) => self.covered(&asked, cancels, now),
-            Event::LimitHomes(homes) => self.homes_of_limits(homes, now),
-            Event::CancelsElsewhere(cancels) => self.cancel_elsewhere(cancels),
-            Event::Handed(jobs) => self.open_jobs(jobs),
-            Event::Looked(asked, checks) => self.looked(&asked, &checks, now),
-            Event::HandedOver(runs) => self.handed_over(runs, now),
-            Event::MaybeHandedOver(runs) => self.maybe_handed_over(runs, now),
-            Event::LeaseLost => self.drop_unsent(),
-            // Nobody waits any more where the drain is over.
-            Event::ListInHand(tell) => drop(tell.send(self.runs.actives().map(|active| active.ready.run.id).collect())),
-            Event::StopApps(apps) => self.stop_apps(&apps),
-            Event::Dismiss => self.dismiss(),
-            Event::Drain(done, grace) => {
-                self.note_all_waits(now);
-                self.drop_unsent();
-                let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
-                for online in self.executors.all() {
-                    online.session.send(v1::server_message::Body::Drain(v1::Drain { grace_ms }));
-                }
-                (self.is_draining, self.drained) = (true, Some(done));
-            }
+            Effect::ShowOnline(executor) => shared.registry.insert(*executor),
+            Effect::ShowOffline(executor) => shared.registry.remove(executor),
+            Effect::Count(what, count) => shared.counters.add(what, count),
+            Effect::Measure(measure) => self.measure(measure),
+            Effect::EndSpan(span, why) => span.answered(why, now),
+            Effect::ListInHand(answer, runs) => answer.give(runs),
+            Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
         }
     }
 
-    /// Whether this node may start runs: its lease holds, and the gates count all that was open when it took that.
-    pub(super) fn knows_open_runs(&self) -> bool {
-        self.shared.membership.holds() && self.adopted == Some(self.shared.membership.token())
+    fn store(&mut self, step: Step, now: Timestamp) {
+        let Err(error) = self.steps.try_send(step) else { return };
+        if let Some(count) = self.shared.log_limit.count("steps", 0) {
+            tracing::warn!(count, "too many steps wait for the database; one was dropped and will be made again");
+        }
+        self.handle(Event::StepRefused(error.into_inner()), now);
     }
 
-    /// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
-    fn drop_unsent(&mut self) {
-        self.drop_placed();
-        (self.parked, self.probes) = (Parked::default(), Probes::default());
-        let is_active = |run| self.runs.active(run).is_some();
-        self.gates.retain(is_active);
-        self.limits.retain(is_active);
-        self.covering.clear();
-        self.rollcall.clear();
-        let mut dropped = self.runs.drain_called();
-        for open in self.runs.drain_waiting() {
-            if let Stage::Unconfirmed(shards) = open.stage {
-                self.forget_shards(&shards);
+    fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, now: Timestamp) {
+        let ids = self.shared.membership.latest().ids;
+        let total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
+        let shards = (0..total).zip(executors).map(|(index, executor)| Run {
+            id: RunId::new(ids.next(now)),
+            shard_index: index,
+            shard_total: Some(total),
+            parent: Some(root.id),
+            executor,
+            ..(*root).clone()
+        });
+        let shards: Vec<Run> = shards.collect();
+        // From before they are stored: no standing query takes up shards of which the answer to this is still to come.
+        self.shared.in_memory.admit(shards.clone());
+        self.store(Step::Expand(root, shards), now);
+    }
+
+    fn finish(&mut self, end: Submission, now: Timestamp) {
+        let Submission { finish, counted, reply_to, phase_before } = end;
+        let (run, attempt) = (finish.run, finish.attempt);
+        if self.shared.results.try_submit(finish, counted, reply_to) {
+            return;
+        }
+        match phase_before {
+            Some(phase) => self.handle(Event::EndRefused(run, attempt, phase), now),
+            None => self.shared.in_memory.forget([run]),
+        }
+    }
+
+    /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
+    fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
+        let facts = facts(&self.shared, &self.settings, self.began, now);
+        let (sendable, mut unsent) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
+        let ids = self.shared.membership.latest().ids;
+        let (mut batch, mut sent) = (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
+        for run in sendable {
+            let Some(active) = self.state.runs.active_mut(run) else { continue };
+            let (parent, span) = self.tracer.send(&active.ready, &active.executor_name, now);
+            active.span = span;
+            tracing::debug!(
+                run_id = %run, job_id = %active.ready.run.job, job = active.ready.definition.job.name,
+                attempt = active.ready.run.attempt, executor = active.executor_name,
+                trace_id = parent.map(|parent| format!("{:032x}", parent.trace_id())),
+                "a run goes to an executor"
+            );
+            let number = ids.next(now);
+            // Before it can answer: its log may come at once.
+            self.shared.sent_runs.note(run, active.ready.run.attempt, executor);
+            batch.push(trigger(&active.ready, number, parent, now));
+            sent.push((run, number));
+        }
+        if !batch.is_empty() {
+            let session = self.state.executors.get(executor).map(|online| online.session.clone());
+            rondel_failpoint::pass("send.checked");
+            if session.is_some_and(|session| session.send(triggers(facts.token, batch))) {
+                for active in sent.iter().filter_map(|(run, _)| self.state.runs.active(*run)) {
+                    self.shared.metrics.sent(&active.ready, now);
+                }
+                self.handle(Event::Sent(executor, sent), now);
+            } else {
+                unsent.extend(sent.into_iter().map(|(run, _)| run));
             }
-            dropped.push(open.ready);
+            rondel_failpoint::pass("send.written");
         }
-        self.shared.in_memory.forget_of(dropped.iter().map(|ready| (ready.run.id, ready.token())));
+        if !unsent.is_empty() {
+            self.handle(Event::NotSent(unsent), now);
+        }
     }
 
-    fn answer_drain(&mut self) {
-        if self.runs.active_count() == 0
-            && self.unmarking == 0
-            && let Some(done) = self.drained.take()
-        {
-            // Nobody waits any more where the grace is over.
-            done.send(()).ok();
+    fn measure(&self, measure: Measure) {
+        let metrics = &self.shared.metrics;
+        match measure {
+            Measure::FireLateness(late) => metrics.fire_lateness.observe(late),
+            Measure::Accepted(waited) => metrics.accepted.observe(waited),
+            Measure::Refused(waited) => metrics.refused.observe(waited),
+            Measure::Runs { active, queued } => metrics.show_runs(size(active), size(queued)),
+            Measure::Dispatched(definition, trigger) => definition.counts.fires(trigger, FireOutcome::Dispatched, 1),
         }
+    }
+}
+
+fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Timestamp) -> Facts<'a> {
+    Facts {
+        now,
+        boot_micros: shared.clock.boot_micros(),
+        boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
+        uptime: began.elapsed(),
+        may_have_stepped_ahead: shared.clock.may_have_stepped_ahead_within(settings.lost_after),
+        token: shared.membership.token(),
+        lease_holds: shared.membership.holds(),
+        in_memory: &shared.in_memory,
+        departing: &shared.departing,
+        apps: &shared.apps,
+        settings,
     }
 }

@@ -1,16 +1,17 @@
 //! Due runs for which nobody fit is connected here, while somebody is connected to another living node: they go there,
 //! and their jobs with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 
-use super::Ready;
-use super::run_loop::DispatchLoop;
-use super::state::OpenRun;
-use super::steps::Step;
+use super::ready::Ready;
+use super::runs::OpenRun;
+use super::step::Step;
+use super::transition::Decision;
+use super::turns;
 
 /// How long a run waits for somebody here first: an executor that dials in all over comes to each node in turn.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,27 +20,71 @@ const SEEK_PERIOD: Duration = Duration::from_secs(2);
 /// Runs whose jobs are looked at in one go.
 const SEEK_MAX: usize = 500;
 
-impl DispatchLoop {
-    /// Has the jobs of runs that wait for nobody here given to a node that has somebody.
-    pub(super) fn seek_elsewhere(&mut self, now: Timestamp) {
-        if self.shared.store.is_single_server() || now < self.next_seek_at || !self.knows_open_runs() {
-            return;
-        }
-        self.next_seek_at = now + SEEK_PERIOD;
-        let executors = &self.executors;
-        let is_stranded = |open: &OpenRun| {
-            let ready = &open.ready;
-            open.since() + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
-        };
-        let stranded = self.parked.waiting(is_stranded, SEEK_MAX, &self.runs);
-        let mut by_job: BTreeMap<JobId, Ready> =
-            stranded.into_iter().rev().map(|ready| (ready.run.job, ready.clone())).collect();
-        let closed = self.close_jobs(&by_job.keys().copied().collect());
-        by_job.retain(|job, _| closed.contains(job));
-        if !closed.is_empty() {
-            self.step_away(closed, Step::Seek(by_job.into_values().collect()));
-        }
+/// Has the jobs of runs that wait for nobody here given to a node that has somebody.
+pub(super) fn seek_elsewhere(d: &mut Decision<'_>) {
+    let now = d.now;
+    if d.facts.settings.is_single_server || now < d.state.recovery.next_seek_at || !d.knows_open_runs() {
+        return;
     }
+    d.state.recovery.next_seek_at = now + SEEK_PERIOD;
+    let executors = &d.state.executors;
+    let is_stranded = |open: &OpenRun| {
+        let ready = &open.ready;
+        open.since() + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
+    };
+    let stranded = d.state.parked.waiting(is_stranded, SEEK_MAX, &d.state.runs);
+    let mut by_job: BTreeMap<JobId, Ready> =
+        stranded.into_iter().rev().map(|ready| (ready.run.job, ready.clone())).collect();
+    let closed = close_jobs(d, &by_job.keys().copied().collect());
+    by_job.retain(|job, _| closed.contains(job));
+    if !closed.is_empty() {
+        d.step(Step::Seek(by_job.into_values().collect()));
+    }
+}
+
+/// Of these jobs those that may go: they have no run in an executor's hands, or on the way there, and start none from
+/// now on.
+pub(super) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+    let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
+    let may_go =
+        |job: &&JobId| !busy.contains(job) && !d.state.probes.has(**job) && !d.state.pending.handing.contains(job);
+    let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
+    d.state.pending.handing.extend(closed.iter().copied());
+    closed
+}
+
+/// It is known where these jobs are.
+pub(super) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+    d.state.pending.handing.retain(|job| !jobs.contains(job));
+}
+
+/// These runs are another node's now.
+pub(super) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+    for run in &runs {
+        d.state.limits.remove(*run, &mut d.state.runs);
+        d.state.parked.remove(*run, &mut d.state.runs);
+        turns::leave_gate(d, *run);
+        turns::work_off(d);
+    }
+    // What stayed is tried again with the next round.
+    if !runs.is_empty() {
+        d.state.limits.ask_again();
+    }
+    d.forget(runs);
+}
+
+/// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.
+pub(super) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+    for run in &runs {
+        d.state.limits.remove(*run, &mut d.state.runs);
+        d.state.parked.remove(*run, &mut d.state.runs);
+        let passed = d.state.gates.again(*run, &mut d.state.runs);
+        turns::go_on(d, passed);
+        turns::work_off(d);
+    }
+    d.forget(runs.iter().copied());
+    d.state.limits.ask_again();
+    d.step(Step::Look(runs));
 }
 
 /// What the store says of executors that are connected to other nodes.

@@ -1,468 +1,130 @@
-//! The open runs of this node. Each attempt has one owner, this table: it waits, with the stage that it is in; or it is in hand:
-//! an executor has it, or may have it and the roll call finds out. The queues beside this (gates, limits, parked, probes, roll
-//! call) are indexes by id and own nothing.
-//!
-//! While the end of an attempt is being stored, the next one may wait here already: of one run, at most one attempt waits and
-//! one is in hand. Of two attempts in hand the later one counts: the earlier one has ended, since the store has begun the later.
+//! All that the dispatcher knows, and its decisions read and change. Each part has its own type and methods; the decisions are
+//! functions over all of it (see [`transition`](super::transition)).
 
-use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use rondel_core::spec::Delivery;
-use rondel_core::{ExecutorId, Run, RunId, Timestamp};
-use rondel_failpoint::mutant::{self, Mutant};
+use rondel_core::route::Memories;
+use rondel_core::{ExecutorId, JobId, NodeId, RunId, Timestamp};
+use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
-use tokio::time::Instant;
 
-use super::Ready;
-use super::probes::Answers;
-use crate::trace::DispatchSpan;
-
-/// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on
-/// time; and no more, for what dies in between ends as `unknown`.
-const MARK_LEAD: Duration = Duration::from_millis(200);
-/// How long before its instant a run is read by the tick, at most, and comes here.
-const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
-
-/// What an open run waits for that no executor has.
-#[derive(Debug)]
-pub(crate) enum Stage {
-    /// For its instant.
-    Scheduled(Timer),
-    /// Its instant has come; what is open of its job may still be adopted.
-    HeldBack(Timer),
-    /// For its turn at a gate.
-    Queued,
-    /// Its turn has come: it is started next.
-    Admitted,
-    /// For a limit, since then.
-    Limited(Timestamp),
-    /// For an executor that takes it, since then.
-    Parked(Timestamp),
-    /// For the answers of executors that are asked about it.
-    Probing(Answers),
-    /// A broadcast: for its shards to be stored.
-    Expanding,
-    /// A broadcast: for the database to confirm whether these shards are stored.
-    Unconfirmed(Vec<Run>),
-}
-
-/// When a run is looked at.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timer {
-    /// Its instant, or a little before it where it is to be marked first.
-    pub(crate) at: Timestamp,
-    /// When it came here.
-    armed_at: Instant,
-}
-
-impl Timer {
-    pub(crate) fn new(ready: &Ready) -> Self {
-        let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let at = if is_marked { ready.run.due_at - MARK_LEAD } else { ready.run.due_at };
-        Self { at, armed_at: Instant::now() }
-    }
-
-    /// The same, to go off then.
-    pub(crate) const fn set_to(self, at: Timestamp) -> Self {
-        Self { at, ..self }
-    }
-
-    /// Whether the run's instant has come later than it can have by the clock that it was read by: that has stepped back since.
-    /// An edit may have found the run far ahead meanwhile, and settled it.
-    pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp) -> bool {
-        let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
-        self.armed_at.elapsed() > overdue + READ_AHEAD_MAX
-    }
-}
-
-/// A run on its way into a queue, or out of it.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) ready: Ready,
-    /// Since when it waits there. Its queue time counts from its instant.
-    pub(crate) since: Timestamp,
-}
-
-impl Waiting {
-    pub(crate) const fn new(ready: Ready, since: Timestamp) -> Self {
-        Self { ready, since }
-    }
-
-    /// When it has waited as long as it may.
-    pub(crate) fn until(&self) -> Timestamp {
-        waits_until(&self.ready, self.since)
-    }
-}
-
-/// When a run that waits since then has waited as long as it may.
-pub(crate) fn waits_until(ready: &Ready, since: Timestamp) -> Timestamp {
-    match mutant::on(Mutant::QueueTimeFromTurn) {
-        true => since + ready.definition.job.queue_timeout,
-        false => ready.waits_until(),
-    }
-}
+use super::executors::Executors;
+use super::gates::Gates;
+use super::limits::Limits;
+use super::overdue::Deadlines;
+use super::parked::Parked;
+use super::probes::Probes;
+use super::rollcall::RollCall;
+use super::runs::OpenRuns;
+use super::turns::Work;
+use super::waits::Waits;
 
 #[derive(Debug)]
-pub(crate) struct OpenRun {
-    pub(crate) ready: Ready,
-    pub(crate) stage: Stage,
+pub(crate) struct State {
+    /// The owner of all open runs; the queues below hold ids.
+    pub(super) runs: OpenRuns,
+    pub(super) gates: Gates,
+    pub(super) limits: Limits,
+    /// Runs that wait for an executor.
+    pub(super) parked: Parked,
+    /// Runs that wait for answers of executors.
+    pub(super) probes: Probes,
+    /// What free places mean for the runs behind them, still to be done.
+    pub(super) work: VecDeque<Work>,
+    pub(super) outbox: Outbox,
+    pub(super) pending: Pending,
+    pub(super) recovery: Recovery,
+    pub(super) executors: Executors,
+    /// What routers remember.
+    pub(super) memories: Memories,
+    pub(super) deadlines: Deadlines,
+    /// The newest term of each job under which something was sent.
+    pub(super) terms: HashMap<JobId, i64>,
+    /// What runs are known to wait for.
+    pub(super) waits: Waits,
+    /// The server stops: nothing is sent any more.
+    pub(super) is_draining: bool,
 }
 
-impl OpenRun {
-    /// Since when it waits in its queue.
-    pub(crate) const fn since(&self) -> Timestamp {
-        match self.stage {
-            Stage::Limited(since) | Stage::Parked(since) => since,
-            Stage::Scheduled(_)
-            | Stage::HeldBack(_)
-            | Stage::Queued
-            | Stage::Admitted
-            | Stage::Probing(_)
-            | Stage::Expanding
-            | Stage::Unconfirmed(_) => self.ready.run.due_at,
-        }
-    }
-
-    /// The lease and the attempt that it stands for: of two of one run the greater is the later.
-    const fn version(&self) -> (i64, i32) {
-        version(&self.ready)
-    }
-}
-
-const fn version(ready: &Ready) -> (i64, i32) {
-    (ready.run.node_epoch, ready.run.attempt)
-}
-
-/// What becomes of a run that comes from the ring while one with its id waits here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
-    /// It is taken in; nothing of it is here.
-    New,
-    /// It takes the place of what is left here of an attempt or a lease before.
-    Replaces,
-    /// It is here already, or a later one is.
-    Known,
-}
-
-/// A run in an executor's hands, or on its way.
-#[derive(Debug)]
-pub(crate) struct Active {
-    pub(crate) ready: Ready,
-    pub(crate) executor: ExecutorId,
-    pub(crate) executor_name: String,
-    /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
-    pub(crate) sent_at: Timestamp,
-    /// The number of the trigger that was sent last.
-    pub(crate) number: i64,
-    /// When its row was looked at last.
-    pub(crate) looked_at: Timestamp,
-    pub(crate) phase: Phase,
-    /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
-    pub(crate) beats_at_send: Option<u64>,
-    /// The dispatch of the run, until the executor says something of it; where traces are exported.
-    pub(crate) span: Option<DispatchSpan>,
-}
-
-impl Active {
-    pub(crate) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
-        Self {
-            ready,
-            executor,
-            executor_name,
-            sent_at: now,
-            number: 0,
-            looked_at: now,
-            phase,
-            beats_at_send: None,
-            span: None,
-        }
-    }
-
-    /// What the store notes of it.
-    pub(crate) fn in_hand(&self) -> InHand {
-        InHand {
-            run: self.ready.run.id,
-            attempt: self.ready.run.attempt,
-            executor_id: self.executor,
-            executor: self.executor_name.clone(),
-            at: self.sent_at,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Waits for its durable mark.
-    Marking,
-    /// Its executor is chosen, and its mark durable where it needs one: it is sent at its instant, while the lease holds.
-    Placed,
-    /// On the stream, or further.
-    Sent,
-    /// Sent, and noted as running.
-    Noted,
-    /// It was given up, and that is on its way into the store; a result may still come first.
-    Ending,
-    /// Its result is on its way into the store; the same result again changes nothing.
-    Settling,
-}
-
-/// An attempt that does not wait here.
-#[derive(Debug)]
-enum Hand {
-    /// An executor has it, or is about to get it.
-    Active(Box<Active>),
-    /// An executor may have it, sent under a lease that has ended.
-    Called(Box<Ready>),
-}
-
-impl Hand {
-    const fn attempt(&self) -> i32 {
-        match self {
-            Self::Active(active) => active.ready.run.attempt,
-            Self::Called(ready) => ready.run.attempt,
-        }
-    }
-}
-
+/// Runs with an executor that are about to be sent.
 #[derive(Debug, Default)]
-pub(crate) struct OpenRuns {
-    /// Attempts that wait.
-    runs: HashMap<RunId, OpenRun>,
-    /// Attempts that executors have or may have.
-    in_hand: HashMap<RunId, Hand>,
-    /// Those that are scheduled, by when they are looked at and by their planned instants.
-    scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
-    held_back: Vec<RunId>,
-    unconfirmed: Vec<RunId>,
+pub(crate) struct Outbox {
+    /// Those that are sent with the next flush, by executor.
+    pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
+    /// At-most-once runs that are marked with the next flush.
+    pub(super) marks: Vec<InHand>,
+    /// Marked runs, by their instants, which are ahead.
+    pub(super) marked_ahead: BTreeSet<(Timestamp, RunId)>,
 }
 
-/// Runs that wait for nothing but an instant, or for an answer.
-impl OpenRuns {
-    pub(crate) fn schedule(&mut self, ready: Ready, timer: Timer) {
-        self.scheduled.insert((timer.at, ready.run.fire_at, ready.run.id));
-        self.put(ready, Stage::Scheduled(timer));
-    }
-
-    /// When the first timer goes off.
-    pub(crate) fn next_at(&self) -> Option<Timestamp> {
-        self.scheduled.first().map(|(at, ..)| *at)
-    }
-
-    /// Takes out the first run whose timer has gone off by now.
-    pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<(Ready, Timer)> {
-        let (_, _, run) = self.scheduled.first().filter(|(at, ..)| *at <= now).copied()?;
-        self.take_scheduled(run)
-    }
-
-    /// Takes a run out whose timer is set.
-    pub(crate) fn take_scheduled(&mut self, run: RunId) -> Option<(Ready, Timer)> {
-        let Stage::Scheduled(timer) = self.stage(run)? else { return None };
-        let timer = *timer;
-        let ready = self.take(run)?.ready;
-        self.scheduled.remove(&(timer.at, ready.run.fire_at, run));
-        Some((ready, timer))
-    }
-
-    /// The open runs of its job may not be known yet.
-    pub(crate) fn hold_back(&mut self, ready: Ready, timer: Timer) {
-        self.held_back.push(ready.run.id);
-        self.put(ready, Stage::HeldBack(timer));
-    }
-
-    /// All open runs are known: what was held back is looked at again.
-    pub(crate) fn stop_holding_back(&mut self) {
-        for run in std::mem::take(&mut self.held_back) {
-            if let Some(OpenRun { ready, stage: Stage::HeldBack(timer) }) = self.take(run) {
-                self.schedule(ready, timer);
-            }
-        }
-    }
-
-    /// Takes out a broadcast whose shards are being stored under this lease.
-    pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<Ready> {
-        let open = self.runs.get(&root.id)?;
-        let is_this = matches!(open.stage, Stage::Expanding) && open.ready.run.node_epoch == root.node_epoch;
-        if is_this { self.take(root.id).map(|open| open.ready) } else { None }
-    }
-
-    /// The database did not confirm whether these shards of a broadcast are stored.
-    pub(crate) fn wait_for_expansion(&mut self, root: Ready, shards: Vec<Run>) {
-        self.unconfirmed.push(root.run.id);
-        self.put(root, Stage::Unconfirmed(shards));
-    }
-
-    /// All broadcasts whose shards are unconfirmed, which are stored again.
-    pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
-        let mut again = Vec::new();
-        for root in std::mem::take(&mut self.unconfirmed) {
-            let Some(open) = self.runs.get_mut(&root) else { continue };
-            if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open.stage, Stage::Expanding) {
-                again.push((open.ready.run.clone(), shards));
-            }
-        }
-        again
-    }
-
-    /// Takes out a run that is in none of the queues beside this.
-    pub(crate) fn withdraw(&mut self, run: RunId) -> Option<OpenRun> {
-        let open = self.take(run)?;
-        match &open.stage {
-            Stage::Scheduled(timer) => drop(self.scheduled.remove(&(timer.at, open.ready.run.fire_at, run))),
-            Stage::HeldBack(_) => self.held_back.retain(|held| *held != run),
-            Stage::Unconfirmed(_) => self.unconfirmed.retain(|root| *root != run),
-            Stage::Queued
-            | Stage::Admitted
-            | Stage::Limited(_)
-            | Stage::Parked(_)
-            | Stage::Probing(_)
-            | Stage::Expanding => {}
-        }
-        Some(open)
-    }
+/// Requests to the store that it has not answered.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// Jobs that are being handed over to another node: none of their runs is started.
+    pub(super) handing: BTreeSet<JobId>,
+    /// Runs that are asked to end, since a later one takes their place.
+    pub(super) covering: BTreeSet<RunId>,
+    /// Requests that take marks off.
+    pub(super) unmarking_count: usize,
+    pub(super) is_looking_for_lost: bool,
 }
 
-impl OpenRuns {
-    /// Takes a run in. The caller has taken out what was here of it.
-    pub(crate) fn put(&mut self, ready: Ready, stage: Stage) {
-        let run = ready.run.id;
-        let before = self.runs.insert(run, OpenRun { ready, stage });
-        debug_assert!(before.is_none(), "run {run} has two owners");
-    }
-
-    pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {
-        self.runs.remove(&run)
-    }
-
-    /// The same of one that waits in a queue that counts how long.
-    pub(crate) fn take_waiting(&mut self, run: RunId) -> Option<Waiting> {
-        self.take(run).map(|open| Waiting { since: open.since(), ready: open.ready })
-    }
-
-    pub(crate) fn get(&self, run: RunId) -> Option<&OpenRun> {
-        self.runs.get(&run)
-    }
-
-    pub(crate) fn get_mut(&mut self, run: RunId) -> Option<&mut OpenRun> {
-        self.runs.get_mut(&run)
-    }
-
-    pub(crate) fn ready(&self, run: RunId) -> Option<&Ready> {
-        self.runs.get(&run).map(|open| &open.ready)
-    }
-
-    pub(crate) fn stage(&self, run: RunId) -> Option<&Stage> {
-        self.runs.get(&run).map(|open| &open.stage)
-    }
-
-    /// What a run that comes from the ring is here. One that has gone on from its timer is not begun anew.
-    pub(crate) fn arrival(&self, ready: &Ready) -> Arrival {
-        let Some(here) = self.get(ready.run.id) else { return Arrival::New };
-        let has_timer = matches!(here.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
-        match version(ready).cmp(&here.version()) {
-            std::cmp::Ordering::Greater => Arrival::Replaces,
-            std::cmp::Ordering::Equal if has_timer => Arrival::Replaces,
-            std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Arrival::Known,
-        }
-    }
-
-    /// Takes out all that wait, but for broadcasts whose shards are being stored: the answer to that is still to come.
-    pub(crate) fn drain_waiting(&mut self) -> Vec<OpenRun> {
-        self.scheduled.clear();
-        self.held_back.clear();
-        self.unconfirmed.clear();
-        self.runs.extract_if(|_, open| !matches!(open.stage, Stage::Expanding)).map(|(_, open)| open).collect()
-    }
+/// What is known of leases that have ended.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// Under which lease of this node all runs that were open before are known.
+    pub(super) adopted: Option<LeaseToken>,
+    /// Jobs of other nodes are coming here, and their open runs are not known yet: due runs of jobs that may be among them
+    /// wait.
+    pub(super) is_adopting: bool,
+    pub(super) rollcall: RollCall,
+    /// The newest ended lease of each node that executors have been told of.
+    pub(super) fences: BTreeMap<NodeId, i64>,
+    pub(super) next_look_at: Timestamp,
+    pub(super) next_seek_at: Timestamp,
 }
 
-/// Runs that executors have, or may have.
-impl OpenRuns {
-    /// An executor gets an attempt, or has it. An earlier attempt that is called for has ended.
-    pub(crate) fn put_active(&mut self, active: Active) {
-        self.put_hand(active.ready.run.id, Hand::Active(Box::new(active)));
-    }
-
-    /// An executor may have an attempt: the roll call finds out. False where a later one is in hand.
-    pub(crate) fn put_called(&mut self, ready: Ready) -> bool {
-        self.put_hand(ready.run.id, Hand::Called(Box::new(ready)))
-    }
-
-    fn put_hand(&mut self, run: RunId, hand: Hand) -> bool {
-        let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
-        if is_later {
-            self.in_hand.insert(run, hand);
-        }
-        is_later
-    }
-
-    pub(crate) fn active(&self, run: RunId) -> Option<&Active> {
-        match self.in_hand.get(&run)? {
-            Hand::Active(active) => Some(active),
-            Hand::Called(_) => None,
-        }
-    }
-
-    pub(crate) fn active_mut(&mut self, run: RunId) -> Option<&mut Active> {
-        match self.in_hand.get_mut(&run)? {
-            Hand::Active(active) => Some(active),
-            Hand::Called(_) => None,
+impl State {
+    pub(crate) fn new(is_single_server: bool, now: Timestamp) -> Self {
+        Self {
+            runs: OpenRuns::default(),
+            gates: Gates::default(),
+            limits: Limits::new(!is_single_server),
+            parked: Parked::default(),
+            probes: Probes::default(),
+            work: VecDeque::new(),
+            outbox: Outbox::default(),
+            pending: Pending::default(),
+            recovery: Recovery {
+                adopted: None,
+                is_adopting: false,
+                rollcall: RollCall::default(),
+                fences: BTreeMap::new(),
+                next_look_at: now,
+                next_seek_at: now,
+            },
+            executors: Executors::default(),
+            memories: Memories::default(),
+            deadlines: Deadlines::default(),
+            terms: HashMap::new(),
+            waits: Waits::default(),
+            is_draining: false,
         }
     }
 
-    pub(crate) fn actives(&self) -> impl Iterator<Item = &Active> {
-        self.in_hand.values().filter_map(|hand| match hand {
-            Hand::Active(active) => Some(&**active),
-            Hand::Called(_) => None,
-        })
-    }
-
-    pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut Active> {
-        self.in_hand.values_mut().filter_map(|hand| match hand {
-            Hand::Active(active) => Some(&mut **active),
-            Hand::Called(_) => None,
-        })
-    }
-
-    pub(crate) fn active_count(&self) -> usize {
-        self.actives().count()
-    }
-
-    pub(crate) fn take_active(&mut self, run: RunId) -> Option<Active> {
-        match self.in_hand.remove(&run)? {
-            Hand::Active(active) => Some(*active),
-            called @ Hand::Called(_) => {
-                self.in_hand.insert(run, called);
-                None
-            }
+    /// When the next run is to be looked at, or sent. Without the lease, or before all open runs are known, none is, whatever
+    /// their instants.
+    pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
+        let mut next = self.limits.wake_at().min(self.probes.wake_at());
+        if lease.is_some() && self.recovery.adopted == lease {
+            next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
+            next = self.outbox.marked_ahead.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }
+        next
     }
 
-    pub(crate) fn called(&self, run: RunId) -> Option<&Ready> {
-        match self.in_hand.get(&run)? {
-            Hand::Called(ready) => Some(ready),
-            Hand::Active(_) => None,
-        }
-    }
-
-    pub(crate) fn take_called(&mut self, run: RunId) -> Option<Ready> {
-        match self.in_hand.remove(&run)? {
-            Hand::Called(ready) => Some(*ready),
-            active @ Hand::Active(_) => {
-                self.in_hand.insert(run, active);
-                None
-            }
-        }
-    }
-
-    pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
-        let called = self.in_hand.extract_if(|_, hand| matches!(hand, Hand::Called(_)));
-        let ready = |hand| match hand {
-            Hand::Called(ready) => Some(*ready),
-            Hand::Active(_) => None,
-        };
-        called.filter_map(|(_, hand)| ready(hand)).collect()
+    /// Whether nothing is in an executor's hands, nor is a mark being taken off.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.runs.active_count() == 0 && self.pending.unmarking_count == 0
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,18 +1,19 @@
 //! What must be durable before the dispatcher goes on: broadcasts fixed, at-most-once runs marked, long runs noted.
 //! One loop, in order, in batches; it answers with events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome, cancelled_by};
-use rondel_core::{ExecutorId, JobId, NodeId, Reason, Run, RunId};
-use rondel_store::ledger::{InHand, LimitName, NotedWait};
+use rondel_core::{ExecutorId, Reason, Run, RunId};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, Ready, Shards, finish_unsent};
+use super::event::{Event, Shards};
+use super::ready::finish_unsent;
+use super::step::Step;
 use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -24,39 +25,6 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The request that ends the runs of an app that is stopped.
 const APP_STOPPED: CancelRequest<'static> =
     CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
-
-/// Something to make durable.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// Fix the total of a broadcast and insert its shards.
-    Expand(Box<Run>, Vec<Run>),
-    /// Mark at-most-once runs before they are sent.
-    Mark(Vec<InHand>),
-    /// Take the mark off runs that were not received.
-    Unmark(Vec<(RunId, i32)>),
-    /// Note that an executor has ended in order.
-    NoteLeft(ExecutorId),
-    /// Note runs that live longer than about a second.
-    NoteRunning(Vec<InHand>),
-    /// Store what pending runs wait for.
-    NoteWaits(Vec<NotedWait>),
-    /// Ask runs to make room for a later one of their job.
-    Cover(Vec<RunId>),
-    /// Ask runs to end because their app is stopped.
-    Stop(Vec<RunId>),
-    /// Find out who counts for limits.
-    LimitHomes(Vec<LimitName>),
-    /// Give jobs to another node.
-    HandOver(BTreeSet<JobId>, NodeId),
-    /// Find out when other nodes last heard these executors.
-    LastHeard(Vec<ExecutorId>),
-    /// Read what has become of these runs.
-    Look(Vec<RunId>),
-    /// Give the jobs of these runs to nodes that hear somebody who can run them.
-    Seek(Vec<Ready>),
-    /// Cancel runs that this node does not have in memory.
-    CancelStray(Vec<RunId>),
-}
 
 pub(crate) struct StepLoop {
     pub(super) shared: Arc<Shared>,
@@ -94,7 +62,7 @@ impl StepLoop {
                     Ok(open) => (Some(open), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                self.tell(Event::Expanded(*root, Shards { asked: shards, open })).await;
+                self.tell(Event::Expanded(root, Shards { asked: shards, open })).await;
                 expanded
             }
             Step::Mark(runs) => {

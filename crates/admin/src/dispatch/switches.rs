@@ -2,13 +2,14 @@
 
 use rondel_core::homes::Switch;
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{AppId, Reason, RunId, Timestamp};
+use rondel_core::{AppId, Reason, RunId};
 use rondel_proto::v1;
 
-use super::Ready;
-use super::run_loop::DispatchLoop;
-use super::state::{Active, Phase};
-use super::steps::Step;
+use super::active::{Active, Phase};
+use super::ready::Ready;
+use super::step::Step;
+use super::transition::Decision;
+use super::waits;
 
 /// What an app's switch says about a run that is to be placed.
 pub(super) enum Switched {
@@ -20,47 +21,42 @@ pub(super) enum Switched {
     Ended,
 }
 
-impl DispatchLoop {
-    pub(super) fn unless_switched_off(&mut self, ready: Ready, now: Timestamp) -> Switched {
-        match self.shared.apps.of(ready.run.app) {
-            Switch::Active => Switched::On(ready),
-            Switch::Draining => Switched::Waits(ready),
-            Switch::Stopped => {
-                let detail = self.switched_off(&ready).unwrap_or_default();
-                self.skip(&ready, Reason::Stopped, detail, now);
-                Switched::Ended
-            }
+pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switched {
+    match d.facts.apps.of(ready.run.app) {
+        Switch::Active => Switched::On(ready),
+        Switch::Draining => Switched::Waits(ready),
+        Switch::Stopped => {
+            let detail = switched_off(d, &ready).unwrap_or_default();
+            waits::skip(d, &ready, Reason::Stopped, detail);
+            Switched::Ended
         }
     }
+}
 
-    /// What is told of a run that its app's switch kept from starting.
-    pub(super) fn switched_off(&self, ready: &Ready) -> Option<Detail> {
-        match self.shared.apps.of(ready.run.app) {
-            Switch::Active => None,
-            switch @ (Switch::Draining | Switch::Stopped) => {
-                let app = Some(ready.definition.job.app.clone());
-                Some(Detail { waits_for: Some(WaitFor::App), app, switch: Some(switch), ..Detail::default() })
-            }
+/// What is told of a run that its app's switch kept from starting.
+pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
+    match d.facts.apps.of(ready.run.app) {
+        Switch::Active => None,
+        switch @ (Switch::Draining | Switch::Stopped) => {
+            let app = Some(ready.definition.job.app.clone());
+            Some(Detail { waits_for: Some(WaitFor::App), app, switch: Some(switch), ..Detail::default() })
         }
     }
+}
 
-    /// Runs of these apps in executors' hands are to end: durably asked for, so that whoever owns them hears of it.
-    pub(super) fn stop_apps(&mut self, apps: &[AppId]) {
-        let is_running = |active: &&Active| {
-            apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted)
-        };
-        let mut runs: Vec<RunId> = self.runs.actives().filter(is_running).map(|active| active.ready.run.id).collect();
-        runs.sort_unstable();
-        if !runs.is_empty() {
-            self.step(Step::Stop(runs));
-        }
+/// Runs of these apps in executors' hands are to end: durably asked for, so that whoever owns them hears of it.
+pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
+    let is_running =
+        |active: &&Active| apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted);
+    let mut runs: Vec<RunId> = d.state.runs.actives().filter(is_running).map(|active| active.ready.run.id).collect();
+    runs.sort_unstable();
+    if !runs.is_empty() {
+        d.step(Step::Stop(runs));
     }
+}
 
-    /// Tells executors that this server goes. Their streams end once they have nothing in hand.
-    pub(super) fn dismiss(&self) {
-        let grace_ms = u32::try_from(self.shared.config.lost_after.as_millis()).unwrap_or(u32::MAX);
-        for online in self.executors.all() {
-            online.session.send(v1::server_message::Body::Drain(v1::Drain { grace_ms }));
-        }
-    }
+/// Tells executors that this server goes. Their streams end once they have nothing in hand.
+pub(super) fn dismiss(d: &mut Decision<'_>) {
+    let grace_ms = u32::try_from(d.facts.settings.lost_after.as_millis()).unwrap_or(u32::MAX);
+    d.send_all(&v1::server_message::Body::Drain(v1::Drain { grace_ms }));
 }

@@ -7,10 +7,10 @@ use rondel_core::run::RunOf;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_proto::v1;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::{Ready, SessionHandle};
 use crate::definitions::Compiled;
+use crate::gateway::OutgoingStream;
 use crate::metrics::NamespaceCounts;
 use crate::registry::OnlineExecutor;
 
@@ -66,5 +66,6 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         last_seen_at: Timestamp::EPOCH,
         draining: false,
     };
-    (SessionHandle { executor: id, number, sender, replaced: CancellationToken::new() }, online, receiver)
+    let stream = Arc::new(OutgoingStream::new(sender));
+    (SessionHandle { executor: id, number, stream }, online, receiver)
 }

@@ -3,165 +3,174 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use rondel_core::RunId;
 use rondel_core::outcome::{After, Outcome, cancelled_by};
-use rondel_core::{RunId, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
+use super::active::{Active, Phase};
+use super::effect::{Effect, Submission};
+use super::event::{IncomingResult, SessionHandle, Settled};
 use super::messages::cancel;
 use super::reporter::Reporter;
-use super::run_loop::DispatchLoop;
-use super::state::{Active, Phase};
-use super::steps::Step;
-use super::{IncomingResult, SessionHandle, Settled};
+use super::step::Step;
+use super::transition::Decision;
+use super::{place, round, turns};
 use crate::counters::Count;
 use crate::metrics::Counted;
 
-impl DispatchLoop {
-    pub(super) fn results(&mut self, session: &SessionHandle, results: Vec<IncomingResult>, now: Timestamp) {
-        let Some(online) = self.executors.get(session.executor) else { return };
-        let app = online.app;
-        let reporter = Reporter {
-            session: session.clone(),
-            app,
-            name: online.name.clone(),
-            lineage: Arc::clone(&online.report.lineage),
-        };
-        rondel_failpoint::pass("result.received");
-        let mut foreign = Vec::new();
-        for result in results {
-            match self.take_result(&reporter, result, now) {
-                None => {}
-                Some(result) => foreign.push(result),
-            }
+pub(super) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
+    let Some(online) = d.state.executors.get(session.executor) else { return };
+    let app = online.app;
+    let reporter = Reporter {
+        session: session.clone(),
+        app,
+        name: online.name.clone(),
+        lineage: Arc::clone(&online.report.lineage),
+    };
+    let mut foreign = Vec::new();
+    for result in results {
+        match take_result(d, &reporter, result) {
+            None => {}
+            Some(result) => foreign.push(result),
         }
-        if !foreign.is_empty() {
-            self.shared.foreign.offer(&reporter, foreign);
-        }
-        self.unpark(app, now);
     }
-    /// Gives the result of a run that is known here to its lane; gives back any other.
-    pub(super) fn take_result(
-        &mut self,
-        reporter: &Reporter,
-        result: IncomingResult,
-        now: Timestamp,
-    ) -> Option<IncomingResult> {
-        let (session, executor) = (&reporter.session, reporter.as_executor());
-        let run = result.run;
-        let result = IncomingResult { outcome: self.deadlines.judge(run, result.outcome), ..result };
-        if let Some(ready) = self.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
-            if !self.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
-                self.refuse_result(reporter, &result);
-                return None;
-            }
-            let trace = ready.run.trace.clone();
-            let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
-            if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone()))
-                && let Some(ready) = self.rollcall.remove(run, &mut self.runs)
-            {
-                let (executor, name) = reporter.as_executor();
-                self.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
-            }
+    if !foreign.is_empty() {
+        d.effects.push(Effect::JudgeForeign(reporter, foreign));
+    }
+    round::unpark(d, app);
+}
+
+/// Gives the result of a run that is known here to its lane; gives back any other.
+pub(super) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Option<IncomingResult> {
+    let now = d.now;
+    let (session, executor) = (&reporter.session, reporter.as_executor());
+    let run = result.run;
+    let result = IncomingResult { outcome: d.state.deadlines.judge(run, result.outcome), ..result };
+    if let Some(ready) = d.state.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
+        if !d.state.recovery.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
+            refuse_result(d, reporter, &result);
             return None;
         }
-        let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
-        let Some(active) = self.runs.active_mut(run).filter(is_this) else { return Some(result) };
-        let is_its_app = reporter.app == active.ready.run.app;
-        if !is_its_app || !reporter.is(active.executor) {
-            self.refuse_result(reporter, &result);
-            return None;
-        }
-        if matches!(active.phase, Phase::Marking | Phase::Placed) {
-            // It was never sent.
-            self.refuse_result(reporter, &result);
-            return None;
-        }
-        if active.phase == Phase::Settling {
-            // Sent again because its answer takes long: the answer comes when the first one is durable.
-            return None;
-        }
-        let ready = &active.ready;
         let trace = ready.run.trace.clone();
         let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
-        if self.shared.results.try_submit(finish, Counted::of_ready(ready), Some(session.clone())) {
-            let was_ending = active.phase == Phase::Ending;
-            active.phase = Phase::Settling;
-            let executor = active.executor;
-            if !was_ending {
-                self.free_slot(executor);
-            }
+        let (counted, reply_to) = (Counted::of_ready(ready), Some(session.clone()));
+        if let Some(ready) = d.state.recovery.rollcall.remove(run, &mut d.state.runs) {
+            let (executor, name) = reporter.as_executor();
+            d.state.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
         }
-        None
+        d.finish(Submission { finish, counted, reply_to, phase_before: Some(Phase::Sent) });
+        return None;
     }
-    /// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
-    fn refuse_result(&self, reporter: &Reporter, result: &IncomingResult) {
-        if let Some(count) = self.shared.log_limit.count("results", reporter.session.executor.get()) {
-            tracing::warn!(run_id = %result.run, attempt = result.attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");
-        }
-        self.shared.counters.add(Count::ResultsRefused, 1);
-        self.shared.results.refuse(&reporter.session, result.run, result.attempt);
+    let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
+    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return Some(result) };
+    let is_its_app = reporter.app == active.ready.run.app;
+    if !is_its_app || !reporter.is(active.executor) {
+        refuse_result(d, reporter, &result);
+        return None;
     }
-    pub(super) fn settled(&mut self, settled: &Settled, now: Timestamp) {
-        let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
-        if self.runs.active(settled.run).is_some_and(is_this) {
-            self.runs.take_active(settled.run);
-        }
-        let is_newer = settled.owner.is_some_and(|owner| self.shared.in_memory.is_newer(settled.run, owner));
-        // It was settled by another way than the roll call: what that finds of it is over.
-        if !is_newer && self.runs.called(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
-            self.rollcall.remove(settled.run, &mut self.runs);
-        }
-        let is_superseded = settled.finished == Finished::Superseded;
-        if is_superseded && !self.shared.in_memory.forget_through(settled.run, settled.attempt) {
-            // The word of an attempt that was given up: a later one may be anywhere by now.
-            return;
-        }
-        match settled.owner {
-            // What is here by now was taken over since: this was not about it.
-            Some(owner) if self.shared.in_memory.is_newer(settled.run, owner) => return,
-            // It was not here as it ended, and its next attempt came meanwhile: that has its own place.
-            _ if self.shared.in_memory.has_later(settled.run, settled.attempt) => return,
-            _ => self.shared.in_memory.forget([settled.run]),
-        }
-        self.deadlines.forget(settled.run);
-        let passed = match settled.finished {
-            Finished::Stored(After::Retry { .. }, _) => self.gates.again(settled.run, &mut self.runs),
-            Finished::Superseded => {
-                // It was stored before, and the answer was lost; or another node went on with it. Until that is known it has
-                // the place of one that waits for its next attempt: that is found here by the standing queries, perhaps
-                // together with others that were open at once, and then it must not pass before its turn.
-                self.step(Step::Look(vec![settled.run]));
-                self.gates.again(settled.run, &mut self.runs)
-            }
-            _ => self.gates.leave(settled.run, &mut self.runs),
-        };
-        self.release_limit(settled.run);
-        self.go_on(passed);
-        self.work_off(now);
+    if matches!(active.phase, Phase::Marking | Phase::Placed) {
+        // It was never sent.
+        refuse_result(d, reporter, &result);
+        return None;
     }
-    pub(super) fn cancel(&mut self, cancels: Vec<(RunId, String)>, now: Timestamp) {
-        let mut not_here: BTreeSet<RunId> = BTreeSet::new();
-        for (run, by) in cancels {
-            if let Some(active) = self.runs.active(run) {
-                if let Some(online) = self
-                    .executors
-                    .get(active.executor)
-                    .filter(|_| !matches!(active.phase, Phase::Marking | Phase::Placed))
-                {
-                    online.session.send(cancel(run, active.ready.run.attempt, &by));
-                }
-            } else if let Some(ready) = self.take_waiting(run) {
-                self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
-            } else if self.runs.called(run).is_some() {
-                // It ends, or is cancelled, once it is known who has it.
-            } else if let Some((ready, _)) = self.runs.take_scheduled(run) {
-                self.end_unsent(&ready, Outcome::Cancelled, Some(cancelled_by(&by)), now);
-            } else {
-                not_here.insert(run);
+    if active.phase == Phase::Settling {
+        // Sent again because its answer takes long: the answer comes when the first one is durable.
+        return None;
+    }
+    let ready = &active.ready;
+    let trace = ready.run.trace.clone();
+    let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
+    let (counted, reply_to) = (Counted::of_ready(ready), Some(session.clone()));
+    let phase_before = std::mem::replace(&mut active.phase, Phase::Settling);
+    let executor = active.executor;
+    if phase_before != Phase::Ending {
+        place::free_slot(d, executor);
+    }
+    d.finish(Submission { finish, counted, reply_to, phase_before: Some(phase_before) });
+    None
+}
+
+/// The end of an attempt found no room: it is as it was. An executor reports it again, or it is given up again.
+pub(super) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
+    let is_this = |active: &&mut Active| {
+        active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
+    };
+    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return };
+    active.phase = phase;
+    if phase != Phase::Ending
+        && let Some(online) = d.state.executors.get_mut(active.executor)
+    {
+        online.in_flight += 1;
+    }
+}
+
+/// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
+fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingResult) {
+    d.count(Count::ResultsRefused, 1);
+    d.effects.push(Effect::RefuseResult(reporter.clone(), result.run, result.attempt));
+}
+
+/// The end of an attempt is durable.
+pub(super) fn settled(d: &mut Decision<'_>, settled: &Settled) {
+    let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
+    if d.state.runs.active(settled.run).is_some_and(is_this) {
+        d.state.runs.take_active(settled.run);
+    }
+    let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
+    // It was settled by another way than the roll call: what that finds of it is over.
+    if !is_newer && d.state.runs.called(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
+        d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
+    }
+    let is_superseded = settled.finished == Finished::Superseded;
+    let is_past = if is_superseded {
+        // Else it was an attempt that was given up: a later one may be anywhere by now.
+        d.facts.in_memory.has_through(settled.run, settled.attempt)
+    } else {
+        // What is here by now was taken over since, or it is the next attempt, which has its own place.
+        !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)
+    };
+    if !is_past {
+        return;
+    }
+    d.forget([settled.run]);
+    d.state.deadlines.forget(settled.run);
+    let passed = match settled.finished {
+        Finished::Stored(After::Retry { .. }, _) => d.state.gates.again(settled.run, &mut d.state.runs),
+        Finished::Superseded => {
+            // It was stored before, and the answer was lost; or another node went on with it. Until that is known it has
+            // the place of one that waits for its next attempt: that is found here by the standing queries, perhaps
+            // together with others that were open at once, and then it must not pass before its turn.
+            d.step(Step::Look(vec![settled.run]));
+            d.state.gates.again(settled.run, &mut d.state.runs)
+        }
+        _ => d.state.gates.leave(settled.run, &mut d.state.runs),
+    };
+    turns::release_limit(d, settled.run);
+    turns::go_on(d, passed);
+    turns::work_off(d);
+}
+
+/// Runs are asked to end: those that executors have are told, those that wait end.
+pub(super) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
+    let mut not_here: BTreeSet<RunId> = BTreeSet::new();
+    for (run, by) in cancels {
+        if let Some(active) = d.state.runs.active(run) {
+            let is_sent = !matches!(active.phase, Phase::Marking | Phase::Placed);
+            if let Some(online) = d.state.executors.get(active.executor).filter(|_| is_sent) {
+                let body = cancel(run, active.ready.run.attempt, &by);
+                d.effects.push(Effect::Send(online.session.clone(), body));
             }
+        } else if let Some(ready) = turns::take_waiting(d, run) {
+            place::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
+        } else if d.state.runs.called(run).is_some() {
+            // It ends, or is cancelled, once it is known who has it.
+        } else if let Some((ready, _)) = d.state.runs.take_scheduled(run) {
+            place::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
+        } else {
+            not_here.insert(run);
         }
-        if !not_here.is_empty() {
-            self.step(Step::CancelStray(not_here.into_iter().collect()));
-        }
+    }
+    if !not_here.is_empty() {
+        d.step(Step::CancelStray(not_here.into_iter().collect()));
     }
 }

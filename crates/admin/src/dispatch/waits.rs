@@ -16,9 +16,10 @@ use rondel_store::ledger::{AttemptEnd, NotedWait};
 use super::answers::DESCRIBED_COUNT_MAX;
 use super::executors::is_fit_for_it;
 use super::limits::wait_detail;
-use super::run_loop::DispatchLoop;
-use super::steps::Step;
-use super::{Ready, finish_unsent};
+use super::ready::{Ready, finish_unsent};
+use super::step::Step;
+use super::transition::Decision;
+use super::{place, switches};
 use crate::metrics::Counted;
 
 /// How long a run has waited before that is stored.
@@ -32,7 +33,7 @@ const NOTE_COUNT_MAX: usize = 200;
 
 /// What is stored of runs that wait.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     noted: HashMap<RunId, Noted>,
 }
 
@@ -84,113 +85,116 @@ pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
     explained(finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
 }
 
-impl DispatchLoop {
-    /// A run that no executor has is skipped.
-    pub(super) fn skip(&mut self, ready: &Ready, reason: Reason, detail: Detail, now: Timestamp) {
-        let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
-        self.submit(explained(finish, reason, detail), Counted::of_ready(ready));
-    }
+/// A run that no executor has is skipped.
+pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: Detail) {
+    let now = d.now;
+    let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
+    place::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
+}
 
-    /// Why a run ends that found no executor until its queue timeout.
-    pub(super) fn unserved(&self, ready: &Ready, now: Timestamp) -> (Reason, Detail) {
-        let mut wait = self.wait_for_executor(ready, now);
-        if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
-            // An executor has room by now: what it waited for is over.
-            let noted = self.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
-            wait = noted.map_or(wait, |noted| (*noted.detail).clone());
-        }
-        let detail = Detail { waited_ms: Some(waited_ms(ready, now)), ..wait };
-        (waited_in_vain(detail.waits_for), detail)
+/// Why a run ends that found no executor until its queue timeout.
+pub(super) fn unserved(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
+    let now = d.now;
+    let mut wait = wait_for_executor(d, ready);
+    if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
+        // An executor has room by now: what it waited for is over.
+        let noted = d.state.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
+        wait = noted.map_or(wait, |noted| (*noted.detail).clone());
     }
+    let detail = Detail { waited_ms: Some(waited_ms(ready, now)), ..wait };
+    (waited_in_vain(detail.waits_for), detail)
+}
 
-    /// What a run waits for that no executor takes now.
-    fn wait_for_executor(&self, ready: &Ready, now: Timestamp) -> Detail {
-        if let Some(detail) = self.switched_off(ready) {
-            return detail;
-        }
-        let job = &ready.definition.job;
-        let mut obstacles = self.executors.obstacles(ready.run.app, job, now);
-        if let Some(executor) = belongs_to(&ready.run) {
-            obstacles.retain(|obstacle| obstacle.executor == executor);
-            if obstacles.is_empty() {
-                let (executor, kind) = (executor.to_owned(), ObstacleKind::Offline);
-                obstacles.push(Obstacle { executor, kind, condition: None });
-            }
-        }
-        let is_fit = obstacles.iter().any(|obstacle| is_fit_for_it(obstacle.kind))
-            || !self.executors.staying(ready.run.app, job).is_empty() && belongs_to(&ready.run).is_none();
-        let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
-        let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
-        Detail { waits_for, app, handler, ..Detail::default() }.with_obstacles(obstacles)
+/// What a run waits for that no executor takes now.
+fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
+    let now = d.now;
+    if let Some(detail) = switches::switched_off(d, ready) {
+        return detail;
     }
-
-    /// Stores of all that waits, before it is left to the next server, what it waits for: it was not missed.
-    pub(super) fn note_all_waits(&mut self, now: Timestamp) {
-        let mut notes = Vec::new();
-        for (ready, wait) in self.waiting_runs(now, now, usize::MAX) {
-            let (run, attempt) = (ready.run.id, ready.run.attempt);
-            if self.waits.noted.contains_key(&run) {
-                continue;
-            }
-            let detail = match wait {
-                Wait::Known(detail) => *detail,
-                Wait::Executor => self.wait_for_executor(ready, now),
-            };
-            let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-            notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(detail)) });
-        }
-        while !notes.is_empty() {
-            let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
-            self.step(Step::NoteWaits(std::mem::replace(&mut notes, rest)));
+    let job = &ready.definition.job;
+    let mut obstacles = d.state.executors.obstacles(ready.run.app, job, now);
+    if let Some(executor) = belongs_to(&ready.run) {
+        obstacles.retain(|obstacle| obstacle.executor == executor);
+        if obstacles.is_empty() {
+            let (executor, kind) = (executor.to_owned(), ObstacleKind::Offline);
+            obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
+    let is_fit = obstacles.iter().any(|obstacle| is_fit_for_it(obstacle.kind))
+        || !d.state.executors.staying(ready.run.app, job).is_empty() && belongs_to(&ready.run).is_none();
+    let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
+    let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
+    Detail { waits_for, app, handler, ..Detail::default() }.with_obstacles(obstacles)
+}
 
-    /// Stores what runs have waited for longer than a moment, where that is new.
-    pub(super) fn note_waits(&mut self, now: Timestamp) {
-        let mut known = std::mem::take(&mut self.waits.noted);
-        let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
-        for (ready, wait) in self.waiting_runs(now, now - NOTE_FROM, LOOK_COUNT_MAX) {
-            let (run, attempt) = (ready.run.id, ready.run.attempt);
-            let noted = known.remove(&run).filter(|noted| noted.attempt == attempt);
-            let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN > now);
-            if is_fresh || changed.len() >= NOTE_COUNT_MAX {
-                kept.extend(noted.map(|noted| (run, noted)));
-                continue;
-            }
-            let detail = Box::new(match wait {
-                Wait::Known(detail) => *detail,
-                Wait::Executor => self.wait_for_executor(ready, now),
-            });
-            if noted.is_none_or(|noted| noted.detail != detail) {
-                let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-                let stored = Box::new(before.waiting((*detail).clone()));
-                changed.push(NotedWait { run, attempt, detail: stored });
-            }
-            kept.insert(run, Noted { attempt, at: now, detail });
+/// Stores of all that waits, before it is left to the next server, what it waits for: it was not missed.
+pub(super) fn note_all_waits(d: &mut Decision<'_>) {
+    let now = d.now;
+    let mut notes = Vec::new();
+    for (ready, wait) in waiting_runs(d, now, now, usize::MAX) {
+        let (run, attempt) = (ready.run.id, ready.run.attempt);
+        if d.state.waits.noted.contains_key(&run) {
+            continue;
         }
-        self.waits.noted = kept;
-        // Without room for the step they are stored when they are looked at again.
-        if !changed.is_empty() {
-            self.step(Step::NoteWaits(changed));
-        }
+        let detail = match wait {
+            Wait::Known(detail) => *detail,
+            Wait::Executor => wait_for_executor(d, ready),
+        };
+        let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
+        notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(detail)) });
     }
+    while !notes.is_empty() {
+        let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
+        d.step(Step::NoteWaits(std::mem::replace(&mut notes, rest)));
+    }
+}
 
-    /// Runs that wait since `before`, so many of each kind of wait: the first in turn, not all of a long queue.
-    fn waiting_runs(&self, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&Ready, Wait)> {
-        let is_old = |since: Timestamp| since <= before;
-        let queued = self.gates.some_queued(count, &self.runs).map(|(ready, ahead)| {
-            let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
-            (ready, Wait::Known(Box::new(detail)))
+/// Stores what runs have waited for longer than a moment, where that is new.
+pub(super) fn note_waits(d: &mut Decision<'_>) {
+    let now = d.now;
+    let mut known = std::mem::take(&mut d.state.waits.noted);
+    let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
+    for (ready, wait) in waiting_runs(d, now, now - NOTE_FROM, LOOK_COUNT_MAX) {
+        let (run, attempt) = (ready.run.id, ready.run.attempt);
+        let noted = known.remove(&run).filter(|noted| noted.attempt == attempt);
+        let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN > now);
+        if is_fresh || changed.len() >= NOTE_COUNT_MAX {
+            kept.extend(noted.map(|noted| (run, noted)));
+            continue;
+        }
+        let detail = Box::new(match wait {
+            Wait::Known(detail) => *detail,
+            Wait::Executor => wait_for_executor(d, ready),
         });
-        let limited = self.limits.some_waiting(count, &self.runs);
-        let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
-        let parked = self.parked.waiting(|open| is_old(open.since()), count, &self.runs);
-        let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
-        let unanswered = self.runs.actives().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
-        let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
-        let all = queued.chain(limited).chain(parked).chain(unanswered.take(DESCRIBED_COUNT_MAX));
-        all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()
+        if noted.is_none_or(|noted| noted.detail != detail) {
+            let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
+            let stored = Box::new(before.waiting((*detail).clone()));
+            changed.push(NotedWait { run, attempt, detail: stored });
+        }
+        kept.insert(run, Noted { attempt, at: now, detail });
     }
+    d.state.waits.noted = kept;
+    // Without room for the step they are stored when they are looked at again.
+    if !changed.is_empty() {
+        d.step(Step::NoteWaits(changed));
+    }
+}
+
+/// Runs that wait since `before`, so many of each kind of wait: the first in turn, not all of a long queue.
+fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
+    let is_old = |since: Timestamp| since <= before;
+    let queued = d.state.gates.some_queued(count, &d.state.runs).map(|(ready, ahead)| {
+        let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
+        (ready, Wait::Known(Box::new(detail)))
+    });
+    let limited = d.state.limits.some_waiting(count, &d.state.runs);
+    let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
+    let parked = d.state.parked.waiting(|open| is_old(open.since()), count, &d.state.runs);
+    let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
+    let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
+    let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
+    let all = queued.chain(limited).chain(parked).chain(unanswered.take(DESCRIBED_COUNT_MAX));
+    all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()
 }
 
 /// What a run waits for: known at once, or by asking who is online.

@@ -9,6 +9,7 @@ mod log_rights;
 mod logs;
 mod message_bounds;
 mod open_streams;
+mod outgoing_stream;
 mod process;
 mod proof;
 mod session;
@@ -40,6 +41,7 @@ pub(crate) use log_readers::LogReaders;
 pub(crate) use log_rights::SentRuns;
 pub(crate) use logs::{LogItem, LogLoop, LogQueue, log_queue};
 use open_streams::StreamPlace;
+pub(crate) use outgoing_stream::OutgoingStream;
 
 /// Messages on their way to one executor.
 const OUTGOING_CAPACITY: usize = 1_024;

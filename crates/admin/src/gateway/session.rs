@@ -20,6 +20,7 @@ use tonic::Status;
 use super::hello::Greeted;
 use super::logs::log_ack;
 use super::message_bounds::{self, charge_kib};
+use super::outgoing_stream::OutgoingStream;
 use super::process::LocalProcess;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::auth;
@@ -41,6 +42,7 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     inner: Arc<Inner>,
     handle: SessionHandle,
+    stream: OutgoingStream,
     namespace: rondel_core::NamespaceId,
     app: rondel_core::AppId,
     /// What it authenticated with.
@@ -71,7 +73,8 @@ impl Session {
         if !is_own {
             return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
         }
-        let handle = SessionHandle { executor: greeted.online.id, number, sender, replaced: CancellationToken::new() };
+        let stream = OutgoingStream::new(sender);
+        let handle = SessionHandle { executor: greeted.online.id, number, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared)));
         tracing::info!(
             executor = greeted.online.name,
@@ -94,6 +97,7 @@ impl Session {
             shared: Arc::clone(shared),
             inner: Arc::clone(inner),
             handle,
+            stream,
             namespace,
             app,
             authorization: pass.authorization.clone(),
@@ -120,8 +124,7 @@ impl Session {
             let next = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                () = self.handle.sender.closed() => break,
-                () = self.handle.replaced.cancelled() => break,
+                () = self.stream.ended() => break,
                 _ = recheck.tick() => {
                     if self.is_still_let_in().await {
                         continue;
@@ -260,7 +263,7 @@ impl Session {
             self.shared.progress.forget(self.handle.executor, RunId::new(result.run_id));
         }
         self.pending_logs.wait(LOG_BARRIER).await;
-        let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory)), ..incoming(result, now) };
+        let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory) as _), ..incoming(result, now) };
         let results = results.results.into_iter().map(incoming);
         self.tell(Event::Results(self.handle.clone(), results.collect())).await;
     }

@@ -126,6 +126,12 @@ fn is_whole(run: &Run) -> bool {
 }
 
 impl Metrics {
+    /// How many runs are in executors' hands, and how many are due and wait.
+    pub(crate) fn show_runs(&self, active: u64, queued: u64) {
+        self.runs_active.store(active, Ordering::Relaxed);
+        self.runs_queued.store(queued, Ordering::Relaxed);
+    }
+
     pub(crate) fn scanned(&self, now: Timestamp) {
         self.scanned_at_ms.store(now.as_millis(), Ordering::Relaxed);
     }

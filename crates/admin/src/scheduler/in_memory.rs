@@ -111,6 +111,12 @@ impl InMemory {
         }
     }
 
+    /// Whether this attempt of the run, or an earlier one, is here.
+    pub(crate) fn has_through(&self, run: RunId, attempt: i32) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&run).is_some_and(|known| known.attempt <= attempt)
+    }
+
     /// This attempt is over, and a later one exists. Whether it, or one before it, was here: a later one stays.
     pub(crate) fn forget_through(&self, run: RunId, attempt: i32) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,6 +148,7 @@ mod tests {
             0,
             "it is here until its first attempt is known to be over"
         );
+        assert!(known.has_through(first.id, 1) && !known.has_through(first.id, 0));
         assert!(known.forget_through(first.id, 1), "the store says that there is a second");
         assert!(!known.forget_through(first.id, 1), "nothing is here any more");
         assert!(!known.has_later(first.id, 1), "nor a later one");

@@ -1,0 +1,69 @@
+//! A run in an executor's hands, or on its way.
+
+use rondel_core::{ExecutorId, Timestamp};
+use rondel_store::ledger::InHand;
+
+use super::ready::Ready;
+use crate::trace::DispatchSpan;
+
+/// A run in an executor's hands, or on its way.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) ready: Ready,
+    pub(crate) executor: ExecutorId,
+    pub(crate) executor_name: String,
+    /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
+    pub(crate) sent_at: Timestamp,
+    /// The number of the trigger that was sent last.
+    pub(crate) number: i64,
+    /// When its row was looked at last.
+    pub(crate) looked_at: Timestamp,
+    pub(crate) phase: Phase,
+    /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
+    pub(crate) beats_at_send: Option<u64>,
+    /// The dispatch of the run, until the executor says something of it; where traces are exported.
+    pub(crate) span: Option<DispatchSpan>,
+}
+
+impl Active {
+    pub(crate) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
+        Self {
+            ready,
+            executor,
+            executor_name,
+            sent_at: now,
+            number: 0,
+            looked_at: now,
+            phase,
+            beats_at_send: None,
+            span: None,
+        }
+    }
+
+    /// What the store notes of it.
+    pub(crate) fn in_hand(&self) -> InHand {
+        InHand {
+            run: self.ready.run.id,
+            attempt: self.ready.run.attempt,
+            executor_id: self.executor,
+            executor: self.executor_name.clone(),
+            at: self.sent_at,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waits for its durable mark.
+    Marking,
+    /// Its executor is chosen, and its mark durable where it needs one: it is sent at its instant, while the lease holds.
+    Placed,
+    /// On the stream, or further.
+    Sent,
+    /// Sent, and noted as running.
+    Noted,
+    /// It was given up, and that is on its way into the store; a result may still come first.
+    Ending,
+    /// Its result is on its way into the store; the same result again changes nothing.
+    Settling,
+}

@@ -1,0 +1,73 @@
+//! Broadcasts, and fires with a fixed number of shards: from one run to its shards.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rondel_core::{Run, RunId, RunStatus};
+
+use super::effect::{Effect, Measure};
+use super::event::Shards;
+use super::ready::Ready;
+use super::runs::Stage;
+use super::step::Step;
+use super::transition::{Decision, lease_of};
+use super::{place, turns};
+
+/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job says. Gives the run back where no
+/// executor is there.
+pub(super) fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
+    let fit = d.state.executors.staying(root.run.app, &root.definition.job);
+    if fit.is_empty() {
+        return Some(root);
+    }
+    // A shard of a broadcast belongs to one executor; the others are dealt when they are routed.
+    let executors = match root.definition.job.shards {
+        Some(count) => vec![None; usize::try_from(count).unwrap_or(usize::MAX)],
+        None => fit.iter().map(|online| Some(online.name.clone())).collect(),
+    };
+    d.effects.push(Effect::Expand(Box::new(root.run.clone()), executors));
+    d.state.runs.put(root, Stage::Expanding);
+    None
+}
+
+/// Stores shards of broadcasts again which the database has not confirmed.
+pub(super) fn expand_again(d: &mut Decision<'_>) {
+    for (root, shards) in d.state.runs.expand_again() {
+        d.step(Step::Expand(Box::new(root), shards));
+    }
+}
+
+/// The shards take their places beside the broadcast's row, and then that gives up its own: nothing of the job comes
+/// between. Those that this node did not write itself under this lease come by the standing queries.
+pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
+    let Shards { asked, open } = shards;
+    let root = d.state.runs.take_expanding(row);
+    let Some(root) = root.filter(|root| root.token() == d.facts.token) else {
+        // It was taken under a lease that has ended. Its next owner finds its shards; its place here is the new one's.
+        d.forget_shards(&asked);
+        return d.forget_of([(row.id, lease_of(row))]);
+    };
+    let Some(open) = open else { return d.state.runs.wait_for_expansion(root, asked) };
+    if !open.is_empty() {
+        let measure = Measure::Dispatched(Arc::clone(&root.definition), root.run.trigger);
+        d.effects.push(Effect::Measure(measure));
+    }
+    let ready = |run| Ready {
+        term: root.term,
+        trace: root.trace,
+        queued_at: root.queued_at,
+        ..Ready::new(run, Arc::clone(&root.definition))
+    };
+    open.iter().for_each(|shard| d.state.gates.hold(&ready(shard.clone())));
+    let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();
+    let lease = |run: &Run| (run.node, run.node_epoch);
+    let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);
+    let unsent: Vec<Run> = open.into_iter().filter(|shard| own.contains(&shard.id) && is_unsent(shard)).collect();
+    let has_come: BTreeSet<RunId> = unsent.iter().map(|shard| shard.id).collect();
+    let gone: Vec<Run> = asked.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
+    d.forget_shards(&gone);
+    unsent.into_iter().for_each(|shard| turns::arrived(d, ready(shard)));
+    place::forget_unsent(d, &root);
+    turns::leave_gate(d, root.run.id);
+    turns::work_off(d);
+}

@@ -1,0 +1,164 @@
+//! From placed to sent: marks, triggers, and what could not be sent.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rondel_core::spec::Delivery;
+use rondel_core::{ExecutorId, RunId, Timestamp};
+
+use super::active::{Active, Phase};
+use super::effect::Effect;
+use super::messages::TRIGGER_BATCH;
+use super::runs::{Arrival, Waiting};
+use super::step::Step;
+use super::transition::Decision;
+use super::{place, turns};
+
+/// How long after its mark an at-most-once run may be sent.
+const MARK_HOLDS: Duration = Duration::from_secs(1);
+/// Jobs whose newest term is remembered.
+const TERM_COUNT_MAX: usize = 100_000;
+
+/// Puts what is to be sent on the streams, one message per executor (and per 500). Without a lease nothing is marked or sent: it
+/// waits here until the lease holds again, or is dropped with it.
+pub(super) fn flush(d: &mut Decision<'_>) {
+    if !d.may_send() {
+        return;
+    }
+    if !d.state.outbox.marks.is_empty() {
+        let marks = std::mem::take(&mut d.state.outbox.marks);
+        d.step(Step::Mark(marks));
+    }
+    for (executor, runs) in std::mem::take(&mut d.state.outbox.triggers) {
+        let batches = runs.chunks(TRIGGER_BATCH);
+        d.effects.extend(batches.map(|batch| Effect::SendTriggers(executor, batch.to_vec())));
+    }
+}
+
+/// Which of these runs may be sent to the executor now, each under the lease that it was taken under, and which may not any
+/// more.
+pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
+    let (state, token, now) = (&mut *d.state, d.facts.token, d.now);
+    if state.terms.len() > TERM_COUNT_MAX {
+        state.terms.clear();
+    }
+    let (mut sendable, mut unsent) = (Vec::with_capacity(runs.len()), Vec::new());
+    for run in runs {
+        let is_placed = |active: &&mut Active| active.executor == executor && active.phase == Phase::Placed;
+        let Some(active) = state.runs.active_mut(*run).filter(is_placed) else { continue };
+        if active.ready.token() == token && may_be_sent(active, now) {
+            // One that has waited here knows an older term than a run of its job that came by it.
+            let newest = state.terms.entry(active.ready.run.job).or_default();
+            *newest = active.ready.term.max(*newest);
+            active.ready.term = *newest;
+            sendable.push(*run);
+        } else {
+            unsent.push(*run);
+        }
+    }
+    (sendable, unsent)
+}
+
+/// A mark that is older than a second may have been taken for a run that died with this node.
+fn may_be_sent(active: &Active, now: Timestamp) -> bool {
+    active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
+}
+
+/// These runs were put on the stream of this executor, which is to answer.
+pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
+    let beats = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
+    for (run, number) in runs {
+        let Some(active) = d.state.runs.active_mut(*run) else { continue };
+        active.ready.was_sent = true;
+        (active.phase, active.sent_at, active.number) = (Phase::Sent, d.now, *number);
+        active.beats_at_send = Some(beats);
+    }
+}
+
+/// Only what was won is sent; at its instant, which may be a little ahead.
+pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
+    let now = d.now;
+    let won: BTreeSet<RunId> = won.iter().copied().collect();
+    let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
+    for (run, attempt) in asked {
+        let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
+        let Some(active) = d.state.runs.active_mut(*run).filter(is_this) else {
+            // It was dropped meanwhile.
+            unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
+            continue;
+        };
+        let (executor, due_at) = (active.executor, active.ready.run.due_at);
+        if !won.contains(run) {
+            // Somebody else's, settled, or not answered: the standing queries find it if it is still open.
+            gone.extend(place::free_active(d, *run).map(|active| active.ready));
+            continue;
+        }
+        active.phase = Phase::Placed;
+        if due_at > now {
+            d.state.outbox.marked_ahead.insert((due_at, *run));
+        } else {
+            d.state.outbox.triggers.entry(executor).or_default().push(*run);
+        }
+    }
+    place::let_go(d, &gone);
+    turns::work_off(d);
+    unmark(d, unwanted);
+}
+
+/// These runs are known not to have been received: they wait for somebody again.
+pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
+    let now = d.now;
+    let token = d.facts.token;
+    let (mut marks, mut gone) = (Vec::new(), Vec::new());
+    for run in runs {
+        let Some(active) = place::free_active(d, *run) else { continue };
+        let job = &active.ready.definition.job;
+        // Another server takes the word of nobody but whom the row names: it may be the next one's. The shard of a broadcast
+        // goes to the same one again.
+        let is_named = active.phase == Phase::Noted && !(job.is_sharded() && job.shards.is_none());
+        if job.delivery == Delivery::AtMostOnce || is_named {
+            marks.push((*run, active.ready.run.attempt));
+        }
+        // What a leaving server gets back is not tried anew: it goes to another one with its job.
+        if active.ready.token() == token && !d.state.is_draining {
+            turns::give_back(d, &active.ready);
+            turns::work_off(d);
+            if d.state.runs.arrival(&active.ready) != Arrival::Known {
+                turns::withdraw(d, *run);
+                d.state.parked.push(Waiting::new(active.ready, now), &mut d.state.runs);
+            }
+        } else {
+            gone.push(active.ready);
+        }
+    }
+    place::let_go(d, &gone);
+    turns::work_off(d);
+    unmark(d, marks);
+}
+
+/// A mark says that a run may have been sent: where it is known that it was not, the mark goes.
+fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
+    if !runs.is_empty() {
+        d.state.pending.unmarking_count += 1;
+        d.step(Step::Unmark(runs));
+    }
+}
+
+/// Forgets what has an executor and was not sent to it. The caller changes gates and limits.
+pub(super) fn drop_placed(d: &mut Decision<'_>) {
+    d.state.outbox.triggers.clear();
+    d.state.outbox.marks.clear();
+    d.state.outbox.marked_ahead.clear();
+    let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
+    let mut unsent: Vec<RunId> = d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
+    unsent.sort_unstable();
+    let mut marks = Vec::new();
+    for run in unsent {
+        let Some(active) = place::free_active(d, run) else { continue };
+        if active.phase == Phase::Placed && active.ready.definition.job.delivery == Delivery::AtMostOnce {
+            marks.push((run, active.ready.run.attempt));
+        }
+        d.forget_of([(run, active.ready.token())]);
+    }
+    unmark(d, marks);
+}

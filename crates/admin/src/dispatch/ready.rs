@@ -1,0 +1,137 @@
+//! A run that is due, with the definition that it runs under.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::misfire::{LateFire, runs_late};
+use rondel_core::outcome::Outcome;
+use rondel_core::{Run, RunId, Timestamp, TraceParent, Trigger};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::LeaseToken;
+use rondel_store::ledger::AttemptEnd;
+
+use crate::definitions::Compiled;
+
+/// A run that comes out of the ring so long after its instant was late before it had to wait for anybody.
+const CAME_LATE: Duration = Duration::from_secs(1);
+
+/// A run with the definition that it runs under.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    pub(crate) run: Run,
+    pub(crate) definition: Arc<Compiled>,
+    /// When an executor was first looked for.
+    pub(crate) tried_at: Option<Timestamp>,
+    /// It came here late: until it is sent, the misfire policy holds for it. One that came in time waits as long as its
+    /// job says.
+    pub(crate) came_late: bool,
+    /// Since when its queue time counts, once this server has taken it up.
+    pub(crate) queued_at: Option<Timestamp>,
+    /// This attempt was put on a stream before.
+    pub(crate) was_sent: bool,
+    /// The span that asked for its fire, if somebody did in a trace.
+    pub(crate) trace: Option<TraceParent>,
+    /// The term of the job's home, as it was when the run was last looked at.
+    pub(crate) term: i64,
+}
+
+impl Ready {
+    pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
+        Self {
+            run,
+            definition,
+            tried_at: None,
+            came_late: false,
+            queued_at: None,
+            was_sent: false,
+            trace: None,
+            term: 0,
+        }
+    }
+
+    /// The same as it comes from the ring at an instant.
+    pub(crate) fn released(run: Run, definition: Arc<Compiled>, now: Timestamp) -> Self {
+        let ready = Self::new(run, definition);
+        let came_late = ready.run.due_at + CAME_LATE < now && !ready.is_queued_in_time(now);
+        Self { came_late, ..ready }
+    }
+
+    /// Whether a server had it in time and noted what it waits for, before it left or died, and its queue time is not over: it
+    /// was not missed.
+    fn is_queued_in_time(&self, now: Timestamp) -> bool {
+        let has_waited = self.run.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
+        has_waited && now < self.run.due_at + self.definition.job.queue_timeout
+    }
+
+    /// The same as the dispatcher takes it up at its instant. Queue time counts from then on, or from when this server came to it
+    /// where that was late: no executor is to blame for a server that was away. A shard counts with its broadcast.
+    pub(crate) fn taken_up(self, now: Timestamp) -> Self {
+        let is_late = self.run.due_at + CAME_LATE < now && !self.is_queued_in_time(now);
+        let queued_at = self.queued_at.unwrap_or(if is_late { now } else { self.run.due_at });
+        Self { queued_at: Some(queued_at), ..self }
+    }
+
+    /// When it has been queued for as long as its job lets it.
+    pub(crate) fn waits_until(&self) -> Timestamp {
+        self.queued_at.unwrap_or(self.run.due_at) + self.definition.job.queue_timeout
+    }
+
+    /// Whether it has been queued for too long to begin.
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
+    }
+
+    /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a
+    /// time limit.
+    pub(crate) fn is_made_up(&self) -> bool {
+        matches!(self.run.trigger, Trigger::Misfire | Trigger::Backfill) && self.run.attempt == 1
+    }
+
+    /// The lease under which this node took the run: what it is sent under.
+    pub(crate) const fn token(&self) -> LeaseToken {
+        LeaseToken { node: self.run.node, epoch: self.run.node_epoch }
+    }
+
+    /// Whether the misfire policy passes it over: it is from the schedule, was never sent, and it or this server is late.
+    pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
+        let run = &self.run;
+        // A shard is under way with its broadcast, which was judged before it was cut.
+        let from_schedule = run.cause == 0 && run.attempt == 1 && run.parent.is_none() && run.marked_at.is_none();
+        let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
+        let is_judged = from_schedule && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
+        is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
+    }
+}
+
+/// The end of a run that no executor has.
+pub(crate) fn finish_unsent(
+    run: &Run,
+    definition: &Compiled,
+    outcome: Outcome,
+    now: Timestamp,
+    message: Option<String>,
+) -> AttemptEnd {
+    AttemptEnd {
+        run: run.id,
+        job: run.job,
+        attempt: run.attempt,
+        outcome,
+        policy: definition.job.after,
+        executor: None,
+        started_at: None,
+        finished_at: now,
+        message,
+        result: None,
+        trace: run.trace.clone(),
+        detail: None,
+        jitter: jitter(run.id, run.attempt),
+        owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
+    }
+}
+
+/// A number from 0 to 1 that differs between runs and attempts and needs no source of chance.
+pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
+    let mixed =
+        run.get().unsigned_abs().wrapping_add(u64::from(attempt.unsigned_abs())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    f64::from(u16::try_from(mixed >> 48).unwrap_or(0)) / f64::from(u16::MAX)
+}

@@ -1,0 +1,111 @@
+//! The roll call: which executor has a run that may have been sent under a lease that has ended.
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, Reason, RunStatus};
+use rondel_store::LeaseToken;
+use rondel_store::cluster::Session;
+
+use super::active::{Active, Phase};
+use super::event::CalledRun;
+use super::ready::{Ready, finish_unsent};
+use super::rollcall::Found;
+use super::step::Step;
+use super::transition::Decision;
+use super::waits::{explained, lost_detail, too_late};
+use super::{fences, look, place};
+use crate::metrics::Counted;
+
+/// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and whoever
+/// may have them is asked.
+pub(super) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[Session], over: &[LeaseToken]) {
+    let now = d.now;
+    let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
+    let runs = unless_settled(d, runs);
+    for called in &runs {
+        d.state.gates.restore(&called.ready);
+        d.state.limits.hold(&called.ready);
+    }
+    over.iter().for_each(|lease| fences::announce(d, *lease));
+    d.state.recovery.rollcall.call(&runs, sessions, over, &mut d.state.executors, now);
+    for called in runs {
+        d.state.runs.put_called(called.ready);
+    }
+    resolve(d);
+    fences::ask_witnesses(d);
+}
+
+/// What this node itself sent under its lease before, and still waits for, need not be asked about: it is this lease's now.
+/// What it had given up is called: that end stands under the lease before, and is refused. Of an attempt before nothing is
+/// in hand any more: somebody has gone on with the run since.
+fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> {
+    let run = &called.ready.run;
+    look::forget_attempt(d, run.id, run.attempt - 1);
+    match d.state.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
+        Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
+            d.state.runs.take_active(run.id);
+            Some(called)
+        }
+        Some(active) => {
+            active.ready.run.node_epoch = run.node_epoch;
+            None
+        }
+        None => Some(called),
+    }
+}
+
+/// The end of one that was taken over may have been stored before it comes here: its next attempt is none to call for. Until
+/// it is known whether there is one, it keeps its place in its job's order.
+fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> {
+    let is_open = |called: &CalledRun| d.facts.in_memory.has(&called.ready.run);
+    let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
+    let settled: Vec<Ready> = settled.into_iter().map(|called| called.ready).collect();
+    settled.iter().for_each(|ready| d.state.gates.reserve(ready));
+    if !settled.is_empty() {
+        d.step(Step::Look(settled.iter().map(|ready| ready.run.id).collect()));
+    }
+    open
+}
+
+pub(super) fn resolve(d: &mut Decision<'_>) {
+    let now = d.now;
+    if d.state.recovery.rollcall.is_empty() {
+        return;
+    }
+    for (run, found) in d.state.recovery.rollcall.resolve(&d.state.executors) {
+        let Some(ready) = d.state.runs.take_called(run) else { continue };
+        match found {
+            Found::Held(executor) => hold(d, ready, executor),
+            // Every executor has said that it never had it: it was not sent, and it is late.
+            Found::Nobody(Reason::NotReceived) if ready.is_missed(now) => {
+                place::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
+            }
+            Found::Nobody(reason) => end_lost(d, &ready, reason),
+        }
+    }
+}
+
+fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
+    let now = d.now;
+    let name = d.state.executors.get(executor).map(|online| online.name.clone()).unwrap_or_default();
+    d.state.gates.hold_at(&ready, executor);
+    if let Some(started_at) = ready.run.started_at {
+        d.state.deadlines.began(&ready, d.facts.boot_micros_at(started_at));
+    }
+    let phase = if ready.run.executor_id.is_some() && ready.run.status == RunStatus::Running {
+        Phase::Noted
+    } else {
+        Phase::Sent
+    };
+    let active = Active::new(ready, executor, name, now, phase);
+    if let Some(online) = d.state.executors.get_mut(executor) {
+        online.in_flight += 1;
+    }
+    d.state.runs.put_active(active);
+}
+
+fn end_lost(d: &mut Decision<'_>, ready: &Ready, reason: Reason) {
+    let now = d.now;
+    let detail = lost_detail(ready.run.executor.as_deref());
+    let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
+    place::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
+}

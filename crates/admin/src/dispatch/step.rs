@@ -1,0 +1,41 @@
+//! What must be durable before a run goes on, or is noted beside it.
+
+use std::collections::BTreeSet;
+
+use rondel_core::{ExecutorId, JobId, NodeId, Run, RunId};
+use rondel_store::ledger::{InHand, LimitName, NotedWait};
+
+use super::ready::Ready;
+
+/// Something to make durable.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Fix the total of a broadcast and insert its shards.
+    Expand(Box<Run>, Vec<Run>),
+    /// Mark at-most-once runs before they are sent.
+    Mark(Vec<InHand>),
+    /// Take the mark off runs that were not received.
+    Unmark(Vec<(RunId, i32)>),
+    /// Note that an executor has ended in order.
+    NoteLeft(ExecutorId),
+    /// Note runs that live longer than about a second.
+    NoteRunning(Vec<InHand>),
+    /// Store what pending runs wait for.
+    NoteWaits(Vec<NotedWait>),
+    /// Ask runs to make room for a later one of their job.
+    Cover(Vec<RunId>),
+    /// Ask runs to end because their app is stopped.
+    Stop(Vec<RunId>),
+    /// Find out who counts for limits.
+    LimitHomes(Vec<LimitName>),
+    /// Give jobs to another node.
+    HandOver(BTreeSet<JobId>, NodeId),
+    /// Find out when other nodes last heard these executors.
+    LastHeard(Vec<ExecutorId>),
+    /// Read what has become of these runs.
+    Look(Vec<RunId>),
+    /// Give the jobs of these runs to nodes that hear somebody who can run them.
+    Seek(Vec<Ready>),
+    /// Cancel runs that this node does not have in memory.
+    CancelStray(Vec<RunId>),
+}

@@ -1,0 +1,298 @@
+//! The dispatcher's decisions: what an event means for the open runs.
+//!
+//! [`on`] changes the [`State`] and answers with [effects](Effect); it knows no clock, no store and no stream. What it must know
+//! of the world is in the [`Facts`], what it wants of it is in the effects. An effect that finds no room comes back as an event.
+//!
+//! The functions beside this file decide parts of it. All take a [`Decision`], and none of them waits for anything.
+
+use std::time::Duration;
+
+use rondel_core::{Run, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_proto::v1;
+use rondel_proto::v1::server_message::Body;
+use rondel_store::LeaseToken;
+
+use super::effect::{Effect, Submission};
+use super::event::Event;
+use super::parked::Parked;
+use super::probes::Probes;
+use super::runs::Stage;
+use super::state::State;
+use super::step::Step;
+use super::{
+    expand, fences, look, outbox, place, roll, round, routing, seek, streams, switches, turns, verdicts, waits,
+};
+use crate::cluster::{AppSwitches, Departing};
+use crate::counters::Count;
+use crate::scheduler::in_memory::InMemory;
+
+/// What a decision must know that is not of the dispatcher.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) now: Timestamp,
+    /// The boot-time clock, in microseconds, now and at the epoch of the database's clock.
+    pub(crate) boot_micros: i64,
+    pub(crate) boot_micros_at_epoch: i64,
+    /// How long this process runs, by its own clock.
+    pub(crate) uptime: Duration,
+    /// Whether the database's clock may have stepped ahead within the time after which executors count as lost.
+    pub(crate) may_have_stepped_ahead: bool,
+    /// This node's lease, and whether it holds.
+    pub(crate) token: LeaseToken,
+    pub(crate) lease_holds: bool,
+    /// Which open runs this process has in memory.
+    pub(crate) in_memory: &'a InMemory,
+    /// Runs that are being given to other nodes.
+    pub(crate) departing: &'a Departing,
+    pub(crate) apps: &'a AppSwitches,
+    pub(crate) settings: &'a Settings,
+}
+
+/// What the configuration says to the dispatcher.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// No other server may share the store.
+    pub(crate) is_single_server: bool,
+    pub(crate) lost_after: Duration,
+    pub(crate) answer_within: Duration,
+    pub(crate) overdue_ask: Duration,
+    pub(crate) overdue_give_up: Duration,
+}
+
+impl Facts<'_> {
+    /// When an instant of the database's clock was, or will be, by the boot-time clock.
+    pub(crate) const fn boot_micros_at(&self, at: Timestamp) -> i64 {
+        at.as_millis().saturating_mul(1_000).saturating_add(self.boot_micros_at_epoch)
+    }
+}
+
+/// A decision under way: what it is about, what it knows, and what it has come to so far.
+#[derive(Debug)]
+pub(crate) struct Decision<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) facts: Facts<'a>,
+    pub(super) now: Timestamp,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl<'a> Decision<'a> {
+    pub(super) const fn new(state: &'a mut State, facts: Facts<'a>) -> Self {
+        Self { now: facts.now, state, facts, effects: Vec::new() }
+    }
+
+    /// Whether this node may start runs: its lease holds, and the gates count all that was open when it took that.
+    pub(super) fn knows_open_runs(&self) -> bool {
+        self.facts.lease_holds && self.state.recovery.adopted == Some(self.facts.token)
+    }
+
+    /// Whether runs may be sent and placed.
+    pub(super) fn may_send(&self) -> bool {
+        self.facts.lease_holds || mutant::on(Mutant::NoLeaseCheckBeforeSend)
+    }
+
+    pub(super) fn step(&mut self, step: Step) {
+        self.effects.push(Effect::Store(step));
+    }
+
+    pub(super) fn finish(&mut self, end: Submission) {
+        self.effects.push(Effect::Finish(Box::new(end)));
+    }
+
+    pub(super) fn count(&mut self, what: Count, count: usize) {
+        self.effects.push(Effect::Count(what, count));
+    }
+
+    pub(super) fn forget(&mut self, runs: impl IntoIterator<Item = RunId>) {
+        self.effects.push(Effect::Forget(runs.into_iter().collect()));
+    }
+
+    pub(super) fn forget_of(&mut self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
+        self.effects.push(Effect::ForgetOf(runs.into_iter().collect()));
+    }
+
+    /// These shards do not wait here for the answer to their writing any more.
+    pub(super) fn forget_shards(&mut self, shards: &[Run]) {
+        self.forget_of(shards.iter().map(|shard| (shard.id, lease_of(shard))));
+    }
+
+    /// Sends the same message to every executor that is connected.
+    pub(super) fn send_all(&mut self, body: &Body) {
+        let sessions = self.state.executors.all().map(|online| &online.session);
+        self.effects.extend(sessions.map(|session| Effect::Send(session.clone(), body.clone())));
+    }
+}
+
+/// The lease that a run stands under.
+pub(super) const fn lease_of(run: &Run) -> LeaseToken {
+    LeaseToken { node: run.node, epoch: run.node_epoch }
+}
+
+/// Decides what an event means.
+pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effect> {
+    let mut decision = Decision::new(state, facts);
+    decide(&mut decision, event);
+    let Decision { state, effects, .. } = decision;
+    for run in state.runs.take_decided() {
+        debug_assert!(effects.iter().any(|effect| effect.ends(run)), "run {run} is lost");
+    }
+    effects
+}
+
+fn decide(d: &mut Decision<'_>, event: Event) {
+    match event {
+        Event::Ready(runs) => runs.into_iter().for_each(|ready| turns::arrived(d, ready)),
+        Event::Wake => {
+            place::release(d);
+            routing::end_probes(d);
+            turns::wake_limits(d);
+        }
+        Event::Round(ended) => round::round(d, &ended),
+        Event::Flush => {
+            outbox::flush(d);
+            routing::flush_questions(d);
+        }
+        Event::Sent(executor, runs) => outbox::sent(d, executor, &runs),
+        Event::NotSent(runs) => outbox::unsend(d, &runs),
+        Event::StepRefused(step) => step_refused(d, step),
+        Event::EndRefused(run, attempt, phase) => verdicts::end_refused(d, run, attempt, phase),
+        Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
+        Event::Left(executor, number) => streams::left(d, executor, number),
+        Event::Gone(executor) => look::gone(d, executor),
+        Event::Died(executor) => look::died(d, executor),
+        Event::Beat(executor, active) => d.state.executors.beat(executor, active, d.now),
+        Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
+        Event::Heard(suspects, heard) => look::heard_elsewhere(d, &suspects, &heard),
+        Event::Probed(executor, number, free) => routing::answered(d, executor, number, &free),
+        Event::Draining(executor) => {
+            if let Some(online) = d.state.executors.get_mut(executor) {
+                online.draining = true;
+            }
+        }
+        Event::Replies(executor, replies) => streams::replied(d, executor, replies),
+        Event::Results(session, results) => verdicts::results(d, &session, results),
+        Event::Settled(settled) => settled.into_iter().for_each(|settled| verdicts::settled(d, &settled)),
+        Event::Expanded(root, shards) => expand::expanded(d, &root, shards),
+        Event::Marked(asked, won) => outbox::marked(d, &asked, &won),
+        Event::Unmarked => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
+        Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
+        Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
+        Event::Covered(asked, cancels) => turns::covered(d, &asked, cancels),
+        Event::StopApps(apps) => switches::stop_apps(d, &apps),
+        Event::Dismiss => switches::dismiss(d),
+        Event::LimitHomes(homes) => turns::homes_of_limits(d, homes),
+        Event::Handed(jobs) => seek::open_jobs(d, &jobs),
+        Event::HandedOver(runs) => seek::handed_over(d, runs),
+        Event::MaybeHandedOver(runs) => seek::maybe_handed_over(d, runs),
+        Event::Looked(asked, checks) => look::looked(d, &asked, &checks),
+        Event::Awaiting(_)
+        | Event::Hold(_)
+        | Event::Over(_)
+        | Event::RollCall(..)
+        | Event::Restored(_)
+        | Event::Adopting
+        | Event::Adopted(_) => places_known(d, event),
+        Event::LeaseLost => drop_unsent(d),
+        Event::ListInHand(answer) => {
+            let runs = d.state.runs.actives().map(|active| active.ready.run.id).collect();
+            d.effects.push(Effect::ListInHand(answer, runs));
+        }
+        Event::Drain(answer, grace) => {
+            waits::note_all_waits(d);
+            drop_unsent(d);
+            let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+            d.send_all(&Body::Drain(v1::Drain { grace_ms }));
+            d.state.is_draining = true;
+            d.effects.push(Effect::AnswerWhenDrained(answer));
+        }
+    }
+}
+
+/// What of the open runs is known has changed: which of them have places at their gates, and whether these are all.
+fn places_known(d: &mut Decision<'_>, event: Event) {
+    let state = &mut *d.state;
+    match event {
+        Event::Awaiting(runs) => {
+            let held = runs.into_iter().filter(|(job, run)| state.gates.keep(*job, *run, &mut state.runs)).collect();
+            d.effects.push(Effect::Await(held));
+        }
+        Event::Hold(runs) => runs.iter().for_each(|ready| state.gates.hold(ready)),
+        Event::Over(runs) => {
+            for (_, run) in runs {
+                turns::leave_gate(d, run);
+                turns::work_off(d);
+            }
+        }
+        Event::RollCall(runs, sessions, over) => roll::call_roll(d, runs, &sessions, &over),
+        Event::Restored(runs) => runs.iter().for_each(|ready| state.gates.restore(ready)),
+        Event::Adopting => state.recovery.is_adopting = true,
+        Event::Adopted(token) => {
+            (state.recovery.adopted, state.recovery.is_adopting) = (Some(token), false);
+            state.runs.stop_holding_back();
+        }
+        _ => {}
+    }
+}
+
+/// A request to the store found no room. Those that are not named here are made again by the next round, or what they are about
+/// is found by the standing queries.
+fn step_refused(d: &mut Decision<'_>, step: Step) {
+    match step {
+        Step::Mark(marks) => {
+            let asked: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
+            outbox::marked(d, &asked, &[]);
+        }
+        Step::Unmark(_) => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
+        Step::Expand(root, shards) => {
+            if let Some(root) = d.state.runs.take_expanding(&root) {
+                d.state.runs.wait_for_expansion(root, shards);
+            }
+        }
+        Step::NoteRunning(noted) => {
+            for noted in noted {
+                if let Some(active) = d.state.runs.active_mut(noted.run) {
+                    active.note_refused();
+                }
+            }
+        }
+        Step::LastHeard(_) => d.state.pending.is_looking_for_lost = false,
+        Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
+        Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
+        Step::NoteLeft(_)
+        | Step::NoteWaits(_)
+        | Step::Cover(_)
+        | Step::Stop(_)
+        | Step::LimitHomes(_)
+        | Step::Look(_)
+        | Step::CancelStray(_) => {}
+    }
+}
+
+/// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
+fn drop_unsent(d: &mut Decision<'_>) {
+    outbox::drop_placed(d);
+    let state = &mut *d.state;
+    (state.parked, state.probes) = (Parked::default(), Probes::default());
+    let is_active = |run| state.runs.active(run).is_some();
+    state.gates.retain(is_active);
+    state.limits.retain(is_active);
+    state.pending.covering.clear();
+    state.recovery.rollcall.clear();
+    let mut dropped = state.runs.drain_called();
+    for open in state.runs.drain_waiting() {
+        if let Stage::Unconfirmed(shards) = open.stage {
+            d.effects.push(Effect::ForgetOf(shards.iter().map(|shard| (shard.id, lease_of(shard))).collect()));
+        }
+        dropped.push(open.ready);
+    }
+    d.forget_of(dropped.iter().map(|ready| (ready.run.id, ready.token())));
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod purity;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

@@ -1,0 +1,338 @@
+//! Events in any order: no run is lost, owned twice, or stuck. A small ledger and two executors answer as the real ones do, or do
+//! not answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, JobId, RunId, RunStatus, Timestamp};
+use rondel_proto::v1::RefusedWhy;
+use rondel_store::ledger::{Finished, RunCheck};
+use serde_json::json;
+
+use super::world::{World, again, verdict};
+use super::*;
+use crate::dispatch::Ready;
+use crate::dispatch::effect::Submission;
+use crate::dispatch::event::{CalledRun, Reply, Report, Settled};
+use crate::dispatch::tests_support::{definition, ready};
+
+const RUN_COUNT: i64 = 6;
+/// How long everything has to end once nothing goes wrong any more, in half seconds.
+const QUIET_ROUNDS: usize = 400;
+
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// So many milliseconds pass; streams have room, or not.
+    Time(u16, bool),
+    Join(i64),
+    Leave(i64),
+    Accept(i64),
+    Refuse(i64),
+    /// An executor ends its first run.
+    Report(i64),
+    /// The store takes the first end that waits for it, or has no room for it.
+    Store(bool),
+    /// The store answers the first request, or has no room for it.
+    Answer(bool),
+    Round,
+    /// The lease is lost, and the next one begins.
+    NextLease,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::*;
+    let executor = 1..=2_i64;
+    prop_oneof![
+        4 => (1..2_500_u16, prop::bool::weighted(0.8)).prop_map(|(millis, has_room)| Time(millis, has_room)),
+        2 => executor.clone().prop_map(Join),
+        1 => executor.clone().prop_map(Leave),
+        2 => executor.clone().prop_map(Accept),
+        1 => executor.clone().prop_map(Refuse),
+        3 => executor.prop_map(Report),
+        4 => prop::bool::weighted(0.8).prop_map(Store),
+        4 => prop::bool::weighted(0.8).prop_map(Answer),
+        2 => Just(Round),
+        1 => Just(NextLease),
+    ]
+}
+
+/// What a run is in the store.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    attempt: i32,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Model {
+    world: World,
+    rows: BTreeMap<RunId, Row>,
+    /// What each executor has in hand.
+    held: BTreeMap<i64, BTreeSet<(RunId, i32)>>,
+    connected: BTreeMap<i64, u64>,
+    ends: Vec<Submission>,
+    steps: Vec<Step>,
+    next_session: u64,
+}
+
+/// Run 1 to 3 are of a serial job, 4 runs at most once, the others as they come.
+fn open_run(run: RunId, attempt: i32, epoch: i64) -> Ready {
+    let second = run.get() / 1_000;
+    let (job, overrides) = match second {
+        1..=3 => (1, json!({"queue_timeout": "10m"})),
+        4 => (2, json!({"queue_timeout": "10m", "overlap": {"policy": "allow"}, "delivery": "at_most_once"})),
+        _ => (3, json!({"queue_timeout": "10m", "overlap": {"policy": "allow"}})),
+    };
+    let mut ready = ready(second, &definition(&overrides));
+    (ready.run.job, ready.run.attempt, ready.run.node_epoch) = (JobId::new(job), attempt, epoch);
+    ready
+}
+
+impl Model {
+    fn new() -> Self {
+        let runs = (1..=RUN_COUNT).map(|second| (RunId::new(second * 1_000), Row { attempt: 1, is_over: false }));
+        let mut model = Self {
+            world: World::new(),
+            rows: runs.collect(),
+            held: BTreeMap::from([(1, BTreeSet::new()), (2, BTreeSet::new())]),
+            connected: BTreeMap::new(),
+            ends: Vec::new(),
+            steps: Vec::new(),
+            next_session: 0,
+        };
+        model.find_strays();
+        model
+    }
+
+    fn on(&mut self, event: Event) {
+        let effects = self.world.on(event);
+        self.perform(effects, true);
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>, has_room: bool) {
+        for effect in effects {
+            match effect {
+                Effect::Finish(end) => self.ends.push(*end),
+                Effect::Store(step) => self.steps.push(step),
+                Effect::SendTriggers(executor, runs) => {
+                    let has_room = has_room && self.connected.contains_key(&executor.get());
+                    let (sent, effects) = self.world.write_all(executor, &runs, has_room);
+                    self.held.entry(executor.get()).or_default().extend(sent);
+                    self.perform(effects, true);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The standing query: what is open in the store and not in memory comes again.
+    fn find_strays(&mut self) {
+        let open = self.rows.iter().filter(|(_, row)| !row.is_over);
+        let epoch = self.world.around.token.epoch;
+        let runs: Vec<Ready> = open.map(|(run, row)| open_run(*run, row.attempt, epoch)).collect();
+        let new = self.world.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
+        let new: BTreeSet<RunId> = new.iter().map(|run| run.id).collect();
+        self.on(Event::Ready(runs.into_iter().filter(|ready| new.contains(&ready.run.id)).collect()));
+    }
+
+    fn happens(&mut self, happening: Happening) {
+        match happening {
+            Happening::Time(millis, has_room) => {
+                self.world.around.now = self.world.around.now + Duration::from_millis(millis.into());
+                self.find_strays();
+                self.on(Event::Wake);
+                let effects = self.world.on(Event::Flush);
+                self.perform(effects, has_room);
+            }
+            Happening::Join(executor) => {
+                self.next_session += 1;
+                let held = self.held[&executor].iter().copied().collect();
+                let effects = self.world.join_all(executor, self.next_session, Report { held, ..Report::default() });
+                self.connected.insert(executor, self.next_session);
+                self.perform(effects, true);
+            }
+            Happening::Leave(executor) => {
+                if let Some(number) = self.connected.remove(&executor) {
+                    self.on(Event::Left(ExecutorId::new(executor), number));
+                }
+            }
+            Happening::Accept(executor) => self.reply(executor, Reply::Accepted),
+            Happening::Refuse(executor) => self.reply(executor, Reply::Refused(RefusedWhy::Full, None)),
+            Happening::Report(executor) => {
+                let first = self.held[&executor].first().copied().filter(|_| self.connected.contains_key(&executor));
+                if let Some((run, attempt)) = first {
+                    self.held.entry(executor).or_default().remove(&(run, attempt));
+                    let effects = self.world.report(executor, run, attempt);
+                    self.perform(effects, true);
+                }
+            }
+            Happening::Store(has_room) if !self.ends.is_empty() => {
+                let end = self.ends.remove(0);
+                if has_room { self.store(&end) } else { self.refuse(&end) }
+            }
+            Happening::Answer(has_room) if !self.steps.is_empty() => {
+                let step = self.steps.remove(0);
+                if has_room { self.answer(step) } else { self.on(Event::StepRefused(step)) }
+            }
+            Happening::Store(_) | Happening::Answer(_) => {}
+            Happening::Round => self.on(Event::Round(Vec::new())),
+            Happening::NextLease => self.next_lease(),
+        }
+        self.check(happening);
+    }
+
+    /// An executor answers its first trigger.
+    fn reply(&mut self, executor: i64, reply: Reply) {
+        let first = self.held[&executor].first().copied().filter(|_| self.connected.contains_key(&executor));
+        let Some((run, attempt)) = first else { return };
+        if matches!(reply, Reply::Refused(..)) {
+            self.held.entry(executor).or_default().remove(&(run, attempt));
+        }
+        self.on(Event::Replies(ExecutorId::new(executor), vec![(run, attempt, reply)]));
+    }
+
+    fn store(&mut self, end: &Submission) {
+        let end = &end.finish;
+        let Some(row) = self.rows.get_mut(&end.run) else { return };
+        let is_foreign = end.owner.is_some_and(|owner| owner != self.world.around.token);
+        let finished = if is_foreign {
+            Finished::NotOwner
+        } else if row.is_over {
+            Finished::Duplicate
+        } else if row.attempt != end.attempt {
+            Finished::Superseded
+        } else if matches!(end.outcome, Outcome::Lost(_)) {
+            row.attempt += 1;
+            again()
+        } else {
+            row.is_over = true;
+            verdict()
+        };
+        let settled = Settled { run: end.run, attempt: end.attempt, owner: end.owner, finished };
+        self.on(Event::Settled(vec![settled]));
+    }
+
+    fn refuse(&mut self, end: &Submission) {
+        let (run, attempt) = (end.finish.run, end.finish.attempt);
+        if let Some(session) = &end.reply_to {
+            self.held.entry(session.executor.get()).or_default().insert((run, attempt));
+        }
+        match end.phase_before {
+            Some(phase) => self.on(Event::EndRefused(run, attempt, phase)),
+            None => self.world.around.in_memory.forget([run]),
+        }
+    }
+
+    fn answer(&mut self, step: Step) {
+        match step {
+            Step::Mark(marks) => {
+                let asked: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
+                let is_open =
+                    |(run, attempt): &&(RunId, i32)| !self.rows[run].is_over && self.rows[run].attempt == *attempt;
+                let won = asked.iter().filter(is_open).map(|(run, _)| *run).collect();
+                self.on(Event::Marked(asked, won));
+            }
+            Step::Unmark(_) => self.on(Event::Unmarked),
+            Step::Look(runs) => {
+                for run in runs {
+                    let check = self.check_of(run).into_iter().collect();
+                    self.on(Event::Looked(vec![run], check));
+                }
+            }
+            Step::LastHeard(suspects) => self.on(Event::Heard(suspects, BTreeMap::new())),
+            _ => {}
+        }
+    }
+
+    fn check_of(&self, run: RunId) -> Option<RunCheck> {
+        let row = self.rows.get(&run).filter(|row| !row.is_over)?;
+        Some(RunCheck {
+            id: run,
+            status: RunStatus::Running,
+            attempt: row.attempt,
+            job_version: 1,
+            owner: self.world.around.token,
+            cancel_by: None,
+            term: 1,
+        })
+    }
+
+    /// What was in executors' hands is called for under the next lease; the rest is found in the store.
+    fn next_lease(&mut self) {
+        self.on(Event::LeaseLost);
+        self.world.around.token.epoch += 1;
+        self.world.around.lease_holds = true;
+        let token = self.world.around.token;
+        let open = self.rows.iter().filter(|(_, row)| !row.is_over);
+        let may_be_sent = |(run, attempt): (RunId, i32)| self.held.values().any(|held| held.contains(&(run, attempt)));
+        let called = open.filter(|(run, row)| may_be_sent((**run, row.attempt))).map(|(run, row)| {
+            let mut ready = open_run(*run, row.attempt, token.epoch);
+            ready.run.status = RunStatus::Running;
+            ready
+        });
+        let called: Vec<Ready> = called.collect();
+        let known = self.world.around.in_memory.admit(called.iter().map(|ready| ready.run.clone()).collect());
+        assert_eq!(known.len(), called.len(), "they stood under the lease before");
+        let called = called.into_iter().map(|ready| CalledRun { ready, from: None }).collect();
+        self.on(Event::RollCall(called, Vec::new(), Vec::new()));
+        self.on(Event::Adopted(token));
+    }
+
+    /// Each attempt that this process has in memory is in the table, once, or its end is on its way into the store.
+    fn check(&self, happening: Happening) {
+        for (run, row) in &self.rows {
+            let runs = &self.world.state.runs;
+            let waits = runs.ready(*run).map(|ready| ready.run.attempt);
+            let in_hand = runs.active(*run).map(|active| &active.ready).or_else(|| runs.called(*run));
+            let in_hand = in_hand.map(|ready| ready.run.attempt);
+            assert!(waits.is_none() || waits != in_hand, "{run} has two owners after {happening:?}");
+            let is_ending = self.ends.iter().any(|end| end.finish.run == *run);
+            let is_here = self.world.around.in_memory.missing([*run]).is_empty();
+            let has_owner = waits.is_some() || in_hand.is_some() || is_ending;
+            assert!(!is_here || has_owner, "{run} is lost after {happening:?}: {row:?}");
+        }
+    }
+
+    /// From here on nothing goes wrong: everything ends.
+    fn comes_to_rest(&mut self) {
+        for executor in [1, 2] {
+            self.happens(Happening::Join(executor));
+        }
+        for _ in 0..QUIET_ROUNDS {
+            if self.rows.values().all(|row| row.is_over) {
+                return;
+            }
+            self.happens(Happening::Time(500, true));
+            for executor in [1, 2] {
+                self.world.beat(executor);
+                self.happens(Happening::Accept(executor));
+                self.happens(Happening::Report(executor));
+            }
+            for _ in 0..self.ends.len() {
+                self.happens(Happening::Store(true));
+            }
+            for _ in 0..self.steps.len() {
+                self.happens(Happening::Answer(true));
+            }
+            self.happens(Happening::Round);
+        }
+        let stuck: Vec<_> = self.rows.iter().filter(|(_, row)| !row.is_over).collect();
+        panic!("stuck: {stuck:?} {:#?}", self.world.state.runs);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_run_is_lost_owned_twice_or_stuck(happenings in prop::collection::vec(happening(), 1..80)) {
+        let mut model = Model::new();
+        for happening in happenings {
+            model.happens(happening);
+        }
+        model.comes_to_rest();
+        prop_assert!(model.world.around.now > Timestamp::EPOCH);
+    }
+}

@@ -1,0 +1,259 @@
+//! A dispatcher's state with the facts around it, for tests: does with effects what the loop does, without a loop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::outcome::{After, Outcome};
+use rondel_core::{ExecutorId, NodeId, Reason, RunId, RunStatus, Timestamp};
+use rondel_proto::v1;
+use rondel_store::LeaseToken;
+use rondel_store::ledger::Finished;
+use tokio::sync::mpsc;
+
+use super::{AppSwitches, Decision, Departing, Effect, Event, Facts, InMemory, Settings, State, Step};
+use crate::dispatch::Ready;
+use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
+use crate::dispatch::outbox;
+use crate::dispatch::tests_support::executor;
+
+/// What is not of the dispatcher.
+#[derive(Debug)]
+pub(super) struct Around {
+    pub(super) now: Timestamp,
+    pub(super) token: LeaseToken,
+    pub(super) lease_holds: bool,
+    pub(super) in_memory: InMemory,
+    pub(super) departing: Departing,
+    pub(super) apps: AppSwitches,
+    pub(super) settings: Settings,
+}
+
+impl Around {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            now: self.now,
+            boot_micros: self.now.as_millis() * 1_000,
+            boot_micros_at_epoch: 0,
+            uptime: Duration::from_millis(self.now.as_millis().unsigned_abs()),
+            may_have_stepped_ahead: false,
+            token: self.token,
+            lease_holds: self.lease_holds,
+            in_memory: &self.in_memory,
+            departing: &self.departing,
+            apps: &self.apps,
+            settings: &self.settings,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) state: State,
+    pub(super) around: Around,
+    sessions: BTreeMap<ExecutorId, SessionHandle>,
+    streams: Vec<mpsc::Receiver<v1::ServerMessage>>,
+    next_number: i64,
+}
+
+impl World {
+    /// A node whose lease holds and that knows all open runs: there are none.
+    pub(super) fn new() -> Self {
+        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let settings = Settings {
+            is_single_server: true,
+            lost_after: Duration::from_secs(30),
+            answer_within: Duration::from_secs(10),
+            overdue_ask: Duration::from_secs(20),
+            overdue_give_up: Duration::from_secs(60),
+        };
+        let around = Around {
+            now: Timestamp::EPOCH,
+            token,
+            lease_holds: true,
+            in_memory: InMemory::default(),
+            departing: Departing::default(),
+            apps: AppSwitches::default(),
+            settings,
+        };
+        let state = State::new(true, Timestamp::EPOCH);
+        let mut world = Self { state, around, sessions: BTreeMap::new(), streams: Vec::new(), next_number: 0 };
+        world.on(Event::Adopted(token));
+        world
+    }
+
+    /// Decides, and performs what concerns memory and the lease.
+    pub(super) fn on(&mut self, event: Event) -> Vec<Effect> {
+        let effects = super::on(&mut self.state, event, self.around.facts());
+        for effect in &effects {
+            match effect {
+                Effect::Forget(runs) => self.around.in_memory.forget(runs.iter().copied()),
+                Effect::ForgetOf(runs) => self.around.in_memory.forget_of(runs.iter().copied()),
+                Effect::EndLease => self.around.lease_holds = false,
+                _ => {}
+            }
+        }
+        effects
+    }
+
+    /// The same, in words.
+    pub(super) fn described(&mut self, event: Event) -> Vec<String> {
+        self.on(event).iter().filter_map(describe).collect()
+    }
+
+    /// These runs come from the ring.
+    pub(super) fn arrive(&mut self, runs: impl IntoIterator<Item = Ready>) {
+        let runs: Vec<Ready> = runs.into_iter().collect();
+        self.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
+        self.on(Event::Ready(runs));
+    }
+
+    /// An executor opens a stream, the one with this number.
+    pub(super) fn join_all(&mut self, id: i64, number: u64, report: Report) -> Vec<Effect> {
+        let (session, online, stream) = executor(id, number);
+        self.sessions.insert(session.executor, session.clone());
+        self.streams.push(stream);
+        self.on(Event::Joined(session, online, report))
+    }
+
+    /// The same, in words.
+    pub(super) fn join(&mut self, id: i64, number: u64, report: Report) -> Vec<String> {
+        self.join_all(id, number, report).iter().filter_map(describe).collect()
+    }
+
+    /// An executor's heartbeat.
+    pub(super) fn beat(&mut self, id: i64) {
+        self.on(Event::Beat(ExecutorId::new(id), 0));
+    }
+
+    /// It is then: what is due is released, and what may be sent is written.
+    pub(super) fn at(&mut self, seconds: f64) -> Vec<String> {
+        self.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+        let mut done = self.described(Event::Wake);
+        done.extend(self.flush());
+        done
+    }
+
+    pub(super) fn flush(&mut self) -> Vec<String> {
+        let effects = self.on(Event::Flush);
+        let mut done: Vec<String> = effects.iter().filter_map(describe).collect();
+        for effect in effects {
+            if let Effect::SendTriggers(executor, runs) = effect {
+                done.extend(self.write(executor, &runs, true));
+            }
+        }
+        done
+    }
+
+    /// Writes what may be sent to an executor, if its stream has room. Answers what was written, and what follows.
+    pub(super) fn write_all(
+        &mut self,
+        executor: ExecutorId,
+        runs: &[RunId],
+        has_room: bool,
+    ) -> (Vec<(RunId, i32)>, Vec<Effect>) {
+        let mut decision = Decision::new(&mut self.state, self.around.facts());
+        let (sendable, mut unsent) = outbox::sendable(&mut decision, executor, runs);
+        let (mut written, mut effects) = (Vec::new(), Vec::new());
+        if has_room {
+            let attempt = |run: &RunId| self.state.runs.active(*run).map(|active| (*run, active.ready.run.attempt));
+            written = sendable.iter().filter_map(attempt).collect();
+            let numbered = sendable.into_iter().map(|run| {
+                self.next_number += 1;
+                (run, self.next_number)
+            });
+            let sent = numbered.collect();
+            effects.extend(self.on(Event::Sent(executor, sent)));
+        } else {
+            unsent.extend(sendable);
+        }
+        if !unsent.is_empty() {
+            effects.extend(self.on(Event::NotSent(unsent)));
+        }
+        (written, effects)
+    }
+
+    /// The same, in words.
+    pub(super) fn write(&mut self, executor: ExecutorId, runs: &[RunId], has_room: bool) -> Vec<String> {
+        let (written, effects) = self.write_all(executor, runs, has_room);
+        let sent = (!written.is_empty()).then(|| format!("sent to {executor}: {}", pairs(&written)));
+        sent.into_iter().chain(effects.iter().filter_map(describe)).collect()
+    }
+
+    pub(super) fn reply(&mut self, executor: i64, run: i64, attempt: i32, reply: Reply) -> Vec<String> {
+        self.described(Event::Replies(ExecutorId::new(executor), vec![(RunId::new(run * 1_000), attempt, reply)]))
+    }
+
+    pub(super) fn result(&mut self, executor: i64, run: i64, attempt: i32) -> Vec<String> {
+        self.report(executor, RunId::new(run * 1_000), attempt).iter().filter_map(describe).collect()
+    }
+
+    /// An executor reports that an attempt succeeded.
+    pub(super) fn report(&mut self, executor: i64, run: RunId, attempt: i32) -> Vec<Effect> {
+        let result = IncomingResult {
+            run,
+            attempt,
+            outcome: Outcome::Succeeded,
+            message: None,
+            result: None,
+            started_at: None,
+            finished_at: self.around.now,
+            received_at: self.around.now,
+            memory: None,
+        };
+        let session = self.sessions[&ExecutorId::new(executor)].clone();
+        self.on(Event::Results(session, vec![result]))
+    }
+
+    /// The end of an attempt is durable, and what follows from it.
+    pub(super) fn settled(&mut self, run: i64, attempt: i32, finished: Finished) -> Vec<String> {
+        self.described(Event::Settled(vec![Settled { run: RunId::new(run * 1_000), attempt, owner: None, finished }]))
+    }
+}
+
+pub(super) fn verdict() -> Finished {
+    Finished::Stored(After::Verdict { status: RunStatus::Succeeded, reason: None }, None)
+}
+
+pub(super) fn again() -> Finished {
+    let after = After::Retry { due_at: Timestamp::EPOCH, reason: Reason::ExecutorLost, lost_count: 1 };
+    Finished::Stored(after, None)
+}
+
+/// Runs by the seconds at which they are due.
+fn ids(runs: &[RunId]) -> String {
+    let seconds: Vec<String> = runs.iter().map(|run| (run.get() / 1_000).to_string()).collect();
+    seconds.join(" ")
+}
+
+fn pairs(runs: &[(RunId, i32)]) -> String {
+    ids(&runs.iter().map(|(run, _)| *run).collect::<Vec<_>>())
+}
+
+/// What an effect does to runs; nothing of what only counts, shows or forgets.
+pub(super) fn describe(effect: &Effect) -> Option<String> {
+    Some(match effect {
+        Effect::Finish(end) => {
+            let end = &end.finish;
+            format!("end of {}/{}: {:?}", ids(&[end.run]), end.attempt, end.outcome)
+        }
+        Effect::RefuseResult(_, run, attempt) => format!("refused {}/{attempt}", ids(&[*run])),
+        Effect::JudgeForeign(_, results) => {
+            format!("foreign {}", ids(&results.iter().map(|result| result.run).collect::<Vec<_>>()))
+        }
+        Effect::Expand(root, executors) => format!("expand {} to {}", ids(&[root.id]), executors.len()),
+        Effect::EndLease => "end of the lease".to_owned(),
+        Effect::EndStream(session) => format!("end of stream {}", session.number),
+        Effect::Store(Step::Mark(marks)) => {
+            format!("mark {}", ids(&marks.iter().map(|mark| mark.run).collect::<Vec<_>>()))
+        }
+        Effect::Store(Step::Unmark(runs)) => format!("unmark {}", pairs(runs)),
+        Effect::Store(Step::Look(runs)) => format!("look at {}", ids(runs)),
+        Effect::Store(Step::Cover(runs)) => format!("ask to end {}", ids(runs)),
+        Effect::Store(Step::CancelStray(runs)) => format!("cancel elsewhere {}", ids(runs)),
+        Effect::Store(Step::Expand(root, shards)) => format!("expand {} again to {}", ids(&[root.id]), shards.len()),
+        Effect::Send(_, v1::server_message::Body::Cancels(cancels)) => {
+            format!("cancel {}", ids(&cancels.cancels.iter().map(|one| RunId::new(one.run_id)).collect::<Vec<_>>()))
+        }
+        _ => return None,
+    })
+}
