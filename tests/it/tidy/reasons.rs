@@ -7,7 +7,12 @@ use super::read;
 /// Each reason: its name, the file that sets it, and the test that produces it (file and function).
 const STORIES: &[(&str, &str, &str, &str)] = &[
     ("Misfire", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_stories_are_told"),
-    ("Overlap", "crates/admin/src/dispatch/turns.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    (
+        "Overlap",
+        "crates/admin/src/dispatch/queue/turns.rs",
+        "tests/it/why.rs",
+        "what_policies_and_handlers_skip_is_told",
+    ),
     ("Paused", "crates/core/src/edit.rs", "crates/store/src/conformance/edits.rs", "an_edit_keeps_settles_and_reopens"),
     (
         "Changed",
@@ -22,8 +27,8 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
     ("ExecutorLost", "crates/admin/src/dispatch/streams.rs", "tests/it/why.rs", "twelve_stories_are_told"),
     (
         "NotReceived",
-        "crates/admin/src/dispatch/rollcall.rs",
-        "crates/admin/src/dispatch/rollcall.rs",
+        "crates/admin/src/dispatch/recovery/rollcall.rs",
+        "crates/admin/src/dispatch/recovery/rollcall.rs",
         "not_yet_reported_is_never_not_held",
     ),
     ("Requested", "crates/core/src/outcome.rs", "crates/store/src/conformance/results.rs", "a_result_is_stored_once"),
@@ -33,7 +38,12 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
         "crates/store/src/conformance/followers.rs",
         "children_that_were_not_meant_are_skipped",
     ),
-    ("Covered", "crates/admin/src/dispatch/turns.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    (
+        "Covered",
+        "crates/admin/src/dispatch/queue/turns.rs",
+        "tests/it/why.rs",
+        "what_policies_and_handlers_skip_is_told",
+    ),
     ("Handler", "crates/admin/src/dispatch/messages.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
     (
         "Stopped",

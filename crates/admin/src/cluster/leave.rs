@@ -33,7 +33,9 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.soft.cancel();
     let (done, drained) = oneshot::channel();
     // Nobody waits any more where the grace is over.
-    let done = Answer::new(|()| drop(done.send(())));
+    let done = Answer::new(|()| {
+        done.send(()).ok();
+    });
     if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
         tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
     }

@@ -21,7 +21,7 @@ pub(crate) struct Active {
     pub(crate) phase: Phase,
     /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
-    /// The dispatch of the run, until the executor says something of it; where traces are exported.
+    /// The dispatch of the run, until the executor answers; where traces are exported.
     pub(crate) span: Option<DispatchSpan>,
 }
 

@@ -10,7 +10,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use super::active::Phase;
 use super::event::{Answer, IncomingResult, SessionHandle};
-use super::reporter::Reporter;
+use super::results::reporter::Reporter;
 use super::step::Step;
 use crate::counters::Count;
 use crate::definitions::Compiled;

@@ -66,7 +66,7 @@ impl<T> fmt::Debug for Answer<T> {
     }
 }
 
-/// What an executor said it has in hand when it opened its stream.
+/// What an executor reported to have in hand when it opened its stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
@@ -83,7 +83,7 @@ pub(crate) struct FenceAnswer {
     pub(crate) lease: LeaseToken,
     /// Everything that it had in hand then, from whatever node.
     pub(crate) held: HashSet<(RunId, i32)>,
-    /// Results that nobody had acknowledged then.
+    /// Results that no server had acknowledged then.
     pub(crate) finished: HashSet<(RunId, i32)>,
 }
 
@@ -154,7 +154,7 @@ pub(crate) enum Event {
     Beat(ExecutorId, usize),
     /// An executor answered a fence, on the stream with this number.
     FenceAnswered(ExecutorId, u64, FenceAnswer),
-    /// When other nodes last heard executors that are not connected here; where none is told, nobody did of late.
+    /// When other nodes last heard executors that are not connected here; an executor that is not named was not heard of late.
     Heard(Vec<ExecutorId>, BTreeMap<ExecutorId, Timestamp>),
     /// An executor answered a question: its number, and the jobs that it is free for.
     Probed(ExecutorId, i64, BTreeSet<JobId>),
@@ -178,13 +178,13 @@ pub(crate) enum Event {
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
     /// Runs of leases that are over, which may have been sent; who may have got them; and all leases that are over.
     RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
-    /// Open runs of a lease that is over which nobody has in hand: what of them has a place at its job's gate keeps it.
+    /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
     Restored(Vec<Ready>),
-    /// Jobs of other nodes come to this one: what is open of them is told next.
+    /// Jobs of other nodes come to this one: their open runs follow.
     Adopting,
-    /// Everything that was open when this lease was taken has been told, and of jobs that came since then.
+    /// All runs that were open when this lease was taken are known, and those of jobs that came since then.
     Adopted(LeaseToken),
-    /// Runs that somebody asked to cancel, with who.
+    /// Runs that are to be cancelled, each with the user or part of the server that asked.
     Cancels(Vec<(RunId, String)>),
     /// Runs that were asked to make room for a later one; and who of them, or of their shards, must hear of it.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
@@ -202,13 +202,13 @@ pub(crate) enum Event {
     Looked(Vec<RunId>, Vec<RunCheck>),
     /// Marks were taken off, or the database did not answer.
     Unmarked,
-    /// The lease is gone: what is not sent is somebody else's.
+    /// The lease has ended: what is not sent belongs to another lease.
     LeaseLost,
     /// Which runs are in executors' hands, or on their way.
     ListInHand(Answer<Vec<RunId>>),
-    /// These apps are stopped: their runs in executors' hands are to end. Told with each beat.
+    /// These apps are stopped: their runs in executors' hands are to end. Repeated with each beat.
     StopApps(Vec<AppId>),
-    /// This node is stopped: executors are to go elsewhere. Told with each beat.
+    /// This node is stopped: executors are to go elsewhere. Repeated with each beat.
     Dismiss,
     /// Send nothing more; answer when nothing is in flight.
     Drain(Answer<()>, Duration),

@@ -34,17 +34,17 @@ pub(crate) struct Online {
     /// Heartbeats that came on this stream.
     pub(crate) beat_count: u64,
     pub(crate) draining: bool,
-    /// It said that it was full: nothing more until then, or until something ends.
+    /// It reported that it was full: nothing more until then, or until something ends.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
-    /// Which leases it takes no triggers of any more, as it said on this stream.
+    /// Which leases it takes no triggers of any more, as it reported on this stream.
     fenced: BTreeMap<NodeId, i64>,
-    /// What it had in hand when it last said so.
+    /// What it had in hand by its last report.
     held: HashSet<(RunId, i32)>,
 }
 
 impl Online {
-    /// Whether it has said that it takes no triggers of this lease any more.
+    /// Whether it has reported that it takes no triggers of this lease any more.
     pub(crate) fn has_fenced(&self, lease: LeaseToken) -> bool {
         self.fenced.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
     }
@@ -199,7 +199,7 @@ impl Executors {
         }
     }
 
-    /// Whom nobody here has heard since `before`: another node may have.
+    /// Executors that this node has not heard since `before`: another node may have.
     pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
         self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
     }
@@ -230,14 +230,14 @@ impl Executors {
         true
     }
 
-    /// What executors said of the leases of these nodes does not count any more: they are asked anew.
+    /// What executors answered about the leases of these nodes does not count any more: they are asked anew.
     pub(crate) fn ask_anew(&mut self, nodes: &BTreeSet<NodeId>) {
         for online in self.online.values_mut() {
             online.fenced.retain(|node, _| !nodes.contains(node));
         }
     }
 
-    /// Everyone in the app who has the handler and meets the job's conditions, by name: those whom a router knows.
+    /// Every executor of the app that has the handler and meets the job's conditions, by name: those that a router knows.
     pub(crate) fn fit(&self, app: AppId, job: &Job) -> Vec<&Online> {
         self.in_app(app).filter(|online| online.is_fit(job)).collect()
     }

@@ -7,13 +7,14 @@ use rondel_core::{Run, RunId, RunStatus};
 
 use super::effect::{Effect, Measure};
 use super::event::Shards;
+use super::place;
+use super::queue::turns;
 use super::ready::Ready;
 use super::runs::Stage;
 use super::step::Step;
 use super::transition::{Decision, lease_of};
-use super::{place, turns};
 
-/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job says. Gives the run back where no
+/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Gives the run back where no
 /// executor is there.
 pub(super) fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
     let fit = d.state.executors.staying(root.run.app, &root.definition.job);

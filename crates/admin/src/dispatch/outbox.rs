@@ -9,10 +9,11 @@ use rondel_core::{ExecutorId, RunId, Timestamp};
 use super::active::{Active, Phase};
 use super::effect::Effect;
 use super::messages::TRIGGER_BATCH;
+use super::place;
+use super::queue::turns;
 use super::runs::{Arrival, Waiting};
 use super::step::Step;
 use super::transition::Decision;
-use super::{place, turns};
 
 /// How long after its mark an at-most-once run may be sent.
 const MARK_HOLDS: Duration = Duration::from_secs(1);
@@ -89,7 +90,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
-            // Somebody else's, settled, or not answered: the standing queries find it if it is still open.
+            // Another node's, settled, or not answered: the standing queries find it if it is still open.
             gone.extend(place::free_active(d, *run).map(|active| active.ready));
             continue;
         }
@@ -105,7 +106,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
     unmark(d, unwanted);
 }
 
-/// These runs are known not to have been received: they wait for somebody again.
+/// These runs are known not to have been received: they wait for an executor again.
 pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     let now = d.now;
     let token = d.facts.token;
@@ -113,7 +114,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     for run in runs {
         let Some(active) = place::free_active(d, *run) else { continue };
         let job = &active.ready.definition.job;
-        // Another server takes the word of nobody but whom the row names: it may be the next one's. The shard of a broadcast
+        // Another server takes a result only from the executor that the row names: that may be the next one. The shard of a broadcast
         // goes to the same one again.
         let is_named = active.phase == Phase::Noted && !(job.is_sharded() && job.shards.is_none());
         if job.delivery == Delivery::AtMostOnce || is_named {
@@ -136,7 +137,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     unmark(d, marks);
 }
 
-/// A mark says that a run may have been sent: where it is known that it was not, the mark goes.
+/// A mark means that a run may have been sent: where it is known that it was not, the mark is removed.
 fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     if !runs.is_empty() {
         d.state.pending.unmarking_count += 1;

@@ -9,13 +9,14 @@ use rondel_store::ledger::AttemptEnd;
 
 use super::active::{Active, Phase};
 use super::effect::{Effect, Measure, Submission};
+use super::queue::turns;
 use super::ready::{Ready, finish_unsent};
 use super::runs::{Timer, Waiting};
 use super::step::Step;
 use super::switches::{self, Switched};
 use super::transition::Decision;
 use super::waits::too_late;
-use super::{expand, round, routing, turns};
+use super::{expand, round, routing};
 use crate::metrics::Counted;
 
 /// Lets every run go whose instant has come, once it is known what was open before.
@@ -74,7 +75,7 @@ pub(super) fn place_or_park(d: &mut Decision<'_>, ready: Ready) {
 pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
     if ready.token() != d.facts.token {
-        // Taken under a lease that is over: whoever adopts it finds it.
+        // Taken under a lease that has ended: the node that adopts it finds it.
         let_go(d, &[ready]);
         return None;
     }
@@ -128,7 +129,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     d.state.runs.put_active(active);
 }
 
-/// These runs are somebody else's, or settled, or are found again by the standing queries. Until it is known which, they
+/// These runs are another node's, or settled, or are found again by the standing queries. Until it is known which, they
 /// keep their places in their jobs' order.
 pub(super) fn let_go(d: &mut Decision<'_>, gone: &[Ready]) {
     for ready in gone {

@@ -12,7 +12,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::Compiled;
 
-/// A run that comes out of the ring so long after its instant was late before it had to wait for anybody.
+/// A run that comes out of the ring so long after its instant was late before it had to wait for anything.
 const CAME_LATE: Duration = Duration::from_secs(1);
 
 /// A run with the definition that it runs under.
@@ -29,7 +29,7 @@ pub(crate) struct Ready {
     pub(crate) queued_at: Option<Timestamp>,
     /// This attempt was put on a stream before.
     pub(crate) was_sent: bool,
-    /// The span that asked for its fire, if somebody did in a trace.
+    /// The span that asked for its fire, if that was traced.
     pub(crate) trace: Option<TraceParent>,
     /// The term of the job's home, as it was when the run was last looked at.
     pub(crate) term: i64,

@@ -9,13 +9,15 @@ use rondel_store::ledger::InHand;
 
 use super::active::{Active, Phase};
 use super::effect::{Effect, Measure};
-use super::parked::Offer;
+use super::queue::parked::Offer;
+use super::queue::turns;
 use super::ready::Ready;
+use super::recovery::{fences, look, overdue, roll, seek, unanswered};
 use super::runs::Waiting;
 use super::step::Step;
 use super::transition::Decision;
 use super::waits::{self, waited_ms};
-use super::{answers, expand, fences, look, overdue, place, roll, routing, seek, switches, turns};
+use super::{expand, place, routing, switches};
 
 /// How old a run in an executor's hands is when it is noted in the store.
 pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
@@ -26,7 +28,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     let now = d.now;
     show(d);
     note_running(d);
-    answers::ask_unanswered(d);
+    unanswered::ask_unanswered(d);
     overdue::watch_deadlines(d);
     turns::ask_covered(d);
     expand::expand_again(d);

@@ -1,4 +1,4 @@
-//! Which executor gets a run: what the routers of `core` are told, and what is done with their choice.
+//! Which executor gets a run: what the routers of `core` are asked, and what is done with their choice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use rondel_proto::v1;
 
 use super::effect::Effect;
 use super::executors::Online;
-use super::probes::Probe;
+use super::place;
+use super::queue::probes::Probe;
+use super::queue::turns;
 use super::ready::Ready;
 use super::runs::Waiting;
 use super::transition::Decision;
-use super::{place, turns};
 
-/// Whoever was heard this lately need not be asked whether it is there.
+/// An executor that was heard this lately need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
 /// Jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
@@ -27,11 +28,11 @@ enum Chosen {
     Executor(ExecutorId, String, String),
     /// These executors are to be asked, or have not answered yet.
     Wait(Vec<ExecutorId>),
-    /// Nobody now.
+    /// No executor now.
     Nobody,
 }
 
-/// Routes a run and assigns it; gives it back where nobody takes it. One that executors are asked about comes back
+/// Routes a run and assigns it; gives it back where no executor takes it. One that executors are asked about comes back
 /// by itself.
 pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let now = d.now;
@@ -79,7 +80,7 @@ fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: Stri
     place::assign(d, ready, executor, name);
 }
 
-/// The trace of a run that nobody took.
+/// The trace of a run that no executor took.
 pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
     let now = d.now;
     let job = &ready.definition.job;
@@ -181,7 +182,7 @@ fn spread(run: RunId) -> u32 {
     u32::try_from(mixed).unwrap_or(0)
 }
 
-/// What is kept of a choice, for people.
+/// What is kept of a choice, for users.
 fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
     let before_taken = taken.unwrap_or(usize::MAX);

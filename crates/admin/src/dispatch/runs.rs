@@ -13,7 +13,7 @@ use rondel_core::{Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::active::Active;
-use super::probes::Answers;
+use super::queue::probes::Answers;
 use super::ready::Ready;
 
 /// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on

@@ -1,4 +1,4 @@
-//! All that the dispatcher knows, and its decisions read and change. Each part has its own type and methods; the decisions are
+//! All that the dispatcher knows, and that its decisions read and change. Each part has its own type and methods; the decisions are
 //! functions over all of it (see [`transition`](super::transition)).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -9,14 +9,14 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 
 use super::executors::Executors;
-use super::gates::Gates;
-use super::limits::Limits;
-use super::overdue::Deadlines;
-use super::parked::Parked;
-use super::probes::Probes;
-use super::rollcall::RollCall;
+use super::queue::limits::Limits;
+use super::queue::overlap::Gates;
+use super::queue::parked::Parked;
+use super::queue::probes::Probes;
+use super::queue::turns::Work;
+use super::recovery::overdue::Deadlines;
+use super::recovery::rollcall::RollCall;
 use super::runs::OpenRuns;
-use super::turns::Work;
 use super::waits::Waits;
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(crate) struct Recovery {
     /// wait.
     pub(super) is_adopting: bool,
     pub(super) rollcall: RollCall,
-    /// The newest ended lease of each node that executors have been told of.
+    /// The newest ended lease of each node that was announced to executors.
     pub(super) fences: BTreeMap<NodeId, i64>,
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,

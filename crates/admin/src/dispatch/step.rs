@@ -34,7 +34,7 @@ pub(crate) enum Step {
     LastHeard(Vec<ExecutorId>),
     /// Read what has become of these runs.
     Look(Vec<RunId>),
-    /// Give the jobs of these runs to nodes that hear somebody who can run them.
+    /// Give the jobs of these runs to nodes that hear an executor which can run them.
     Seek(Vec<Ready>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),

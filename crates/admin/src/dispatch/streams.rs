@@ -12,13 +12,14 @@ use super::active::{Active, Phase};
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
 use super::ready::finish_unsent;
+use super::recovery::{fences, roll, unanswered};
 use super::transition::Decision;
 use super::waits::{explained, lost_detail};
-use super::{answers, fences, outbox, place, roll, round};
+use super::{outbox, place, round};
 use crate::counters::Count;
 use crate::registry::OnlineExecutor;
 
-/// How long an executor that said it was full is left alone.
+/// How long an executor that reported to be full is left alone.
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
@@ -36,7 +37,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
         succeed(d, predecessor, &executor, &report);
     }
     reconcile(d, id, &report);
-    answers::await_no_answers(d, id);
+    unanswered::await_no_answers(d, id);
     // The end of its stream before may have taken it off the list after the hello put it there.
     d.effects.push(Effect::ShowOnline(Box::new(executor.clone())));
     d.state.executors.join(session, &executor, report);
@@ -90,7 +91,7 @@ pub(super) fn left(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
     if d.state.executors.leave(id, number, now).is_none() {
         return;
     }
-    answers::await_no_answers(d, id);
+    unanswered::await_no_answers(d, id);
     d.effects.push(Effect::ShowOffline(id));
 }
 
@@ -116,7 +117,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
             d.count(Count::TriggersFenced, 1);
         }
-        // A stream that is told of late may say what was refused before the run was sent again, to the same executor.
+        // A stream that is registered late may report what was refused before the run was sent again, to the same executor.
         let is_its = |active: &&mut Active| {
             let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier

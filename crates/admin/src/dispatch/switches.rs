@@ -11,7 +11,7 @@ use super::step::Step;
 use super::transition::Decision;
 use super::waits;
 
-/// What an app's switch says about a run that is to be placed.
+/// What an app's switch means for a run that is to be placed.
 pub(super) enum Switched {
     /// It may go on.
     On(Ready),
@@ -33,7 +33,7 @@ pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switche
     }
 }
 
-/// What is told of a run that its app's switch kept from starting.
+/// What a run waits for that its app's switch keeps from starting.
 pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
     match d.facts.apps.of(ready.run.app) {
         Switch::Active => None,
@@ -44,7 +44,7 @@ pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
     }
 }
 
-/// Runs of these apps in executors' hands are to end: durably asked for, so that whoever owns them hears of it.
+/// Runs of these apps in executors' hands are to end: durably asked for, so that their owner reads it.
 pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     let is_running =
         |active: &&Active| apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted);
@@ -55,7 +55,7 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     }
 }
 
-/// Tells executors that this server goes. Their streams end once they have nothing in hand.
+/// Announces to executors that this server leaves. Their streams end once they have nothing in hand.
 pub(super) fn dismiss(d: &mut Decision<'_>) {
     let grace_ms = u32::try_from(d.facts.settings.lost_after.as_millis()).unwrap_or(u32::MAX);
     d.send_all(&v1::server_message::Body::Drain(v1::Drain { grace_ms }));

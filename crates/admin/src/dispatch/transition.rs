@@ -15,14 +15,15 @@ use rondel_store::LeaseToken;
 
 use super::effect::{Effect, Submission};
 use super::event::Event;
-use super::parked::Parked;
-use super::probes::Probes;
+use super::queue::parked::Parked;
+use super::queue::probes::Probes;
+use super::queue::turns;
+use super::recovery::{fences, look, roll, seek};
+use super::results::verdicts;
 use super::runs::Stage;
 use super::state::State;
 use super::step::Step;
-use super::{
-    expand, fences, look, outbox, place, roll, round, routing, seek, streams, switches, turns, verdicts, waits,
-};
+use super::{expand, outbox, place, round, routing, streams, switches, waits};
 use crate::cluster::{AppSwitches, Departing};
 use crate::counters::Count;
 use crate::scheduler::in_memory::InMemory;
@@ -49,7 +50,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) settings: &'a Settings,
 }
 
-/// What the configuration says to the dispatcher.
+/// The part of the configuration that decisions read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// No other server may share the store.
@@ -268,7 +269,7 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
     }
 }
 
-/// Forgets everything that is not in an executor's hands: it is durable, and whoever holds the lease finds it.
+/// Forgets everything that is not in an executor's hands: it is durable, and the next lease holder finds it.
 fn drop_unsent(d: &mut Decision<'_>) {
     outbox::drop_placed(d);
     let state = &mut *d.state;

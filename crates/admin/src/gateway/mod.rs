@@ -41,6 +41,7 @@ pub(crate) use log_readers::LogReaders;
 pub(crate) use log_rights::SentRuns;
 pub(crate) use logs::{LogItem, LogLoop, LogQueue, log_queue};
 use open_streams::StreamPlace;
+#[cfg(test)]
 pub(crate) use outgoing_stream::OutgoingStream;
 
 /// Messages on their way to one executor.

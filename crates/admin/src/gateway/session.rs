@@ -189,7 +189,7 @@ impl Session {
     }
 
     async fn close(self, said_goodbye: bool, stop: &CancellationToken) {
-        let Self { shared, inner, handle, process, .. } = self;
+        let Self { shared, inner, handle, stream, process, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
@@ -198,7 +198,7 @@ impl Session {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
         }
         // With the last of its senders the stream ends for the executor too.
-        drop(handle);
+        drop((handle, stream));
         if said_goodbye {
             drop(inner.events.send(Event::Gone(id)).await);
         } else if let Some(process) = process

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::world::{World, again, verdict};
 use super::*;
+use crate::dispatch::active::Phase;
 use crate::dispatch::event::{CalledRun, FenceAnswer, Reply, Report, Shards};
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{Ready, finish_unsent};

@@ -8,37 +8,37 @@
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
 use rondel_core::{ExecutorId, Timestamp};
 
-use super::active::{Active, Phase};
-use super::effect::Effect;
-use super::round::NOTE_AFTER;
-use super::transition::Decision;
+use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::effect::Effect;
+use crate::dispatch::round::NOTE_AFTER;
+use crate::dispatch::transition::Decision;
 
 /// Heartbeats that must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and
 /// a server that reads late, because its database is slow, reads both late.
 const BEAT_COUNT_MIN: u64 = 3;
 /// Unanswered runs that one round describes.
-pub(super) const DESCRIBED_COUNT_MAX: usize = 1_000;
+pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
 impl Active {
-    /// The executor has said something of this attempt.
-    pub(super) const fn answered(&mut self) {
+    /// The executor has answered about this attempt.
+    pub(crate) const fn answered(&mut self) {
         self.beats_at_send = None;
     }
 
     /// It could not be noted as running.
-    pub(super) fn note_refused(&mut self) {
+    pub(crate) fn note_refused(&mut self) {
         if self.phase == Phase::Noted {
             self.phase = Phase::Sent;
         }
     }
 
-    /// Whether it is on a stream, and its executor has said nothing of it.
-    pub(super) fn is_unanswered(&self) -> bool {
+    /// Whether it is on a stream, and its executor has not answered.
+    pub(crate) fn is_unanswered(&self) -> bool {
         self.phase == Phase::Sent && self.beats_at_send.is_some()
     }
 
     /// What an unanswered run waits for, once that takes longer than a moment.
-    pub(super) fn waits_for_answer(&self, now: Timestamp) -> Option<Detail> {
+    pub(crate) fn waits_for_answer(&self, now: Timestamp) -> Option<Detail> {
         let is_late = self.is_unanswered() && self.sent_at + NOTE_AFTER <= now;
         let silent = || Obstacle { executor: self.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
         let detail = || Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
@@ -46,13 +46,13 @@ impl Active {
     }
 }
 
-/// The stream on which answers would have come has ended: the executor's hello, or its loss, says what became of its runs.
-pub(super) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
+/// The stream on which answers would have come has ended: the executor's hello, or its loss, shows what became of its runs.
+pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     d.state.runs.actives_mut().filter(|active| active.executor == executor).for_each(Active::answered);
 }
 
 /// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.
-pub(super) fn ask_unanswered(d: &mut Decision<'_>) {
+pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.facts.lease_holds {
         return;

@@ -1,4 +1,4 @@
-//! What ends a run from outside: an executor's result, or somebody's wish.
+//! What ends a run from outside: an executor's result, or a request to cancel it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,18 +7,19 @@ use rondel_core::RunId;
 use rondel_core::outcome::{After, Outcome, cancelled_by};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
-use super::active::{Active, Phase};
-use super::effect::{Effect, Submission};
-use super::event::{IncomingResult, SessionHandle, Settled};
-use super::messages::cancel;
-use super::reporter::Reporter;
-use super::step::Step;
-use super::transition::Decision;
-use super::{place, round, turns};
 use crate::counters::Count;
+use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::effect::{Effect, Submission};
+use crate::dispatch::event::{IncomingResult, SessionHandle, Settled};
+use crate::dispatch::messages::cancel;
+use crate::dispatch::queue::turns;
+use crate::dispatch::results::reporter::Reporter;
+use crate::dispatch::step::Step;
+use crate::dispatch::transition::Decision;
+use crate::dispatch::{place, round};
 use crate::metrics::Counted;
 
-pub(super) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
+pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
     let Some(online) = d.state.executors.get(session.executor) else { return };
     let app = online.app;
     let reporter = Reporter {
@@ -41,7 +42,7 @@ pub(super) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
 }
 
 /// Gives the result of a run that is known here to its lane; gives back any other.
-pub(super) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Option<IncomingResult> {
+pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Option<IncomingResult> {
     let now = d.now;
     let (session, executor) = (&reporter.session, reporter.as_executor());
     let run = result.run;
@@ -91,7 +92,7 @@ pub(super) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
 }
 
 /// The end of an attempt found no room: it is as it was. An executor reports it again, or it is given up again.
-pub(super) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
+pub(crate) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
     let is_this = |active: &&mut Active| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
     };
@@ -111,7 +112,7 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 }
 
 /// The end of an attempt is durable.
-pub(super) fn settled(d: &mut Decision<'_>, settled: &Settled) {
+pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
     if d.state.runs.active(settled.run).is_some_and(is_this) {
         d.state.runs.take_active(settled.run);
@@ -150,8 +151,8 @@ pub(super) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     turns::work_off(d);
 }
 
-/// Runs are asked to end: those that executors have are told, those that wait end.
-pub(super) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
+/// Runs are asked to end: executors are asked to stop theirs, those that wait end.
+pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     let mut not_here: BTreeSet<RunId> = BTreeSet::new();
     for (run, by) in cancels {
         if let Some(active) = d.state.runs.active(run) {

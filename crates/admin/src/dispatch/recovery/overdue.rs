@@ -10,13 +10,13 @@ use rondel_core::time::format_duration;
 use rondel_core::{Reason, RunId};
 use rondel_store::ledger::AttemptEnd;
 
-use super::active::Phase;
-use super::effect::Effect;
-use super::messages::cancel;
-use super::place;
-use super::ready::{Ready, finish_unsent};
-use super::transition::Decision;
-use super::waits::lost_detail;
+use crate::dispatch::active::Phase;
+use crate::dispatch::effect::Effect;
+use crate::dispatch::messages::cancel;
+use crate::dispatch::place;
+use crate::dispatch::ready::{Ready, finish_unsent};
+use crate::dispatch::transition::Decision;
+use crate::dispatch::waits::lost_detail;
 
 /// Who asks.
 const WATCH: &str = "the server, for its timeout is over";
@@ -81,7 +81,7 @@ fn after(micros: i64, length: Duration) -> i64 {
     micros.saturating_add(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
 }
 
-pub(super) fn watch_deadlines(d: &mut Decision<'_>) {
+pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
     let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_give_up);
     for (run, attempt, what) in d.state.deadlines.overdue(d.facts.boot_micros, patience) {
         let active = d.state.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
@@ -100,7 +100,7 @@ pub(super) fn watch_deadlines(d: &mut Decision<'_>) {
     }
 }
 
-/// Nobody knows whether it still runs. A job that may run twice has its verdict; for one that may not, nobody can tell.
+/// It is not known whether it still runs. A job that may run twice has its verdict; for one that may not, it is unknown.
 fn give_up(d: &mut Decision<'_>, run: RunId) {
     let now = d.now;
     let Some(active) = d.state.runs.active(run) else { return };

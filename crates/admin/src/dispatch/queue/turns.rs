@@ -4,14 +4,16 @@ use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, NodeId, Reason, RunId};
 use rondel_store::ledger::LimitName;
 
-use super::gates::{Entry, Passed, queue_max};
-use super::limits::{LimitKey, wait_detail};
-use super::ready::Ready;
-use super::runs::{Arrival, Stage, Timer, Waiting};
-use super::step::Step;
-use super::transition::Decision;
-use super::waits::{self, waited_ms};
-use super::{place, round, seek, verdicts};
+use crate::dispatch::queue::limits::{LimitKey, wait_detail};
+use crate::dispatch::queue::overlap::{Entry, Passed, queue_max};
+use crate::dispatch::ready::Ready;
+use crate::dispatch::recovery::seek;
+use crate::dispatch::results::verdicts;
+use crate::dispatch::runs::{Arrival, Stage, Timer, Waiting};
+use crate::dispatch::step::Step;
+use crate::dispatch::transition::Decision;
+use crate::dispatch::waits::{self, waited_ms};
+use crate::dispatch::{place, round};
 
 /// Runs whose jobs go to another node in one transaction.
 const HAND_OVER_BATCH: usize = 500;
@@ -26,7 +28,7 @@ pub(crate) enum Work {
 }
 
 /// A run is due: through the job's gate, then to an executor.
-pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
+pub(crate) fn start(d: &mut Decision<'_>, ready: Ready) {
     let is_given = d.facts.departing.has(ready.run.id);
     if is_given || d.state.is_draining || ready.token() != d.facts.token {
         d.forget_of([(ready.run.id, ready.token())]);
@@ -44,8 +46,8 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     work_off(d);
 }
 
-/// Does what a gate says about a run, and gives it back where it may pass.
-pub(super) fn entered(d: &mut Decision<'_>, run: RunId, entry: Entry) -> Option<Ready> {
+/// Does what a gate decides about a run, and gives it back where it may pass.
+pub(crate) fn entered(d: &mut Decision<'_>, run: RunId, entry: Entry) -> Option<Ready> {
     match entry {
         Entry::Passed(ready) => Some(ready),
         Entry::Queued => None,
@@ -95,15 +97,15 @@ fn parked_again(d: &mut Decision<'_>, ready: Option<Ready>) {
 }
 
 /// Asks for what a later run takes the place of; again each second until that is durable.
-pub(super) fn ask_covered(d: &mut Decision<'_>) {
+pub(crate) fn ask_covered(d: &mut Decision<'_>) {
     if !d.state.pending.covering.is_empty() {
         let covering = d.state.pending.covering.iter().copied().collect();
         d.step(Step::Cover(covering));
     }
 }
 
-/// Who was asked to make room, durably; and what that means for the runs.
-pub(super) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
+/// These runs were asked to make room, durably.
+pub(crate) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
     for run in asked {
         d.state.pending.covering.remove(run);
     }
@@ -111,19 +113,19 @@ pub(super) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId
 }
 
 /// A run has ended, or is not this node's: its place at its gate is free.
-pub(super) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
+pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
     let passed = d.state.gates.leave(run, &mut d.state.runs);
     go_on(d, passed);
 }
 
 /// The turn of these runs has come: [`work_off`] starts them.
-pub(super) fn go_on(d: &mut Decision<'_>, passed: Vec<Passed>) {
+pub(crate) fn go_on(d: &mut Decision<'_>, passed: Vec<Passed>) {
     d.state.work.extend(passed.into_iter().map(Work::Start));
 }
 
 /// Does what free places mean for the runs behind them, in order. Only called where an event is handled: the methods
 /// that work leads to add to the queue.
-pub(super) fn work_off(d: &mut Decision<'_>) {
+pub(crate) fn work_off(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
             Work::Start((run, executor)) => {
@@ -164,7 +166,7 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
 }
 
 /// Gives the run back unless one of its limits holds it back: then it waits there.
-pub(super) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
     let Some(key) = d.state.limits.holding_back(&ready, now) else { return Some(ready) };
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
@@ -174,7 +176,7 @@ pub(super) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Rea
 }
 
 /// A run was routed to this executor: through the job's gate there and its limits. Gives it back if it may be sent.
-pub(super) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) -> Option<Ready> {
+pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) -> Option<Ready> {
     let now = d.now;
     let ready = match d.state.gates.would_pass_at(&ready, executor) {
         true => unless_held_back(d, ready)?,
@@ -188,7 +190,7 @@ pub(super) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) ->
 }
 
 /// The executor has not got the run: what it took on the way there is free again.
-pub(super) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
+pub(crate) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
     d.state.deadlines.forget(ready.run.id);
     let freed = d.state.limits.undo(ready);
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
@@ -197,14 +199,14 @@ pub(super) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
 }
 
 /// The run is with no executor any more: its limit has room for the next.
-pub(super) fn release_limit(d: &mut Decision<'_>, run: RunId) {
+pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
     let freed = d.state.limits.release(run);
     d.state.work.extend(freed.map(Work::Offer));
 }
 
-/// Who counts for these limits. Runs of another node's limits go to that node; where it is dead they wait until somebody
-/// stands in for it.
-pub(super) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
+/// The nodes that count for these limits. Runs of another node's limits go to that node; where it is dead they wait until another
+/// one takes its place.
+pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
     let this = d.facts.token.node;
     for (name, home) in homes {
         if home == this {
@@ -221,8 +223,8 @@ pub(super) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeI
     }
 }
 
-/// Limits on starts that let the next one go by now, and limits of which nobody knows yet who counts.
-pub(super) fn wake_limits(d: &mut Decision<'_>) {
+/// Limits on starts that let the next one go by now, and limits of which it is not known yet which node counts.
+pub(crate) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
     let to_ask = d.state.limits.take_to_ask();
     if !to_ask.is_empty() {
@@ -252,7 +254,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
 }
 
 /// Takes a run out that waits here for its turn, for a limit or for an executor.
-pub(super) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
+pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
     match d.state.runs.stage(run)? {
         Stage::Parked(_) => d.state.parked.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
         Stage::Limited(_) => d.state.limits.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
@@ -268,7 +270,7 @@ pub(super) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
 }
 
 /// A run comes from the ring, to be looked at when its timer goes off.
-pub(super) fn arrived(d: &mut Decision<'_>, ready: Ready) {
+pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}
         Arrival::Replaces => withdraw(d, ready.run.id),
@@ -279,7 +281,7 @@ pub(super) fn arrived(d: &mut Decision<'_>, ready: Ready) {
 }
 
 /// Drops what waits here of a run, wherever that is.
-pub(super) fn withdraw(d: &mut Decision<'_>, run: RunId) {
+pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     if take_waiting(d, run).is_some() {
         return;
     }

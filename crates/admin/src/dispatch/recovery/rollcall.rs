@@ -1,7 +1,7 @@
-//! The roll call: runs of a lease that is over may be in an executor's hands. Each waits until everyone who may have
+//! The roll call: runs of a lease that is over may be in an executor's hands. Each waits until every executor that may have
 //! got it has answered a fence for that lease, or is lost: *not yet reported* is never *not held*.
 //!
-//! Only the answer to a fence counts. What an executor said before, in a hello too, may be older than what the lease's
+//! Only the answer to a fence counts. What an executor reported before, in a hello too, may be older than what the lease's
 //! node sent it last; after the fence it takes nothing more from there. The runs themselves are among the [open runs](OpenRuns).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,10 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
-use super::event::CalledRun;
-use super::executors::{Executors, Online};
-use super::ready::Ready;
-use super::runs::OpenRuns;
+use crate::dispatch::event::CalledRun;
+use crate::dispatch::executors::{Executors, Online};
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::OpenRuns;
 
 #[derive(Debug)]
 struct Called {
@@ -38,7 +38,7 @@ pub(crate) struct RollCall {
 pub(crate) enum Found {
     /// This executor has it.
     Held(ExecutorId),
-    /// Nobody has it, and nobody will.
+    /// No executor has it, and none will.
     Nobody(Reason),
 }
 
@@ -59,7 +59,7 @@ impl RollCall {
             let epoch = self.over.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
-        // What was said of a lease before it was known to be over does not count.
+        // What was answered about a lease before it was known to be over does not count.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         executors.ask_anew(&self.over.keys().filter(fenced_now).copied().collect());
         let mut of_app: BTreeMap<AppId, Arc<[ExecutorId]>> = BTreeMap::new();
@@ -137,7 +137,7 @@ impl RollCall {
         self.runs.keys().copied()
     }
 
-    /// Takes out every run that somebody has, and every one about which everyone has answered or is lost.
+    /// Takes out every run that an executor has, and every one about which all have answered or are lost.
     pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
         let mut found = Vec::new();
         for online in executors.all() {
@@ -184,7 +184,7 @@ impl RollCall {
         first.map(move |called| (called.app, &called.witnesses, group(called)))
     }
 
-    /// Why a run that none of these has was not received; `None` while somebody has not answered.
+    /// Why a run that none of these has was not received; `None` while one has not answered.
     fn nobody(&self, app: AppId, witnesses: &[ExecutorId], executors: &Executors) -> Option<Reason> {
         let mut reason = Reason::NotReceived;
         for id in witnesses {
@@ -202,13 +202,13 @@ impl RollCall {
     }
 }
 
-/// Whoever of the app had a stream to anybody: a session's row is overwritten when its executor comes back to a later start
+/// The executors of the app that had a stream to any node: a session's row is overwritten when its executor comes back to a later start
 /// of the node.
 fn witnesses(app: AppId, sessions: &[Session], executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
     let mut seen = BTreeSet::new();
     for session in sessions.iter().filter(|session| session.app == app) {
         executors.watch(session.executor, session.last_seen_at);
-        // It has said that it has nothing in hand.
+        // It has reported that it has nothing in hand.
         if session.has_left {
             executors.lose(session.executor, now);
         }

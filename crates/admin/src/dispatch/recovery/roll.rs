@@ -5,19 +5,20 @@ use rondel_core::{ExecutorId, Reason, RunStatus};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
-use super::active::{Active, Phase};
-use super::event::CalledRun;
-use super::ready::{Ready, finish_unsent};
-use super::rollcall::Found;
-use super::step::Step;
-use super::transition::Decision;
-use super::waits::{explained, lost_detail, too_late};
-use super::{fences, look, place};
+use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::event::CalledRun;
+use crate::dispatch::place;
+use crate::dispatch::ready::{Ready, finish_unsent};
+use crate::dispatch::recovery::rollcall::Found;
+use crate::dispatch::recovery::{fences, look};
+use crate::dispatch::step::Step;
+use crate::dispatch::transition::Decision;
+use crate::dispatch::waits::{explained, lost_detail, too_late};
 use crate::metrics::Counted;
 
-/// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and whoever
-/// may have them is asked.
-pub(super) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[Session], over: &[LeaseToken]) {
+/// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and the
+/// executors that may have them are asked.
+pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[Session], over: &[LeaseToken]) {
     let now = d.now;
     let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
     let runs = unless_settled(d, runs);
@@ -36,7 +37,7 @@ pub(super) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
 
 /// What this node itself sent under its lease before, and still waits for, need not be asked about: it is this lease's now.
 /// What it had given up is called: that end stands under the lease before, and is refused. Of an attempt before nothing is
-/// in hand any more: somebody has gone on with the run since.
+/// in hand any more: the run has gone on elsewhere since.
 fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> {
     let run = &called.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
@@ -66,7 +67,7 @@ fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> 
     open
 }
 
-pub(super) fn resolve(d: &mut Decision<'_>) {
+pub(crate) fn resolve(d: &mut Decision<'_>) {
     let now = d.now;
     if d.state.recovery.rollcall.is_empty() {
         return;
@@ -75,7 +76,7 @@ pub(super) fn resolve(d: &mut Decision<'_>) {
         let Some(ready) = d.state.runs.take_called(run) else { continue };
         match found {
             Found::Held(executor) => hold(d, ready, executor),
-            // Every executor has said that it never had it: it was not sent, and it is late.
+            // Every executor has answered that it never had it: it was not sent, and it is late.
             Found::Nobody(Reason::NotReceived) if ready.is_missed(now) => {
                 place::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
             }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use rondel_core::route::{Answer, Question, question};
 use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 
-use super::ready::Ready;
-use super::runs::{OpenRun, OpenRuns, Stage};
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long answers are waited for.
 const DEADLINE: Duration = Duration::from_millis(200);
-/// How long a job is not asked for again after nobody took its run.
+/// How long a job is not asked for again after no executor took its run.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Runs that wait for answers at the same time; more of them wait as if nobody had room.
+/// Runs that wait for answers at the same time; more of them wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
 /// A run that executors are asked about, on its way.
@@ -88,12 +88,12 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Whether nobody is to be asked for this job now.
+    /// Whether executors are not to be asked about this job now.
     pub(crate) fn is_paused(&self, job: JobId, now: Timestamp) -> bool {
         self.ends.len() >= OPEN_MAX || self.paused.get(&job).is_some_and(|until| *until > now)
     }
 
-    /// Nobody took a run of this job.
+    /// No executor took a run of this job.
     pub(crate) fn pause(&mut self, job: JobId, now: Timestamp) {
         if self.paused.len() >= OPEN_MAX {
             self.paused.retain(|_, until| *until > now);
@@ -147,7 +147,7 @@ impl Probes {
         for job in &asked.jobs {
             for run in self.waiting.get(job).into_iter().flatten() {
                 let Some(open) = runs.get_mut(*run) else { continue };
-                // Whoever answers at all is there.
+                // An executor that answers at all is there.
                 let is_there = question(open.ready.definition.job.route) == Some(Question::There);
                 let is_yes = is_there || free.contains(job);
                 // Who was asked before a run was there does not know of what was sent meanwhile.

@@ -5,14 +5,14 @@ use rondel_core::ExecutorId;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::LeaseToken;
 
-use super::effect::Effect;
-use super::event::FenceAnswer;
-use super::messages::fence;
-use super::roll;
-use super::transition::Decision;
+use crate::dispatch::effect::Effect;
+use crate::dispatch::event::FenceAnswer;
+use crate::dispatch::messages::fence;
+use crate::dispatch::recovery::roll;
+use crate::dispatch::transition::Decision;
 
 /// Announces a lease that has ended to every executor, once.
-pub(super) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
+pub(crate) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
     if d.state.recovery.fences.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch) {
         return;
     }
@@ -21,7 +21,7 @@ pub(super) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
 }
 
 /// Asks those for whose answer the roll call waits. A question that got lost is asked again in the next round.
-pub(super) fn ask_witnesses(d: &mut Decision<'_>) {
+pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
     for (executor, leases) in d.state.recovery.rollcall.unanswered(&d.state.executors) {
         let Some(online) = d.state.executors.get(executor) else { continue };
         for lease in leases {
@@ -30,7 +30,7 @@ pub(super) fn ask_witnesses(d: &mut Decision<'_>) {
     }
 }
 
-pub(super) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
+pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
     let now = d.now;
     d.state.executors.heard(executor, now);
     // Each answer is kept for its node: only questions that were asked have one.

@@ -1,6 +1,10 @@
 //! Results become durable here, in batches and in lanes by job, together with what follows from them; then they are
 //! acknowledged. While the database does not answer they wait here, in bounded memory, and on the executors.
 
+pub(crate) mod foreign;
+pub(crate) mod reporter;
+pub(crate) mod verdicts;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +20,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::event::{Event, SessionHandle, Settled};
-use super::messages::ack;
 use crate::counters::Count;
+use crate::dispatch::event::{Event, SessionHandle, Settled};
+use crate::dispatch::messages::ack;
 use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -205,7 +209,7 @@ impl ResultLoop {
         }
     }
 
-    /// Says at the level of debugging what became of attempts.
+    /// Logs at the debug level what became of attempts.
     fn tell(finishes: &[AttemptEnd], finished: &[Finished]) {
         for (finish, finished) in finishes.iter().zip(finished) {
             let Finished::Stored(after, _) = finished else { continue };

@@ -8,15 +8,18 @@ use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
-use super::active::Phase;
-use super::effect::Effect;
-use super::event::Settled;
-use super::messages::cancel;
-use super::ready::Ready;
-use super::step::Step;
-use super::transition::Decision;
-use super::{place, roll, streams, turns, verdicts};
 use crate::counters::Count;
+use crate::dispatch::active::Phase;
+use crate::dispatch::effect::Effect;
+use crate::dispatch::event::Settled;
+use crate::dispatch::messages::cancel;
+use crate::dispatch::queue::turns;
+use crate::dispatch::ready::Ready;
+use crate::dispatch::recovery::roll;
+use crate::dispatch::results::verdicts;
+use crate::dispatch::step::Step;
+use crate::dispatch::transition::Decision;
+use crate::dispatch::{place, streams};
 
 /// How often runs in executors' hands are looked at, and how long they must have been there.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
@@ -37,9 +40,9 @@ enum Known {
 }
 
 /// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
-/// since, nobody can tell: everyone gets that time anew. A server that started since can't either: the clock may have
-/// stepped before, and whom it knows only from rows may have been silent for less than they say.
-pub(super) fn look_for_lost(d: &mut Decision<'_>) {
+/// since, that is not known: every executor gets that time anew. Nor is it known to a server that started since: the clock may have
+/// stepped before, and executors that it knows only from rows may have been silent for less than the rows show.
+pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
     if d.facts.may_have_stepped_ahead {
@@ -53,7 +56,7 @@ pub(super) fn look_for_lost(d: &mut Decision<'_>) {
 }
 
 /// A lost stream is not a lost executor while another node hears it.
-pub(super) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
+pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
     let now = d.now;
     d.state.pending.is_looking_for_lost = false;
     for executor in suspects {
@@ -68,7 +71,7 @@ pub(super) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
 
 /// One that has ended in order is not waited for. Where a result of it is missing, that may be in its journal, and its next
 /// start brings it.
-pub(super) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
+pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if streams::sent_to(d, executor, |_| true).is_empty() && d.state.executors.lose(executor, now) {
         d.step(Step::NoteLeft(executor));
@@ -77,7 +80,7 @@ pub(super) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
 }
 
 /// One whose process was seen to have died need not be silent for long first. It has no journal that would bring results.
-pub(super) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
+pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if d.state.executors.lose(executor, now) {
         lost(d, executor);
@@ -97,7 +100,7 @@ fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
 
 /// A result may have been stored by another node: then nothing comes here any more. And a run that is not here at all,
 /// since its next attempt waits in the store, keeps its place in its job's order only while that is so.
-pub(super) fn look_at_rows(d: &mut Decision<'_>) {
+pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     let now = d.now;
     if now < d.state.recovery.next_look_at || mutant::on(Mutant::NoLook) {
         return;
@@ -132,7 +135,7 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     held.into_iter().map(|(_, run)| run).chain(called).collect()
 }
 
-pub(super) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
+pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
     let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
     let this = d.facts.token;
     let is_own = |check: &RunCheck| check.owner.node == this.node;
@@ -169,8 +172,8 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
         return;
     }
     if known == Known::Moved {
-        // What may have been sent is given to nobody: somebody has taken it over, for whom this node's lease is over. Its
-        // own clock may say that it holds; nothing is sent under it any more, least of all what waits behind this run.
+        // What may have been sent is never given away: another node has taken it over, for which this node's lease has ended.
+        // By this node's clock it may hold; nothing is sent under it any more, least of all what waits behind this run.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }
@@ -185,8 +188,8 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
     }
 }
 
-/// This attempt, or one before it, is in nobody's hands any more.
-pub(super) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
+/// This attempt, or one before it, is in no executor's hands any more.
+pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     let is_past = |ready: &Ready| ready.run.attempt <= attempt;
     if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
         place::free_active(d, run);
@@ -197,8 +200,8 @@ pub(super) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     }
 }
 
-/// Tells executors that are connected here of requests that the owners of their runs may have no stream for.
-pub(super) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewhere>) {
+/// Sends requests to executors that are connected here; the owners of their runs may have no stream to them.
+pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewhere>) {
     for asked in cancels {
         if let Some(online) = d.state.executors.get(asked.executor) {
             let body = cancel(asked.run, asked.attempt, &asked.by);

@@ -9,7 +9,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, Reason, Run, RunStatus, Timestamp};
 use rondel_store::LeaseToken;
 
-use super::event::SessionHandle;
+use crate::dispatch::event::SessionHandle;
 
 /// How long a result waits for the home to name the executor of a run that has ended meanwhile.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);

@@ -1,6 +1,8 @@
 //! What must be durable before the dispatcher goes on: broadcasts fixed, at-most-once runs marked, long runs noted.
 //! One loop, in order, in batches; it answers with events.
 
+mod hand_over;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +13,9 @@ use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::event::{Event, Shards};
-use super::ready::finish_unsent;
-use super::step::Step;
+use crate::dispatch::event::{Event, Shards};
+use crate::dispatch::ready::finish_unsent;
+use crate::dispatch::step::Step;
 use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -27,7 +29,7 @@ const APP_STOPPED: CancelRequest<'static> =
     CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
 
 pub(crate) struct StepLoop {
-    pub(super) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     steps: mpsc::Receiver<Step>,
     events: mpsc::Sender<Event>,
 }
@@ -102,12 +104,12 @@ impl StepLoop {
         }
     }
 
-    pub(super) async fn tell(&self, event: Event) {
+    pub(crate) async fn tell(&self, event: Event) {
         drop(self.events.send(event).await);
     }
 
     /// The open shards of a broadcast, cut now or before: the answer to an earlier try may have been lost. None where it is
-    /// somebody else's, or over.
+    /// another node's, or has ended.
     async fn expand(&self, token: LeaseToken, root: &Run, shards: &[Run]) -> Result<Vec<Run>, StoreError> {
         if self.shared.store.expand(token, root.id, shards).await? {
             return Ok(shards.to_vec());
@@ -140,7 +142,7 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Notes the request before anybody hears of it: whatever crashes then, the run ends and its successor waits for it.
+    /// Stores the request before it is sent: whatever crashes then, the run ends and its successor waits for it.
     async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         self.shared.store.ask_cancels(&runs, CancelRequest::LATER_RUN, now).await?;

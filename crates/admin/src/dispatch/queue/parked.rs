@@ -1,4 +1,4 @@
-//! Runs that are due and find nobody free: they wait here, by priority and planned instant, until the job's queue
+//! Runs that are due and find no executor free: they wait here, by priority and planned instant, until the job's queue
 //! timeout. They stay `pending` in the store, so a crash loses nothing. Here is their order; the runs themselves are among the
 //! [open runs](OpenRuns).
 //!
@@ -12,8 +12,8 @@ use std::ops::Bound;
 use rondel_core::route::question;
 use rondel_core::{AppId, JobId, RunId, Timestamp};
 
-use super::ready::Ready;
-use super::runs::{OpenRun, OpenRuns, Stage, Waiting};
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
 /// How many kinds of runs that cannot be placed are looked past in one offer.
 const LOOK_PAST: usize = 200;
@@ -33,7 +33,7 @@ impl Turn {
     }
 }
 
-/// What a run waits for. Where nobody is fit for one of a kind, nobody is for the others.
+/// What a run waits for. Where no executor is fit for one of a kind, none is for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
@@ -154,7 +154,7 @@ impl Parked {
         self.push(waiting, runs);
     }
 
-    /// Takes out everyone who has waited as long as they may.
+    /// Takes out every run that has waited as long as it may.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {

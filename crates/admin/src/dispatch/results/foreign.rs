@@ -15,9 +15,9 @@ use rondel_core::{Run, RunId};
 use rondel_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-use super::event::IncomingResult;
-use super::reporter::{Claim, ReportedRun, Reporter};
 use crate::counters::Count;
+use crate::dispatch::event::IncomingResult;
+use crate::dispatch::results::reporter::{Claim, ReportedRun, Reporter};
 use crate::metrics::Counted;
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
@@ -46,7 +46,7 @@ impl Default for ForeignQueue {
 
 impl ForeignQueue {
     /// Takes as many of these as there is room for.
-    pub(super) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>) {
+    pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>) {
         let source = Source { app: reporter.app, session: reporter.session.number };
         while !results.is_empty() {
             let rest = results.split_off(PART.min(results.len()));

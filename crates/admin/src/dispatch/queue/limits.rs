@@ -13,14 +13,14 @@ use rondel_core::spec::{ConcurrencySpec, RateSpec};
 use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 
-use super::parked::Turn;
-use super::ready::Ready;
-use super::runs::{OpenRuns, Stage, Waiting, waits_until};
-use super::waits::waited_ms;
+use crate::dispatch::queue::parked::Turn;
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::{OpenRuns, Stage, Waiting, waits_until};
+use crate::dispatch::waits::waited_ms;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
-    /// Nobody knows yet whether this node counts.
+    /// It is not known yet whether this node counts.
     Home(LimitName),
     /// At the same time.
     Concurrency(NamespaceId, String),
@@ -105,7 +105,7 @@ impl Limits {
         std::mem::take(&mut self.to_ask).into_iter().collect()
     }
 
-    /// Asks again for whatever somebody still waits for.
+    /// Asks again for every limit that runs still wait for.
     pub(crate) fn ask_again(&mut self) {
         let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
         let homes = waited_for.filter_map(|(key, _)| match key {
@@ -219,7 +219,7 @@ impl Limits {
         self.wake_at.unwrap_or(Timestamp::MAX)
     }
 
-    /// The limits on starts for which somebody waits, if one of them may let somebody go.
+    /// The limits on starts that runs wait for, if one of them may let a run go.
     pub(crate) fn awake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {
             return Vec::new();
@@ -232,7 +232,7 @@ impl Limits {
         keys
     }
 
-    /// Somebody still waits for this limit on starts: when it lets the first of them go.
+    /// Runs still wait for this limit on starts: when it lets the first of them go.
     pub(crate) fn wait_on(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
         let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
@@ -254,7 +254,7 @@ impl Limits {
         runs.take_waiting(run)
     }
 
-    /// Takes out everyone who has waited as long as they may, with what they waited for. Forgets limits without use.
+    /// Takes out every run that has waited as long as it may, with what it waited for. Forgets limits without use.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Detail)> {
         let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
         let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
@@ -291,7 +291,7 @@ impl Limits {
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
-        // Whoever adopts what this node had open counts in its place.
+        // The node that adopts what this node had open counts in its place.
         self.own.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));

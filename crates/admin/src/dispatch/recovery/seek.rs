@@ -1,4 +1,4 @@
-//! Due runs for which nobody fit is connected here, while somebody is connected to another living node: they go there,
+//! Due runs for which no fit executor is connected here, while one is connected to another living node: they go there,
 //! and their jobs with them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 
-use super::ready::Ready;
-use super::runs::OpenRun;
-use super::step::Step;
-use super::transition::Decision;
-use super::turns;
+use crate::dispatch::queue::turns;
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::OpenRun;
+use crate::dispatch::step::Step;
+use crate::dispatch::transition::Decision;
 
-/// How long a run waits for somebody here first: an executor that dials in all over comes to each node in turn.
+/// How long a run waits for an executor here first: an executor that dials in all over comes to each node in turn.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often somebody is looked for elsewhere.
+/// How often executors are looked for elsewhere.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
 /// Runs whose jobs are looked at in one go.
 const SEEK_MAX: usize = 500;
 
-/// Has the jobs of runs that wait for nobody here given to a node that has somebody.
-pub(super) fn seek_elsewhere(d: &mut Decision<'_>) {
+/// Has the jobs of runs for which no executor is here given to a node that has one.
+pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let now = d.now;
     if d.facts.settings.is_single_server || now < d.state.recovery.next_seek_at || !d.knows_open_runs() {
         return;
@@ -44,7 +44,7 @@ pub(super) fn seek_elsewhere(d: &mut Decision<'_>) {
 
 /// Of these jobs those that may go: they have no run in an executor's hands, or on the way there, and start none from
 /// now on.
-pub(super) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
     let may_go =
         |job: &&JobId| !busy.contains(job) && !d.state.probes.has(**job) && !d.state.pending.handing.contains(job);
@@ -54,12 +54,12 @@ pub(super) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
 }
 
 /// It is known where these jobs are.
-pub(super) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending.handing.retain(|job| !jobs.contains(job));
 }
 
 /// These runs are another node's now.
-pub(super) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
         d.state.parked.remove(*run, &mut d.state.runs);
@@ -74,7 +74,7 @@ pub(super) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 }
 
 /// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.
-pub(super) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
         d.state.parked.remove(*run, &mut d.state.runs);
@@ -87,9 +87,9 @@ pub(super) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     d.step(Step::Look(runs));
 }
 
-/// What the store says of executors that are connected to other nodes.
+/// What the store has about executors that are connected to other nodes.
 #[derive(Debug)]
-pub(super) struct Elsewhere {
+pub(crate) struct Elsewhere {
     /// Nodes that take jobs, other than this one, each with the executors that it hears.
     by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
     executors: BTreeMap<ExecutorId, Candidate>,
@@ -120,7 +120,7 @@ impl Candidate {
 }
 
 impl Elsewhere {
-    pub(super) fn new(
+    pub(crate) fn new(
         this: NodeId,
         nodes: &[Node],
         sessions: &[Session],
@@ -139,7 +139,7 @@ impl Elsewhere {
     }
 
     /// The node that hears the most executors which are fit for this run; of those the first.
-    pub(super) fn node_for(&self, ready: &Ready) -> Option<NodeId> {
+    pub(crate) fn node_for(&self, ready: &Ready) -> Option<NodeId> {
         let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
         let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
         let best =

@@ -14,10 +14,10 @@ use rondel_core::spec::{OverlapPolicy, OverlapScope};
 use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use super::ready::Ready;
-use super::runs::{OpenRuns, Stage};
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::{OpenRuns, Stage};
 
-/// How many runs of one serial job wait in memory where its definition does not say.
+/// How many runs of one serial job wait in memory where its definition states no bound.
 const QUEUE_MAX: usize = 1_000;
 
 /// What a gate stands before.
@@ -65,18 +65,18 @@ enum State {
     Queued,
 }
 
-/// What a gate says.
+/// What a gate decides.
 #[derive(Debug)]
 pub(crate) enum Entry {
     /// It may go on.
     Passed(Ready),
     /// It waits for its turn.
     Queued,
-    /// The overlap policy passes it over.
+    /// The overlap policy skips it.
     Discarded(Ready),
     /// A later run has taken its place.
     Covered(Ready),
-    /// It waits until those that are open have made room; those that waited are passed over.
+    /// It waits until those that are open have made room; those that waited are skipped.
     Covers { open: Vec<RunId>, waiting: Vec<Ready> },
 }
 
@@ -190,7 +190,7 @@ impl Gates {
         self.seats.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&before).is_none_or(has_room)
     }
 
-    /// Whether nothing stands in the way of a run that is not due yet, whoever it will be routed to.
+    /// Whether nothing stands in the way of a run that is not due yet, whichever executor it will be routed to.
     pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
         let Some(before) = before_routing(ready) else { return job.concurrency_max().is_none() };
@@ -219,7 +219,7 @@ impl Gates {
             self.open(before, &ready);
             return Entry::Passed(ready);
         }
-        // What had begun is not passed over for want of room.
+        // What had begun is not skipped for want of room.
         let has_begun = was_reserved || whole_of(&ready).is_some();
         match job.overlap.policy {
             OverlapPolicy::Cover => self.cover(before, ready, has_begun, runs),
@@ -303,7 +303,7 @@ impl Gates {
         }
     }
 
-    /// A run that did not come through here and is in nobody's hands: it keeps the place of one that waits for its next attempt.
+    /// A run that did not come through here and that no executor has: it keeps the place of one that waits for its next attempt.
     pub(crate) fn reserve(&mut self, ready: &Ready) {
         if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
             self.sit(ready.run.id, Seat { before, place: place(before, ready), state: State::Reserved });
@@ -362,7 +362,7 @@ impl Gates {
         self.pump(before, runs)
     }
 
-    /// The runs whose places somebody waits behind.
+    /// The runs whose places other runs wait behind.
     pub(crate) fn holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |seat: &Seat| {
             let gate = self.gates.get(&seat.before).filter(|_| seat.state != State::Queued);
@@ -435,7 +435,7 @@ impl Gates {
         runs.take(run).map(|open| open.ready)
     }
 
-    /// Takes out everyone who has waited for its turn as long as it may.
+    /// Takes out every run that has waited for its turn as long as it may.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {

@@ -10,16 +10,16 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 
-use super::event::Event;
-use super::ready::Ready;
-use super::seek::Elsewhere;
-use super::steps::StepLoop;
 use crate::cluster::{Held, MayGo, unsent_by_job};
 use crate::counters::Count;
+use crate::dispatch::event::Event;
+use crate::dispatch::persist::StepLoop;
+use crate::dispatch::ready::Ready;
+use crate::dispatch::recovery::seek::Elsewhere;
 
 impl StepLoop {
-    /// Gives jobs to a node, and says when it is known where they are.
-    pub(super) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+    /// Gives jobs to a node, and reports when it is known where they are.
+    pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.give(&held, &jobs, to).await,
             None => Ok(()),
@@ -28,8 +28,8 @@ impl StepLoop {
         given
     }
 
-    /// Gives the jobs of these runs to nodes that hear somebody who can run them.
-    pub(super) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
+    /// Gives the jobs of these runs to nodes that hear an executor which can run them.
+    pub(crate) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.seek_each(&held, &stranded).await,
             None => Ok(()),
