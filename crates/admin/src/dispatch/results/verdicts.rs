@@ -113,7 +113,9 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 
 /// The end of an attempt is durable.
 pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
-    let is_this = |active: &Active| active.ready.run.attempt == settled.attempt;
+    // An end that this server came to under a lease before does not concern what an executor has under the present one.
+    let is_its_lease = |active: &Active| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
+    let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
         d.state.runs.take_active(settled.run);
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::event::{CalledRun, FenceAnswer, Reply, Report, Shards};
+use crate::dispatch::event::{CalledRun, FenceAnswer, Reply, Report, Settled, Shards};
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{Ready, finish_unsent};
 
@@ -385,11 +385,6 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
 #[test]
 fn what_waits_in_vain_hides_nothing() {
     let mut world = World::new();
-    let nobody = definition(&json!({"handler": "gone", "priority": 9, "overlap": {"policy": "allow"}}));
-    world.arrive((1..=1_001).map(|second| ready(second, &nobody)));
-    world.arrive([plain(2_000)]);
-    assert_eq!(world.at(2_000.0).len(), 1_001, "their queue time is over");
-    let mut world = World::new();
     let patient =
         definition(&json!({"handler": "gone", "priority": 9, "overlap": {"policy": "allow"}, "queue_timeout": "1h"}));
     world.arrive((1..=1_001).map(|second| ready(second, &patient)));
@@ -397,6 +392,29 @@ fn what_waits_in_vain_hides_nothing() {
     assert_eq!(world.at(2_000.0), NOTHING);
     world.join(1, 1, Report::default());
     assert_eq!(world.flush(), ["sent to 1: 2000"]);
+}
+
+/// A run is given up, the lease ends, and the roll call of the next one finds that an executor has it after all: the refusal of
+/// the end that stands under the lease before does not concern it.
+#[test]
+fn an_end_of_the_lease_before_does_not_concern_the_next() {
+    let mut world = with_executors(1);
+    world.arrive([serial(1)]);
+    world.at(1.0);
+    assert_eq!(world.join(1, 2, Report::default()), ["end of stream 1", "end of 1/1: Lost(NotReceived)"]);
+    let before = world.around.token;
+    world.on(Event::LeaseLost);
+    world.around.token.epoch = 2;
+    let mut call = called(1);
+    call.ready.run.node_epoch = 2;
+    world.around.in_memory.admit(vec![call.ready.run.clone()]);
+    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+    world.on(Event::FenceAnswered(ExecutorId::new(1), 2, answer(&[(1, 1)])));
+    assert!(world.state.runs.active(run(1)).is_some(), "the executor has it");
+    let refused = Settled { run: run(1), attempt: 1, owner: Some(before), finished: Finished::NotOwner };
+    assert_eq!(world.described(Event::Settled(vec![refused])), NOTHING);
+    assert!(world.state.runs.active(run(1)).is_some(), "it still has it");
+    assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
 }
 
 /// An end that finds no room leaves its run to the standing queries.
