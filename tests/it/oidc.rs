@@ -281,6 +281,10 @@ async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
         other => Err(other.text),
     })
     .await;
+    // She has a password: her name alone does not link her to the provider.
+    let refused = browser.sign_in().await;
+    assert!(refused.status == 403 && refused.text.contains("--provider-sign-in true"), "{}", refused.text);
+    server.api().patch("/api/v1/users/ann@example.com", json!({"provider_sign_in": true})).await.expect(200);
     assert_eq!(browser.sign_in().await.status, 303);
     assert!(browser.is_signed_in().await);
     assert!(server.stop().await.success());

@@ -95,7 +95,7 @@ impl Job {
         check_length("/queue_timeout", Some(spec.queue_timeout), &mut errors);
         check_length("/misfire/tolerance", Some(spec.misfire.tolerance), &mut errors);
         let waits = spec.retry.waits().unwrap_or_else(|message| {
-            let message = format!("{:?} {message}; write \"10s\" or \"10s..5m\"", spec.retry.backoff);
+            let message = format!("{message}; write \"10s\" or \"10s..5m\"");
             errors.push(FieldError::new("/retry/backoff", message));
             (Duration::ZERO, Duration::ZERO)
         });
@@ -335,8 +335,8 @@ mod tests {
         check_refused(json!({"shards": 0}), "/shards", "0 shards");
         check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
         check_refused(json!({"overrides": ["/a", "b"]}), "/overrides/1", "\"b\" is not a JSON pointer");
-        check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "soon");
-        check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "5m");
+        check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "\"soon\" is not");
+        check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "\"5m..1s\" begins at 5m");
         check_refused(json!({"misfire": {"policy": "all", "max": 0}}), "/misfire/max", "0");
     }
 
@@ -432,6 +432,15 @@ mod tests {
         }
         let allow = |n| max(json!({"policy": "allow", "max": n}));
         assert_eq!((allow(0), allow(1), allow(7)), (None, Some(1), Some(7)));
+    }
+
+    #[test]
+    fn a_bad_wait_is_named_once() {
+        for backoff in ["soon", "1s..soon"] {
+            let errors = spec(json!({"retry": {"max": 1, "backoff": backoff}})).compile().unwrap_err();
+            let expected = "\"soon\" is not a duration such as 30s, 5m or 1h30m; write \"10s\" or \"10s..5m\"";
+            assert_eq!(errors[0].message, expected, "{backoff}");
+        }
     }
 
     #[test]

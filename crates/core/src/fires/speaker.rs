@@ -294,8 +294,21 @@ impl<'a> Speaker<'a> {
                 "the job runs a fixed time after the end of its previous run",
                 "任务在上一次执行结束一段时间后执行",
             )),
-            Some(Kind::Cron { .. } | Kind::Every(_) | Kind::At(_)) => None,
+            Some(Kind::Cron { .. } | Kind::Every(_) | Kind::At(_)) => self.all_removed(),
         }
+    }
+
+    /// Names the calendar where it removes every fire that the schedules plan from now on.
+    fn all_removed(&self) -> Option<Bilingual> {
+        let (table, anchor, now) = (&self.job?.timetable, self.facts.anchor, self.facts.now);
+        let calendar = table.calendar.as_ref()?.calendar.name();
+        let is_planned = table.uncalendared_after(anchor, now).is_some();
+        (is_planned && table.next_after(anchor, now).is_none()).then(|| {
+            both(
+                format!("the calendar {calendar:?} removes every fire of the schedule"),
+                format!("日历 {calendar:?} 排除了调度的所有触发"),
+            )
+        })
     }
 }
 

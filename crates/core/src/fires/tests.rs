@@ -194,6 +194,26 @@ fn a_calendar_names_its_days() {
 }
 
 #[test]
+fn a_calendar_that_removes_every_fire_is_named() {
+    let weekly = |day: &str| {
+        let schedule = json!({"cron": format!("0 0 9 ? * {day}"), "time_zone": "UTC"});
+        [Definition { from: at("10-12T00:00:00"), job: job(json!({"schedule": schedule, "calendar": {"name": "cn"}})) }]
+    };
+    let now = at("10-12T01:00:00");
+    let held = weekly("SUN");
+    let facts = Facts { now, ..facts(&held, &[]) };
+    assert_eq!(nearest(&facts), (None, None));
+    let answer = why_never(&facts);
+    assert_eq!(answer.en, "It has not run so far: the calendar \"cn\" removes every fire of the schedule.");
+    assert_eq!(answer.zh, "至今没有执行过：日历 \"cn\" 排除了调度的所有触发。");
+    let then = why(&facts, now);
+    assert!(then.en.contains("the calendar \"cn\" removes every fire of the schedule"), "{}", then.en);
+    let held = weekly("MON");
+    let open = why(&Facts { definitions: &held, ..facts }, now);
+    assert!(!open.en.contains("removes") && open.after.is_some(), "{}", open.en);
+}
+
+#[test]
 fn a_closed_day_of_a_one_second_job_is_one_entry() {
     let schedule = json!({"cron": "* * * * * ?", "time_zone": "Asia/Shanghai"});
     let held =

@@ -178,7 +178,8 @@ impl RetrySpec {
             (Ok(first), Ok(cap)) if first <= cap => Ok((first, cap)),
             (Ok(first), Ok(_)) if !self.backoff.contains("..") => Ok((first, first)),
             (Ok(first), Ok(cap)) => {
-                Err(format!("begins at {} and ends at {}", format_duration(first), format_duration(cap)))
+                let (first, cap) = (format_duration(first), format_duration(cap));
+                Err(format!("{:?} begins at {first} and ends at {cap}", self.backoff))
             }
             (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
         }
