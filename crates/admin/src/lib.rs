@@ -10,11 +10,10 @@
 //! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` is what operators watch;
 //! - [`apps`] bounds the apps of a namespace; `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
-//!   calendars'; [`auth`] the tokens, [`sign_in`], [`passwords`] and [`oidc`] the people.
+//!   calendars', [`identity`] is who calls.
 
 pub mod alert;
 pub mod apps;
-pub mod auth;
 mod background;
 pub mod calendars;
 pub mod cancel;
@@ -22,7 +21,6 @@ pub mod clock;
 mod cluster;
 mod config;
 mod counters;
-pub mod current_password;
 mod declared;
 mod definitions;
 mod dispatch;
@@ -31,19 +29,16 @@ pub mod events;
 pub mod fires;
 pub mod gateway;
 mod housekeeping;
+pub mod identity;
 pub mod jobs;
 pub mod lifecycle;
-pub mod lineage;
 mod log_limit;
 mod metrics;
 mod node;
-pub mod oidc;
-pub mod passwords;
 mod progress;
 mod registry;
 mod scheduler;
 mod sight;
-pub mod sign_in;
 pub mod trace;
 mod turn_queue;
 
@@ -52,6 +47,7 @@ pub use config::EngineConfig;
 pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
 pub use engine::{Engine, Readiness, StartError};
+pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};
 pub use metrics::{Limit, METRICS_MEDIA_TYPE};
 pub use progress::Progress;

@@ -30,8 +30,8 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::auth;
 use crate::dispatch::Event;
+use crate::identity::tokens;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::node::Shared;
 
@@ -165,7 +165,11 @@ impl Pass {
 
 impl Pass {
     /// For whom a token and a certificate are good, where one is asked for.
-    fn new(principal: &auth::Principal, certificates: Certificates, found: Option<&PeerNames>) -> Result<Self, Status> {
+    fn new(
+        principal: &tokens::Principal,
+        certificates: Certificates,
+        found: Option<&PeerNames>,
+    ) -> Result<Self, Status> {
         if found.is_none() && certificates != Certificates::Ignored {
             return Err(Refusal::Certificate.status("executors need a client certificate here"));
         }
@@ -208,7 +212,7 @@ impl GatewayService {
 
 impl Inner {
     /// Counts a stream of an executor, or refuses it.
-    fn place(&self, principal: &auth::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
+    fn place(&self, principal: &tokens::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
         let (token, address) = (&principal.token, peer.map(|Peer(address)| address));
         self.open_streams.admit(token.id, address, &self.shared.config).map_err(|refused| {
             let client = match address {
@@ -250,7 +254,7 @@ impl Gateway for GatewayService {
         }
         let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let now = inner.shared.clock.now();
-        let token = auth::authenticate(inner.shared.store.as_ref(), header, now).await.map_err(|error| {
+        let token = tokens::authenticate(inner.shared.store.as_ref(), header, now).await.map_err(|error| {
             tracing::warn!(error = %rondel_core::error_chain::chain(&error), "cannot check an executor's token");
             Status::unavailable("the server cannot check tokens now")
         })?;

@@ -23,9 +23,9 @@ use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
 use super::process::LocalProcess;
 use super::{Inner, LogItem, Pass, log_line};
-use crate::auth;
 use crate::declared::Declaring;
 use crate::dispatch::{Event, FenceAnswer, IncomingResult, Reply, SessionHandle, fence, incoming};
+use crate::identity::tokens;
 use crate::metrics::add;
 use crate::node::Shared;
 use crate::progress::Progress;
@@ -182,7 +182,7 @@ impl Session {
     async fn is_still_let_in(&self) -> bool {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
-        match auth::authenticate(store, Some(authorization), now).await {
+        match tokens::authenticate(store, Some(authorization), now).await {
             Ok(found) => found.is_some_and(|found| found.rights.allow_executor(self.namespace, Some(self.app))),
             Err(_) => true,
         }

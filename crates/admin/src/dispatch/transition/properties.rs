@@ -32,10 +32,8 @@ enum Happening {
     Refuse(i64),
     /// An executor ends its first run.
     Report(i64),
-    /// The store takes the first end that waits for it.
-    Store,
-    /// There is no more room for ends, or there is again.
-    Full,
+    /// The store takes the first end that waits for it, or has no room for it.
+    Store(bool),
     /// The store answers the first request, or has no room for it.
     Answer(bool),
     Round,
@@ -53,8 +51,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => executor.clone().prop_map(Accept),
         1 => executor.clone().prop_map(Refuse),
         3 => executor.prop_map(Report),
-        4 => Just(Store),
-        1 => Just(Full),
+        4 => prop::bool::weighted(0.8).prop_map(Store),
         4 => prop::bool::weighted(0.8).prop_map(Answer),
         2 => Just(Round),
         1 => Just(NextLease),
@@ -77,7 +74,6 @@ struct Model {
     connected: BTreeMap<i64, u64>,
     ends: Vec<Submission>,
     steps: Vec<Step>,
-    is_full: bool,
     next_session: u64,
 }
 
@@ -104,7 +100,6 @@ impl Model {
             connected: BTreeMap::new(),
             ends: Vec::new(),
             steps: Vec::new(),
-            is_full: false,
             next_session: 0,
         };
         model.find_strays();
@@ -119,7 +114,6 @@ impl Model {
     fn perform(&mut self, effects: Vec<Effect>, has_room: bool) {
         for effect in effects {
             match effect {
-                Effect::Finish(end) if self.is_full => self.refuse(&end),
                 Effect::Finish(end) => self.ends.push(*end),
                 Effect::Store(step) => self.steps.push(step),
                 Effect::SendTriggers(executor, runs) => {
@@ -173,16 +167,15 @@ impl Model {
                     self.perform(effects, true);
                 }
             }
-            Happening::Store if !self.ends.is_empty() => {
+            Happening::Store(has_room) if !self.ends.is_empty() => {
                 let end = self.ends.remove(0);
-                self.store(&end);
+                if has_room { self.store(&end) } else { self.refuse(&end) }
             }
-            Happening::Full => self.is_full = !self.is_full,
             Happening::Answer(has_room) if !self.steps.is_empty() => {
                 let step = self.steps.remove(0);
                 if has_room { self.answer(step) } else { self.on(Event::StepRefused(step)) }
             }
-            Happening::Store | Happening::Answer(_) => {}
+            Happening::Store(_) | Happening::Answer(_) => {}
             Happening::Round => self.on(Event::Round(Vec::new())),
             Happening::NextLease => self.next_lease(),
         }
@@ -314,7 +307,6 @@ impl Model {
 
     /// From here on nothing goes wrong: everything ends.
     fn comes_to_rest(&mut self) {
-        self.is_full = false;
         for executor in [1, 2] {
             self.happens(Happening::Join(executor));
         }
@@ -329,7 +321,7 @@ impl Model {
                 self.happens(Happening::Report(executor));
             }
             for _ in 0..self.ends.len() {
-                self.happens(Happening::Store);
+                self.happens(Happening::Store(true));
             }
             for _ in 0..self.steps.len() {
                 self.happens(Happening::Answer(true));

@@ -12,8 +12,8 @@ use rondel_store::access::{Account, Attempt, LinkPurpose, SignInLink, TokenRecor
 use rondel_store::{Store, StoreError};
 
 pub(crate) use self::buckets::{Buckets, network};
-use crate::auth::{Principal, Token, principal_of, signature};
-use crate::passwords::{PasswordError, Passwords};
+use crate::identity::passwords::{PasswordError, Passwords};
+use crate::identity::tokens::{Principal, Token, principal_of, signature};
 
 /// How long a link signs in.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(15 * 60);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::sign_in::network;
+use crate::identity::sign_in::network;
 
 /// How many there are in all.
 const COUNT_MAX: usize = 16;

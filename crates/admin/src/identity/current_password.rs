@@ -7,8 +7,8 @@ use rondel_core::{SessionId, Timestamp};
 use rondel_store::Store;
 use rondel_store::access::{Account, Attempt};
 
-use crate::passwords::Passwords;
-use crate::sign_in::{Buckets, SignInError};
+use crate::identity::passwords::Passwords;
+use crate::identity::sign_in::{Buckets, SignInError};
 
 /// How many attempts a sign-in has within [`WINDOW`].
 const ATTEMPTS: u32 = 10;

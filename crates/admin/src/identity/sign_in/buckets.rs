@@ -9,7 +9,7 @@ use rondel_core::{AccountId, Timestamp};
 use rondel_store::{Store, StoreError};
 use sha2::Sha256;
 
-use crate::auth::Token;
+use crate::identity::tokens::Token;
 
 /// The name of the key in the store.
 const KEY_NAME: &str = "sign_in_buckets";

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use rondel_core::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use crate::auth::{Token, hex};
+use crate::identity::tokens::{Token, hex};
 
 /// How long somebody may take at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);

@@ -31,8 +31,8 @@ use provider::Provider;
 pub use refusal::Refusal;
 pub use roles::{GroupRole, RoleAt};
 
-use crate::auth::Token;
-use crate::sign_in;
+use crate::identity::sign_in;
+use crate::identity::tokens::Token;
 
 /// The name of the key that the cookies of sign-ins under way are authenticated with.
 const KEY_NAME: &str = "oidc_sign_in";
