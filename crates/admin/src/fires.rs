@@ -1,6 +1,7 @@
 //! What became of a job's fires: the facts for the account are read here, the account is computed in `core`.
 
 use rondel_core::fires::{self, About, Account, Definition, Facts, Range, Why};
+use rondel_core::run::Attempt;
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, VersionRecord};
@@ -22,6 +23,7 @@ struct Read {
     record: JobRecord,
     definitions: Vec<Definition>,
     rows: Vec<Run>,
+    attempts: Vec<Attempt>,
     now: Timestamp,
     kept_from: Timestamp,
 }
@@ -33,6 +35,7 @@ impl Read {
             anchor: self.record.anchor,
             deleted_at: None,
             rows: &self.rows,
+            attempts: &self.attempts,
             next_fire_at: self.record.next_fire_at,
             now: self.now,
             kept_from: self.kept_from,
@@ -109,7 +112,7 @@ impl Engine {
             versions.extend(self.store().versions(record.id, at, at, 2).await?);
         }
         let rows = self.store().planned_rows(record.id, at, at, 2).await?;
-        let read = self.read(record, versions, rows, within).await?;
+        let read = self.with_attempts(self.read(record, versions, rows, within).await?).await?;
         Ok(self.compute(move || fires::why(&read.facts(), at)).await)
     }
 
@@ -128,6 +131,7 @@ impl Engine {
         let about_run = open.is_some();
         let versions = self.versions(record, now - AROUND, now + AROUND).await?;
         let read = self.read(record, versions, open.into_iter().chain(last).collect(), within).await?;
+        let read = self.with_attempts(read).await?;
         let (answer, read) = self.compute(move || (answer_now(&read, about_run), read)).await;
         match answer {
             Answer::Told(why) => Ok(why),
@@ -136,7 +140,7 @@ impl Engine {
                 let mut rows = self.store().planned_rows(record.id, at, at, 2).await?;
                 rows.retain(|run| is_within(run, within));
                 self.conceal(record.namespace, within, &mut rows).await?;
-                let read = Read { rows, ..read };
+                let read = self.with_attempts(Read { rows, ..read }).await?;
                 Ok(self.compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
             }
         }
@@ -193,9 +197,19 @@ impl Engine {
             record: record.clone(),
             definitions: versions.into_iter().filter_map(compile).collect(),
             rows,
+            attempts: Vec::new(),
             now,
             kept_from: now - self.retention(),
         })
+    }
+
+    /// The same with the earlier attempts of the run that the answer is about.
+    async fn with_attempts(&self, read: Read) -> Result<Read, StoreError> {
+        let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
+            Some(run) => self.store().attempts(run.id).await?,
+            None => Vec::new(),
+        };
+        Ok(Read { attempts, ..read })
     }
 
     /// Away from the tasks that fire jobs: an account may look at thousands of instants.

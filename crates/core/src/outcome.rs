@@ -88,6 +88,8 @@ pub struct Ended {
     pub lost_count: i32,
     /// Whether a durable mark records that it may have been sent.
     pub marked: bool,
+    /// Whether an earlier attempt began, or may have begun.
+    pub may_have_begun: bool,
     /// The reason of a request to cancel the run, where there is one.
     pub cancel_asked: Option<Reason>,
 }
@@ -129,7 +131,7 @@ pub enum After {
 ///     awaits_children: false,
 /// };
 /// let now = Timestamp::from_secs(0);
-/// let first = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: None };
+/// let first = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
 /// let failed = Outcome::Failed { retryable: true };
 /// assert!(matches!(after(policy, first, failed, now, 0.0), After::Retry { .. }));
 /// let second = Ended { attempt: 2, ..first };
@@ -141,6 +143,10 @@ pub fn after(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
         Outcome::Cancelled => verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested))),
+        // A run is skipped only where no attempt of it began. The handler alone may skip a later attempt.
+        Outcome::Skipped(reason) if ended.may_have_begun && reason != Reason::Handler => {
+            verdict(RunStatus::Failed, Some(reason))
+        }
         Outcome::Skipped(reason) => verdict(RunStatus::Skipped, Some(reason)),
         Outcome::Failed { retryable } => {
             retry(policy, ended, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
@@ -204,7 +210,7 @@ mod tests {
         awaits_children: false,
     };
     const NOW: Timestamp = Timestamp::from_secs(1000);
-    const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, cancel_asked: None };
+    const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
     const FAILED: Outcome = Outcome::Failed { retryable: true };
 
     #[track_caller]
@@ -258,6 +264,21 @@ mod tests {
         );
         // The fourth attempt is the first that failed by itself.
         check_after(POLICY, after_three, FAILED, again_in(10, Reason::Retry, 3));
+    }
+
+    #[test]
+    fn a_run_of_which_an_attempt_began_is_not_skipped() {
+        let begun = Ended { attempt: 2, may_have_begun: true, ..FIRST };
+        for at_least_once in [true, false] {
+            let policy = AfterPolicy { at_least_once, ..POLICY };
+            for reason in [Reason::NoExecutor, Reason::Overlap, Reason::Expired, Reason::Misfire, Reason::Stopped] {
+                let skipped = Outcome::Skipped(reason);
+                check_after(policy, begun, skipped, verdict(RunStatus::Failed, Some(reason)));
+                check_after(policy, Ended { attempt: 2, ..FIRST }, skipped, verdict(RunStatus::Skipped, Some(reason)));
+            }
+        }
+        let by_handler = Outcome::Skipped(Reason::Handler);
+        check_after(POLICY, begun, by_handler, verdict(RunStatus::Skipped, Some(Reason::Handler)));
     }
 
     #[test]

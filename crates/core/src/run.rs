@@ -210,3 +210,18 @@ pub struct Attempt {
     /// Its error.
     pub message: Option<String>,
 }
+
+impl Attempt {
+    /// Whether its handler began, or may have begun.
+    #[must_use]
+    pub fn may_have_begun(&self) -> bool {
+        attempt_may_have_begun(self.status, self.reason)
+    }
+}
+
+/// Whether the handler of an attempt began, or may have begun, that ended so and was followed by another for this reason:
+/// of one that the executor never received it is known that it did not.
+#[must_use]
+pub fn attempt_may_have_begun(status: RunStatus, reason: Option<Reason>) -> bool {
+    status != RunStatus::Unknown || reason.is_some_and(|reason| reason != Reason::NotReceived)
+}

@@ -45,6 +45,8 @@ pub(crate) struct RunRow {
     pub(crate) status: RunStatus,
     pub(crate) lost_count: i32,
     pub(crate) marked: bool,
+    /// Whether an earlier attempt began, or may have begun.
+    pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, where there is one.
     pub(crate) cancel_asked: Option<Reason>,
     /// It succeeded, and is over only with its children.
@@ -93,8 +95,13 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     if is_over || (row.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
-    let ended =
-        Ended { attempt: row.attempt, lost_count: row.lost_count, marked: row.marked, cancel_asked: row.cancel_asked };
+    let ended = Ended {
+        attempt: row.attempt,
+        lost_count: row.lost_count,
+        marked: row.marked,
+        may_have_begun: row.may_have_begun,
+        cancel_asked: row.cancel_asked,
+    };
     let mut then = after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let After::Retry { due_at, .. } = &mut then {
         // Where the clock stepped back, one that was not due yet may have been lost: no attempt comes before its instant.
@@ -241,6 +248,7 @@ mod tests {
             status,
             lost_count: 0,
             marked: false,
+            may_have_begun: false,
             cancel_asked: None,
             awaits_children: false,
             owner: LeaseToken { node: NodeId::new(1), epoch: 1 },

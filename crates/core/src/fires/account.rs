@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::id::RunId;
 use crate::job::Job;
 use crate::reason::{Detail, Reason};
-use crate::run::Run;
+use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
@@ -38,6 +38,8 @@ pub struct Facts<'a> {
     /// The rows of the range, in any order, with the span that reaches into it; those with a cause of their own and
     /// shards are skipped.
     pub rows: &'a [Run],
+    /// The earlier attempts of the run that an answer is about.
+    pub attempts: &'a [Attempt],
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The present.

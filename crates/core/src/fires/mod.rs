@@ -5,6 +5,8 @@
 //! decided yet) or by the retention. Nothing is read here: the caller brings the [`Facts`].
 
 mod account;
+mod attempts;
+mod bilingual;
 mod fold;
 mod speaker;
 mod walk;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::account::{Facts, Verdict};
+use super::attempts::{last_begun, not_begun};
+use super::bilingual::{Bilingual, both, executor_named, nothing};
 use super::why::About;
 use crate::cron::Tz;
 use crate::job::Job;
@@ -20,17 +22,6 @@ use crate::words::{Lang, moment};
 const LATE_FROM: Duration = Duration::from_secs(1);
 /// A shorter wait explains nothing.
 const WAIT_FROM: Duration = Duration::from_millis(500);
-
-/// The same in English and Chinese.
-type Bilingual = (String, String);
-
-fn both(en: impl Into<String>, zh: impl Into<String>) -> Bilingual {
-    (en.into(), zh.into())
-}
-
-fn nothing() -> Bilingual {
-    both("", "")
-}
 
 /// Speaks about the fire of one instant.
 pub(super) struct Speaker<'a> {
@@ -139,6 +130,14 @@ impl<'a> Speaker<'a> {
         )
     }
 
+    /// The answer for a run that did not begin in its last attempt: an earlier one may have.
+    fn not_begun(&self, row: Option<&Run>, why: Bilingual) -> Bilingual {
+        match row.and_then(|row| Some((last_begun(self.facts.attempts, row)?, row))) {
+            Some((begun, row)) => not_begun(begun, row, &why, |at| self.moment(at)),
+            None => both(format!("It did not run: {}.", why.0), format!("没有执行：{}。", why.1)),
+        }
+    }
+
     fn skipped(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let because = clause(row, reason);
         let Some((en, zh)) = because else { return both("It did not run.", "没有执行。") };
@@ -149,7 +148,7 @@ impl<'a> Speaker<'a> {
                 format!("已于 {started} 开始{}，{zh}。", on.1),
             );
         }
-        both(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
+        self.not_begun(row, both(en, zh))
     }
 
     fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
@@ -166,13 +165,21 @@ impl<'a> Speaker<'a> {
             | RunStatus::Cancelled
             | RunStatus::Skipped => ("succeeded", "成功"),
         };
-        if row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
-            return match status {
-                RunStatus::Unknown => both(
+        // What is stored as the start of a run that was never received is when it was sent.
+        let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
+        if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
+            return match (status, reason) {
+                (RunStatus::Unknown, _) => both(
                     format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
                     format!("可能执行过{}，结果未知{}。", on.1, tail.1),
                 ),
-                _ => both(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
+                (_, Some(Reason::ExecutorLost)) => {
+                    both(format!("It may have run{}{}.", on.0, tail.0), format!("可能执行过{}{}。", on.1, tail.1))
+                }
+                _ => match clause(row, reason) {
+                    Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun(row, why),
+                    _ => both(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
+                },
             };
         }
         let (late, attempts) = (late(row), attempts(row));
@@ -202,7 +209,7 @@ impl<'a> Speaker<'a> {
                 ),
             };
         }
-        both(format!("It did not run: {en}."), format!("没有执行：{zh}。"))
+        self.not_begun(row, both(en, zh))
     }
 
     fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
@@ -343,8 +350,7 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
 }
 
 fn executor(row: Option<&Run>) -> Bilingual {
-    let name = row.and_then(|row| row.executor.as_deref()).filter(|name| !name.is_empty());
-    name.map_or_else(nothing, |name| both(format!(" on {name}"), format!("（执行器 {name}）")))
+    executor_named(row.and_then(|row| row.executor.as_deref()))
 }
 
 /// Why there is a further attempt, for one that is under way.
@@ -384,7 +390,10 @@ fn late(row: Option<&Run>) -> Bilingual {
         return nothing();
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
-    let why = trace.map_or_else(nothing, |trace| waited(trace.waits(), row.detail.as_deref()));
+    // The trace is stored with the end. A run that has not ended has waited since it was due.
+    let waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
+    let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
+    let why = if is_known { waited(waits, row.detail.as_deref()) } else { nothing() };
     both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
 }
 

@@ -1,3 +1,4 @@
+mod attempts;
 mod sentences;
 
 use std::collections::BTreeMap;
@@ -66,6 +67,7 @@ fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
         anchor: Timestamp::EPOCH,
         deleted_at: None,
         rows,
+        attempts: &[],
         next_fire_at: None,
         now: secs(1_000_000),
         kept_from: Timestamp::EPOCH,

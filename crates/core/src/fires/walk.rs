@@ -29,6 +29,7 @@ const STEP_COUNT_MAX: usize = 50_000;
 ///     anchor: Timestamp::EPOCH,
 ///     deleted_at: None,
 ///     rows: &[],
+///     attempts: &[],
 ///     next_fire_at: None,
 ///     now,
 ///     kept_from: Timestamp::EPOCH,

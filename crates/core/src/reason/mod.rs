@@ -62,6 +62,26 @@ words! {
     }
 }
 
+impl Reason {
+    /// Whether it keeps an attempt from beginning. A run that no attempt began of is skipped for it, another one fails.
+    #[must_use]
+    pub const fn keeps_from_beginning(self) -> bool {
+        match self {
+            Self::Misfire
+            | Self::Overlap
+            | Self::Paused
+            | Self::Changed
+            | Self::Deleted
+            | Self::NoExecutor
+            | Self::Expired
+            | Self::Parent
+            | Self::Covered
+            | Self::Stopped => true,
+            Self::Retry | Self::ExecutorLost | Self::NotReceived | Self::Requested | Self::Handler => false,
+        }
+    }
+}
+
 words! {
     /// What a due run waits for.
     WaitFor {

@@ -50,7 +50,8 @@ pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
     let colon = pick(lang, ": ", "：");
     let stop = stop(lang);
     if subject.status.is_terminal() {
-        let because = because(subject.reason?, detail, lang);
+        let reason = subject.reason?;
+        let because = because_of_end((subject.status, reason), detail, lang);
         return Some(format!("{}{colon}{because}{stop}", outcome(subject.status, lang)));
     }
     let mut parts = Vec::new();
@@ -87,6 +88,17 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
     match lang {
         Lang::En => because_en(reason, detail),
         Lang::Zh => because_zh(reason, detail),
+    }
+}
+
+/// Why a run has its verdict. One that failed for a reason that keeps runs from beginning had an attempt that began.
+#[must_use]
+pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
+    let because = because(reason, detail, lang);
+    match lang {
+        _ if status != RunStatus::Failed || !reason.keeps_from_beginning() => because,
+        Lang::En => format!("no further attempt could begin: {because}"),
+        Lang::Zh => format!("后续尝试未能开始：{because}"),
     }
 }
 

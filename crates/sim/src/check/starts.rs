@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::run::BROADCAST;
 use rondel_core::spec::{OverlapPolicy, OverlapScope};
-use rondel_core::{JobId, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1::result::Status;
 
 use super::Facts;
@@ -136,10 +136,11 @@ pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// A run that is skipped in the ledger never began.
+/// Of a run that is skipped in the ledger no attempt began; a handler may skip a later one.
 pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_skipped = |start: &&Start| {
-        facts.runs.get(&start.run).is_some_and(|run| run.status == RunStatus::Skipped && run.attempt == start.attempt)
+        let run = facts.runs.get(&start.run).filter(|run| run.status == RunStatus::Skipped);
+        run.is_some_and(|run| run.attempt == start.attempt || run.reason != Some(Reason::Handler))
     };
     let describe = |start: &Start| {
         let reason = facts.runs.get(&start.run).and_then(|run| run.reason);

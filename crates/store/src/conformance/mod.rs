@@ -155,6 +155,7 @@ macro_rules! for_each_conformance_check {
             a_retry_by_hand_is_not_a_shard,
             a_result_is_stored_once,
             only_the_owner_ends_a_run_by_itself,
+            a_run_that_began_is_never_skipped,
             results_of_other_attempts_are_kept_beside,
             an_unknown_verdict_becomes_the_true_one,
             parents_are_checked_when_saved,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{After, Outcome};
+use rondel_core::outcome::{After, AfterPolicy, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
@@ -70,6 +70,48 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let unknown =
         AttemptEnd { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
     assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
+}
+
+/// Skipped means that no attempt began: where one did, or may have, and no further one could begin, the run has failed, with
+/// the reason for it.
+pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
+    let token = join(store).await;
+    let skipped = |run: &Run, attempt| AttemptEnd {
+        attempt,
+        executor: None,
+        started_at: None,
+        trace: None,
+        ..finish(run, Outcome::Skipped(Reason::NoExecutor))
+    };
+    let failed = RunStatus::Failed;
+    for (first, expected) in [
+        (FAILED, failed),
+        (Outcome::TimedOut, failed),
+        (Outcome::Lost(Reason::ExecutorLost), failed),
+        (Outcome::Lost(Reason::NotReceived), RunStatus::Skipped),
+    ] {
+        for is_one_batch in [true, false] {
+            let run = pending(store, token).await;
+            let policy = AfterPolicy { retry_max: 1, ..finish(&run, first).policy };
+            let ends = [AttemptEnd { policy, ..finish(&run, first) }, skipped(&run, 2)];
+            let answers = if is_one_batch {
+                finish_all(store, &ends).await
+            } else {
+                let [first, second] = ends;
+                vec![finish_one(store, first).await, finish_one(store, second).await]
+            };
+            let reason = Some(Reason::NoExecutor);
+            let verdict = Finished::Stored(After::Verdict { status: expected, reason }, None);
+            assert_eq!(answers.get(1), Some(&verdict), "{first:?} {is_one_batch}");
+            let stored = read(store, run.id).await;
+            assert_eq!((stored.status, stored.reason), (expected, reason), "{first:?} {is_one_batch}");
+            assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
+        }
+    }
+    let run = pending(store, token).await;
+    let answers = finish_one(store, skipped(&run, 1)).await;
+    let reason = Some(Reason::NoExecutor);
+    assert_eq!(answers, Finished::Stored(After::Verdict { status: RunStatus::Skipped, reason }, None));
 }
 
 /// The newest attempt counts; the end of an older one corrects its verdict.

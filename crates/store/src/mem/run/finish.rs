@@ -40,6 +40,7 @@ impl State {
             status: run.status,
             lost_count: run.lost_count,
             marked: run.marked_at.is_some(),
+            may_have_begun: self.earlier_attempts(run).any(Attempt::may_have_begun),
             cancel_asked: run.cancel_asked(),
             awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
@@ -76,6 +77,10 @@ impl State {
                 Finished::Stored(then, run.map(Box::new))
             }
         }
+    }
+
+    fn earlier_attempts(&self, run: &Run) -> impl Iterator<Item = &Attempt> {
+        self.attempts.range((run.id, 1)..(run.id, run.attempt.max(1))).map(|(_, attempt)| attempt)
     }
 
     pub(in crate::mem) fn end(&mut self, clean: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use async_trait::async_trait;
 use rondel_core::outcome::{After, Outcome};
-use rondel_core::run::BROADCAST;
+use rondel_core::run::{BROADCAST, attempt_may_have_begun};
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
@@ -208,6 +208,14 @@ impl<'f> Batch<'f> {
                 self.locked.insert(id, locked);
             }
         }
+        let asks_begun = |clean: &&CleanFinish<'_>| {
+            let is_skipped = matches!(clean.finish.outcome, Outcome::Skipped(_));
+            is_skipped && self.locked.get(&clean.finish.run).is_some_and(|locked| locked.row.attempt > 1)
+        };
+        let skipped: Vec<RunId> = part.iter().filter(asks_begun).map(|clean| clean.finish.run).collect();
+        for run in tx.begun_before(&skipped).await? {
+            self.locked.entry(run).and_modify(|locked| locked.row.may_have_begun = true);
+        }
         for clean in part {
             // Two results of one run in one batch: the second sees what the first did.
             if self.locked.get(&clean.finish.run).is_some_and(|locked| locked.is_dirty) {
@@ -309,6 +317,8 @@ impl<'f> Batch<'f> {
                     status: RunStatus::Waiting,
                     lost_count,
                     marked: false,
+                    may_have_begun: locked.row.may_have_begun
+                        || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
                     cancel_asked: locked.row.cancel_asked,
                     awaits_children: false,
                     owner: locked.row.owner,
@@ -428,6 +438,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             status: columns.word("status")?,
             lost_count: columns.small("lost_count")?,
             marked: columns.opt_int("marked_at_ms")?.is_some(),
+            may_have_begun: false,
             cancel_asked: cancel_asked(&mut columns)?,
             awaits_children: false,
             owner: LeaseToken { node: NodeId::new(0), epoch: 0 },

@@ -6,9 +6,9 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery};
-use crate::sql::SqlStore;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
+use crate::sql::{SqlStore, Tx};
 use crate::{LeaseToken, Result, Runs};
 
 pub(in crate::sql) const READ_CHECKS: Statement = Statement {
@@ -22,6 +22,12 @@ const READ_ATTEMPTS: Statement = Statement {
     text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message, detail \
            FROM run_attempt WHERE run_id = ? ORDER BY attempt DESC LIMIT ?",
 };
+/// As [`rondel_core::run::attempt_may_have_begun`].
+const READ_BEGUN: Statement = Statement {
+    name: "read_begun",
+    text: "SELECT DISTINCT run_id FROM run_attempt WHERE run_id {in_list} AND (status <> 'unknown' OR reason <> 'not_received')",
+};
+
 /// A page of all runs is in the order of their ids, which rise with time; one of a job's runs in the order of its
 /// fires: an index has each order.
 pub(in crate::sql) const LIST_ALL: Statement = Statement {
@@ -149,6 +155,19 @@ const READ_RUNNING: Statement = Statement {
         " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'running' ORDER BY due_at_ms LIMIT ?"
     ),
 };
+
+impl Tx<'_> {
+    /// Which of these runs have an earlier attempt that began, or may have begun.
+    pub(in crate::sql) async fn begun_before(&mut self, runs: &[RunId]) -> Result<Vec<RunId>> {
+        let mut begun = Vec::new();
+        for chunk in runs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_BEGUN).list(chunk.iter().map(|run| run.get()))).await? {
+                begun.push(RunId::new(Reader::new(&row, "run_attempt").int("run_id")?));
+            }
+        }
+        Ok(begun)
+    }
+}
 
 #[async_trait]
 impl Runs for SqlStore {

@@ -1,0 +1,62 @@
+//! Sentences about a run whose last attempt never began, although an earlier one did.
+
+use super::bilingual::{Bilingual, both, executor_named};
+use crate::reason::Detail;
+use crate::reason::message::in_words;
+use crate::reason::words::because;
+use crate::run::{Attempt, Run};
+use crate::status::RunStatus;
+use crate::time::Timestamp;
+use crate::words::Lang;
+
+/// The last attempt before the present one of this run that began, or may have begun.
+pub(super) fn last_begun<'a>(attempts: &'a [Attempt], row: &Run) -> Option<&'a Attempt> {
+    attempts.iter().rfind(|attempt| attempt.attempt < row.attempt && attempt.may_have_begun())
+}
+
+/// What became of the attempt that began, and why the present one did not begin.
+pub(super) fn not_begun(
+    begun: &Attempt,
+    row: &Run,
+    why: &Bilingual,
+    moment: impl Fn(Timestamp) -> String,
+) -> Bilingual {
+    let (ran, number) = (ran(begun, moment), row.attempt);
+    both(
+        format!("{}; attempt {number} did not begin: {}.", ran.0, why.0),
+        format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, why.1),
+    )
+}
+
+fn ran(attempt: &Attempt, moment: impl Fn(Timestamp) -> String) -> Bilingual {
+    let (number, on) = (attempt.attempt, executor_named(attempt.executor.as_deref()));
+    let began = match attempt.started_at.map(moment) {
+        Some(at) => {
+            both(format!("Attempt {number} ran at {at}{}", on.0), format!("第 {number} 次尝试已于 {at} 执行{}", on.1))
+        }
+        None => both(format!("Attempt {number} may have run{}", on.0), format!("第 {number} 次尝试可能执行过{}", on.1)),
+    };
+    let ended = match attempt.status {
+        RunStatus::Failed => (" and failed", "，失败"),
+        RunStatus::TimedOut => (" and timed out", "，超时"),
+        RunStatus::Cancelled => (" and was cancelled", "，后被取消"),
+        RunStatus::Unknown => (", and its outcome is unknown", "，结果未知"),
+        RunStatus::Succeeded => (" and succeeded", "，成功"),
+        RunStatus::Skipped | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => ("", ""),
+    };
+    let cause = cause(attempt).unwrap_or_default();
+    both(format!("{}{}{}", began.0, ended.0, cause.0), format!("{}{}{}", began.1, ended.1, cause.1))
+}
+
+fn cause(attempt: &Attempt) -> Option<Bilingual> {
+    let message = attempt.message.as_deref().filter(|message| !message.is_empty());
+    let (en, zh) = match attempt.reason.filter(|_| attempt.status == RunStatus::Unknown) {
+        Some(reason) => {
+            let none = Detail::default();
+            let detail = attempt.detail.as_deref().unwrap_or(&none);
+            both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
+        }
+        None => message.map(|text| both(text, in_words(text, Lang::Zh)))?,
+    };
+    Some(both(format!(": {en}"), format!("：{zh}")))
+}
