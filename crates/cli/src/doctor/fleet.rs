@@ -72,16 +72,12 @@ impl Fleet {
     }
 
     fn of_nodes(&self, now: Timestamp) -> Vec<Check> {
-        let mut checks = Vec::new();
+        let (mut checks, mut left) = (Vec::new(), Vec::new());
         for node in &self.nodes {
             let name = text_of(&node["name"]);
             match node["status"].as_str().unwrap_or_default() {
-                "dead" => {
-                    let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-                    let since = until.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
-                    let remedy = "start it again, or look at its log; its jobs run on the other nodes";
-                    checks.push(warning("nodes", format!("{name} is dead{since}"), remedy));
-                }
+                "dead" if node["has_left"] == true => left.push(format!("{name} stopped in order")),
+                "dead" => checks.extend(dead_node(&name, node, now)),
                 status @ ("draining" | "stopped") => {
                     let remedy = format!("rondel node activate {name}, once it may take jobs again");
                     checks.push(warning("nodes", format!("{name} is {status} and takes no jobs"), remedy));
@@ -91,7 +87,10 @@ impl Fleet {
             }
         }
         if checks.is_empty() {
-            checks.push(good("nodes", format!("{} active", self.nodes.len())));
+            left.insert(0, format!("{} active", self.nodes.len() - left.len()));
+        }
+        if !left.is_empty() {
+            checks.push(good("nodes", left.join(", ")));
         }
         checks
     }
@@ -146,6 +145,22 @@ impl Fleet {
     }
 }
 
+/// A server without a lease. The one that answers lives: it cannot renew its lease.
+fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
+    let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since = until.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+    if node["is_this"] != true {
+        let remedy = "start it again, or look at its log; its jobs run on the other nodes";
+        return vec![warning("nodes", format!("{name} is dead{since}"), remedy)];
+    }
+    let found =
+        format!("{name} answers, and has had no lease{since}: it cannot write to its database, and runs nothing");
+    let remedy = "look at its database (locked, full, read-only or away) and at its log";
+    let mut checks = vec![wrong("nodes", found, remedy)];
+    checks.extend(failing_loops(name, &node["loops"], now));
+    checks
+}
+
 /// The loops of a server that do their work no more.
 fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
     let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
@@ -182,6 +197,29 @@ mod tests {
         };
         let good = |text: &str| (Verdict::Good, text.to_owned());
         assert_eq!(found(&fleet), [good("nodes: 1 active"), good("executors: 1 online")]);
+    }
+
+    #[test]
+    fn a_node_that_stopped_in_order_is_not_dead_and_one_that_answers_has_lost_its_database() {
+        let dead = |name: &str| json!({"name": name, "status": "dead", "lease_until": "2026-01-01T00:00:00Z"});
+        let with = |mut node: Value, key: &str, value: Value| {
+            node[key] = value;
+            node
+        };
+        let active = json!({"name": "n1", "status": "active"});
+        let fleet = Fleet { nodes: vec![active, with(dead("n2"), "has_left", json!(true))], ..Fleet::default() };
+        let expected = (Verdict::Good, "nodes: 1 active, n2 stopped in order".to_owned());
+        assert_eq!(found(&fleet)[0], expected);
+
+        let failing = json!([{"name": "beat", "status": "failing", "last_error": "database is locked"}]);
+        let this = with(with(dead("n1"), "is_this", json!(true)), "loops", failing);
+        let lines = found(&Fleet { nodes: vec![this], ..Fleet::default() });
+        assert!(
+            matches!(&lines[0], (Verdict::Wrong, text) if text.contains("cannot write to its database")),
+            "{lines:?}"
+        );
+        let expected = (Verdict::Wrong, "nodes: n1: the loop beat fails: database is locked".to_owned());
+        assert_eq!(lines[1], expected);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(super) struct NodeJson {
     state: &'static str,
     /// Whether it is the one that answers.
     is_this: bool,
+    /// Whether it has ended in order, and is dead because of that.
+    has_left: bool,
     epoch: i64,
     lease_until: Timestamp,
     advertise_url: Option<String>,
@@ -165,6 +167,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
         status,
         state: node.switch.as_str(),
         is_this,
+        has_left: report.is_leaving && status == "dead",
         counters: is_this.then(|| call.engine().counters().all().collect()),
         name: node.name,
         epoch: node.epoch,
