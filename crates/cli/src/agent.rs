@@ -82,30 +82,30 @@ impl AgentArgs {
 
 async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken) -> Result<(), Failure> {
     let mut builder = Executor::builder(&config.app)
-        .namespace(&config.namespace)
-        .slots(config.slots)
-        .weight(config.weight)
+        .namespace(&config.settings.namespace)
+        .slots(config.settings.slots)
+        .weight(config.settings.weight)
         .log_limit(config.log_limit)
-        .drain_grace(config.drain_grace);
+        .drain_grace(config.settings.drain_grace.0);
     for server in &config.servers {
         builder = builder.server(server);
     }
     for (key, value) in &config.labels {
         builder = builder.label(key, value);
     }
-    if let Some(name) = &config.name {
+    if let Some(name) = &config.settings.name {
         builder = builder.name(name);
     }
-    if let Some(folder) = &config.data_dir {
+    if let Some(folder) = &config.settings.data_dir {
         builder = builder.data_dir(folder);
     }
-    if let Some(path) = &config.ca_file {
+    if let Some(path) = &config.settings.ca_file {
         builder = builder.ca_file(path);
     }
     if let Some((certificate, key)) = &config.certificate {
         builder = builder.client_certificate(certificate, key);
     }
-    builder = match (handover.token(), &config.token_file) {
+    builder = match (handover.token(), &config.settings.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
         // The executor reads it anew at each dial.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
@@ -121,19 +121,19 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
 }
 
 fn handlers(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
-    let run_as = config.run_as.as_deref().map(|name| run_as::find(name, config)).transpose()?;
+    let run_as = config.settings.run_as.as_deref().map(|name| run_as::find(name, config)).transpose()?;
     // What is closed to another user has no place for that user's working directories.
-    let in_data_dir = config.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
+    let in_data_dir = config.settings.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
     let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
     Ok(agent::AgentConfig {
-        allow_scripts: config.allow_scripts,
-        secrets_dir: config.secrets_dir.clone(),
+        allow_scripts: config.settings.allow_scripts,
+        secrets_dir: config.settings.secrets_dir.clone(),
         secrets: Some(handover.secrets()),
-        pass_env: config.pass_env.clone(),
-        allow_programs: config.allow_programs.clone(),
+        pass_env: config.settings.pass_env.clone(),
+        allow_programs: config.settings.allow_programs.clone(),
         run_as,
-        work_dir: config.work_dir.clone().or(in_data_dir),
-        without_languages: config.without_languages.clone(),
+        work_dir: config.settings.work_dir.clone().or(in_data_dir),
+        without_languages: config.settings.without_languages.clone(),
         outgoing_allow: config.outgoing_allow.clone(),
         watcher: std::env::current_exe().ok().map(watcher),
     })

@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use crate::client::{Ask, ClientArgs};
 use crate::exit::Failure;
-use crate::job::read_text;
+use crate::input::read_text;
 use crate::output;
 
 /// A call.

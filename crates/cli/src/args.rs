@@ -117,7 +117,7 @@ impl Cli {
     pub(crate) fn run(self) -> ExitCode {
         match self.command.run() {
             Ok(exit) => exit.into(),
-            Err(failure) => failure.report(),
+            Err(failure) => output::report(&failure),
         }
     }
 }

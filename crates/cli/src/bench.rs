@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand, ValueEnum};
 use rondel_bench::{BenchError, ExecutorPlan, Plan};
 
-use crate::config::{Database, DatabaseParser, Length, LogFormat};
+use crate::config::{Database, DatabaseParser, Length};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
-use crate::telemetry::TelemetrySettings;
+use crate::telemetry::{LogFormat, TelemetrySettings};
 use crate::{output, runtime, telemetry};
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of

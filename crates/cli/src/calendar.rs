@@ -7,9 +7,10 @@ use rondel_core::Timestamp;
 use serde_json::Value;
 
 use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::delete::delete;
 use crate::exit::Failure;
-use crate::format::{Format, FormatArgs};
-use crate::job::{read_json, read_text};
+use crate::format::FormatArgs;
+use crate::input::{read_json, read_text};
 use crate::view::View;
 use crate::{list, output};
 
@@ -121,7 +122,9 @@ impl CalendarArgs {
                 let path = ["calendars", &args.name, "users"];
                 USERS.list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
-            CalendarCommand::Delete(args) => delete(&client, &args.name, format).await,
+            CalendarCommand::Delete(args) => {
+                delete(&client, &["calendars", &args.name], &[], &format!("deleted {}", args.name), format).await
+            }
         }
     }
 }
@@ -133,19 +136,6 @@ async fn apply(client: &Client, file: &Path, format: FormatArgs) -> Result<(), F
         return Err(Failure::refused(format!("{}: /name: is missing: the calendar's name", file.display())));
     };
     VIEW.line(&client.put(&["calendars", name], &text).await?, format)
-}
-
-async fn delete(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
-    client.delete(&["calendars", name]).await?;
-    match format.format {
-        Format::Name => output::data(name),
-        Format::Table | Format::Wide => {
-            output::talk(&format!("deleted {name}"));
-            Ok(())
-        }
-        // The server's answer is empty.
-        Format::Json | Format::Jsonl | Format::Yaml => Ok(()),
-    }
 }
 
 impl ImportArgs {

@@ -177,7 +177,7 @@ async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
     };
     let mut checks = vec![good("settings", "are right")];
     checks.push(database(&config.database).await);
-    checks.push(disk(&config.data_dir));
+    checks.push(disk(&config.settings.data_dir));
     checks
 }
 

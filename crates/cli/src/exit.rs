@@ -1,11 +1,9 @@
-//! How the program ends: its exit codes, and what a failure prints on stderr.
+//! How the program ends: its exit codes, and failures.
 
 use std::error::Error;
 use std::process::ExitCode;
 
 use rondel_core::error_chain::chain_in_one_line;
-
-use crate::output;
 
 /// The exit codes, which scripts depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,17 +90,9 @@ impl Failure {
         self.exit
     }
 
-    /// Its message.
+    /// Its message; empty where it has none.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()
-    }
-
-    /// Prints it on stderr, and returns the exit code of the process.
-    pub(crate) fn report(&self) -> ExitCode {
-        if let Some(message) = &self.message {
-            output::talk(&format!("error: {message}"));
-        }
-        self.exit.into()
     }
 }
 

@@ -4,8 +4,8 @@
 //!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
 //! - `job`, `calendar`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
-//! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion` and
-//!   `manual` are for shells and readers;
+//! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion`, `complete`
+//!   and `manual` are for shells and readers;
 //! - `bench` measures; `cron` works offline; `exit` and `output` are how everything ends and speaks.
 
 mod agent;
@@ -17,11 +17,13 @@ mod bench;
 mod calendar;
 mod client;
 mod clock;
+mod complete;
 mod completion;
 mod config;
 mod context;
 mod contexts;
 mod cron;
+mod delete;
 mod dev;
 mod doctor;
 mod events;
@@ -30,6 +32,7 @@ mod exit;
 mod failpoints;
 mod format;
 mod handover;
+mod input;
 mod job;
 mod lang;
 mod list;
@@ -62,7 +65,11 @@ mod view;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
+
+use crate::args::Cli;
+
 fn main() -> ExitCode {
-    completion::answer();
-    args::Cli::read().run()
+    completion::answer(Cli::command);
+    Cli::read().run()
 }

@@ -5,9 +5,9 @@ use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{ClientArgs, text_of};
+use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
-use crate::output;
 use crate::view::View;
 
 /// Namespaces.
@@ -52,9 +52,7 @@ impl NamespaceArgs {
                 VIEW.line(&client.post(&["namespaces"], &body).await?, self.format)
             }
             NamespaceCommand::Delete { name } => {
-                client.delete(&["namespaces", &name]).await?;
-                output::talk(&format!("deleted {name}"));
-                Ok(())
+                delete(&client, &["namespaces", &name], &[], &format!("deleted {name}"), self.format).await
             }
         }
     }

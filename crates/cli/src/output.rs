@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal as _, Write};
+use std::process::ExitCode;
 
 use crate::exit::{Exit, Failure};
 use crate::format::Format;
@@ -86,6 +87,14 @@ fn escaped_json(json: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(text)
+}
+
+/// Prints a failure on stderr, and returns the exit code of the process.
+pub(crate) fn report(failure: &Failure) -> ExitCode {
+    if !failure.message().is_empty() {
+        talk(&format!("error: {}", failure.message()));
+    }
+    failure.exit().into()
 }
 
 /// Prints a message on stderr, harmless for a terminal. Without a reader, nothing is lost.

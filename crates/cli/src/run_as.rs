@@ -105,9 +105,9 @@ fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
 
 /// What belongs to the agent alone: its token, its key, its secrets, and the results in its data folder.
 fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
-    let named = [&config.token_file, &config.data_dir].into_iter().flatten().cloned();
+    let named = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
     let key = config.certificate.iter().map(|(_, key)| key.clone());
-    let secrets = config.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
+    let secrets = config.settings.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
     let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     let all = named.chain(key).chain(secrets);
     // The probe is started in another folder.

@@ -21,7 +21,7 @@ pub(crate) fn read_or_make(
     config: &ServerConfig,
     startup_files: &mut StartupFiles,
 ) -> Result<Option<SecretKeys>, Failure> {
-    if let Some(path) = &config.secret_key_file {
+    if let Some(path) = &config.settings.secret_key_file {
         let text = read(path)?.ok_or_else(|| {
             let hint =
                 "; secret_key_file names the file with the key of stored secrets: openssl rand -hex 32 makes one";
@@ -32,8 +32,8 @@ pub(crate) fn read_or_make(
     if config.database.0.sqlite_path().is_none() {
         return Ok(None);
     }
-    startup_files.folder(&config.data_dir)?;
-    let path = config.data_dir.join(FILE);
+    startup_files.folder(&config.settings.data_dir)?;
+    let path = config.settings.data_dir.join(FILE);
     if let Some(text) = read(&path)? {
         return parse(&path, &text).map(Some);
     }

@@ -5,6 +5,7 @@ use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::place::{line_of, roles, with_place_hint};
@@ -122,11 +123,9 @@ impl TokenArgs {
             }
             TokenCommand::Revoke { id } => {
                 let id = id_of(&client, &id).await?;
-                client.delete(&["tokens", &id]).await?;
-                output::talk(&format!(
-                    "revoked {id}; what it opened, such as executors' streams, ends within a minute"
-                ));
-                Ok(())
+                let sentence =
+                    format!("revoked {id}; what it opened, such as executors' streams, ends within a minute");
+                delete(&client, &["tokens", &id], &[], &sentence, format).await
             }
         }
     }

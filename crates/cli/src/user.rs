@@ -7,6 +7,7 @@ use rondel_core::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::client::{ClientArgs, text_of, time_of};
+use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::place::{line_of, roles, with_place_hint};
@@ -131,9 +132,7 @@ impl UserArgs {
             }
             UserCommand::Link(args) => output::data(&link(&args.name).await?),
             UserCommand::Delete(args) => {
-                client.delete(&["users", &args.name]).await?;
-                output::talk(&format!("deleted {}", args.name));
-                Ok(())
+                delete(&client, &["users", &args.name], &[], &format!("deleted {}", args.name), format).await
             }
         }
     }

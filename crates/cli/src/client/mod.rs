@@ -246,11 +246,7 @@ impl Client {
     }
 
     /// DELETE.
-    pub(crate) async fn delete(&self, path: &[&str]) -> Result<Body, Failure> {
-        self.delete_with(path, &[]).await
-    }
-
-    pub(crate) async fn delete_with(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
+    pub(crate) async fn delete(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
         self.send(Method::DELETE, path, query, None).await
     }
 

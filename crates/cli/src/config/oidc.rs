@@ -2,95 +2,61 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
 use rondel_admin::oidc::OidcConfig;
-use serde::{Deserialize, Serialize};
 
+use super::check::wrong;
+use super::layer::{Layer, settings};
 use super::values::GroupRoleText;
-use super::wrong;
 use crate::exit::Failure;
 
-const SECTION: &str = "oidc";
+const SECTION: &str = OidcSettings::SECTION;
 
-/// One layer of settings, or several laid over each other.
-#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct OidcSettings {
-    /// The URL of the provider through which users sign in, as it names itself
-    #[arg(long = "oidc-issuer", global = true, value_name = "URL", env = "RONDEL_OIDC_ISSUER")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) issuer: Option<String>,
-    /// As what this server is registered there
-    #[arg(long = "oidc-client-id", global = true, value_name = "ID", env = "RONDEL_OIDC_CLIENT_ID")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) client_id: Option<String>,
-    /// The file with the secret that goes with it, read at each sign-in; none for a client without one
-    #[arg(
-        long = "oidc-client-secret-file",
-        global = true,
-        value_name = "FILE",
-        env = "RONDEL_OIDC_CLIENT_SECRET_FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) client_secret_file: Option<PathBuf>,
-    /// Where browsers come back to, as it is registered there: this server's URL with /sign-in/oidc/callback
-    #[arg(long = "oidc-redirect-url", global = true, value_name = "URL", env = "RONDEL_OIDC_REDIRECT_URL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) redirect_url: Option<String>,
-    /// The scopes to request from the provider, beside openid; once per scope
-    #[arg(long = "oidc-scope", global = true, value_name = "SCOPE", env = "RONDEL_OIDC_SCOPES", value_delimiter = ',')]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) scopes: Option<Vec<String>>,
-    /// The claim of the provider's token that lists groups
-    #[arg(long = "oidc-groups-claim", global = true, value_name = "NAME", env = "RONDEL_OIDC_GROUPS_CLAIM")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) groups_claim: Option<String>,
-    #[arg(
-        long = "oidc-group-role",
-        global = true,
-        value_name = "GROUP=ROLE[:PLACE]",
-        env = "RONDEL_OIDC_GROUP_ROLES",
-        value_delimiter = ',',
-        help = "A role that a group gives: GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP; once per role. \
-                With any, who signs in so has the roles of their groups, and no others"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) group_roles: Option<Vec<GroupRoleText>>,
-    /// Create a user without a role, unless a group has one, for each user of the provider who does not exist here
-    #[arg(long = "oidc-create-accounts", global = true, env = "RONDEL_OIDC_CREATE_ACCOUNTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) create_accounts: Option<bool>,
+settings! {
+    /// One layer of settings, or several laid over each other.
+    "oidc", OidcSettings => OidcValues {
+        /// The URL of the provider through which users sign in, as it names itself
+        #[arg(long = "oidc-issuer", global = true, value_name = "URL", env = "RONDEL_OIDC_ISSUER")]
+        issuer: String, example "\"https://id.example.com/realms/main\"";
+        /// As what this server is registered there
+        #[arg(long = "oidc-client-id", global = true, value_name = "ID", env = "RONDEL_OIDC_CLIENT_ID")]
+        client_id: String, example "\"rondel\"";
+        /// The file with the secret that goes with it, read at each sign-in; none for a client without one
+        #[arg(
+            long = "oidc-client-secret-file",
+            global = true,
+            value_name = "FILE",
+            env = "RONDEL_OIDC_CLIENT_SECRET_FILE"
+        )]
+        client_secret_file: PathBuf, example "\"/etc/rondel/oidc.secret\"";
+        /// Where browsers come back to, as it is registered there: this server's URL with /sign-in/oidc/callback
+        #[arg(long = "oidc-redirect-url", global = true, value_name = "URL", env = "RONDEL_OIDC_REDIRECT_URL")]
+        redirect_url: String, example "\"https://rondel.example.com/sign-in/oidc/callback\"";
+        /// The scopes to request from the provider, beside openid; once per scope
+        #[arg(long = "oidc-scope", global = true, value_name = "SCOPE", env = "RONDEL_OIDC_SCOPES", value_delimiter = ',')]
+        scopes: Vec<String> = vec!["email".to_owned(), "profile".to_owned()];
+        /// The claim of the provider's token that lists groups
+        #[arg(long = "oidc-groups-claim", global = true, value_name = "NAME", env = "RONDEL_OIDC_GROUPS_CLAIM")]
+        groups_claim: String = "groups".to_owned();
+        #[arg(
+            long = "oidc-group-role",
+            global = true,
+            value_name = "GROUP=ROLE[:PLACE]",
+            env = "RONDEL_OIDC_GROUP_ROLES",
+            value_delimiter = ',',
+            help = "A role that a group gives: GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP; once per role. \
+                    With any, who signs in so has the roles of their groups, and no others"
+        )]
+        group_roles: Vec<GroupRoleText> = Vec::new();
+        /// Create a user without a role, unless a group has one, for each user of the provider who does not exist here
+        #[arg(long = "oidc-create-accounts", global = true, env = "RONDEL_OIDC_CREATE_ACCOUNTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+        create_accounts: bool = false;
+    }
 }
 
 impl OidcSettings {
-    /// The lowest layer.
-    pub(crate) fn defaults() -> Self {
-        Self {
-            scopes: Some(vec!["email".to_owned(), "profile".to_owned()]),
-            groups_claim: Some("groups".to_owned()),
-            group_roles: Some(Vec::new()),
-            create_accounts: Some(false),
-            ..Self::default()
-        }
-    }
-
-    /// These settings, and those of a lower layer for those that are not set.
-    pub(crate) fn over(self, lower: Self) -> Self {
-        Self {
-            issuer: self.issuer.or(lower.issuer),
-            client_id: self.client_id.or(lower.client_id),
-            client_secret_file: self.client_secret_file.or(lower.client_secret_file),
-            redirect_url: self.redirect_url.or(lower.redirect_url),
-            scopes: self.scopes.or(lower.scopes),
-            groups_claim: self.groups_claim.or(lower.groups_claim),
-            group_roles: self.group_roles.or(lower.group_roles),
-            create_accounts: self.create_accounts.or(lower.create_accounts),
-        }
-    }
-
     /// What they come to; nothing without an issuer.
     pub(crate) fn checked(self) -> Result<Option<OidcConfig>, Failure> {
-        let settings = self.over(Self::defaults());
+        let settings = self.values();
         let Some(issuer) = settings.issuer else {
             let alone =
                 [("client_id", settings.client_id.is_some()), ("redirect_url", settings.redirect_url.is_some())];
@@ -105,10 +71,10 @@ impl OidcSettings {
             client_id: settings.client_id.ok_or_else(|| missing("client_id"))?,
             client_secret_file: settings.client_secret_file,
             redirect_url: settings.redirect_url.ok_or_else(|| missing("redirect_url"))?,
-            scopes: settings.scopes.unwrap_or_default(),
-            groups_claim: settings.groups_claim.ok_or_else(|| missing("groups_claim"))?,
-            group_roles: settings.group_roles.unwrap_or_default().into_iter().map(|text| text.0).collect(),
-            create_accounts: settings.create_accounts.unwrap_or_default(),
+            scopes: settings.scopes,
+            groups_claim: settings.groups_claim,
+            group_roles: settings.group_roles.into_iter().map(|text| text.0).collect(),
+            create_accounts: settings.create_accounts,
         };
         config.check().map_err(|(key, sentence)| wrong(SECTION, key, sentence))?;
         Ok(Some(config))

@@ -2,64 +2,36 @@
 
 use std::fmt::Write as _;
 
-use clap::{Args, Command};
-use serde::Serialize;
+use clap::Command;
 
-use super::{AgentSettings, HttpSettings, OidcSettings, ServerSettings};
+use super::agent::AgentSettings;
+use super::http::HttpSettings;
+use super::layer::Layer;
+use super::oidc::OidcSettings;
+use super::server::ServerSettings;
 use crate::exit::Failure;
-
-/// Keys without a default, with a value that shows what one looks like.
-const EXAMPLES: &[(&str, &str)] = &[
-    ("database", "\"sqlite:///var/lib/rondel/rondel.db\""),
-    ("node_name", "\"rondel-1\""),
-    ("advertise", "\"http://rondel-1.example.com:8080\""),
-    ("secret_key_file", "\"/etc/rondel/secret.key\""),
-    ("tls_cert", "\"/etc/rondel/tls/cert.pem\""),
-    ("tls_key", "\"/etc/rondel/tls/key.pem\""),
-    ("tls_client_ca", "\"/etc/rondel/tls/executors-ca.pem\""),
-    ("executor_certificates", "\"named\""),
-    ("issuer", "\"https://id.example.com/realms/main\""),
-    ("client_id", "\"rondel\""),
-    ("client_secret_file", "\"/etc/rondel/oidc.secret\""),
-    ("redirect_url", "\"https://rondel.example.com/sign-in/oidc/callback\""),
-    ("ca_file", "\"/etc/rondel/tls/ca.pem\""),
-    ("cert_file", "\"/etc/rondel/tls/agent.pem\""),
-    ("key_file", "\"/etc/rondel/tls/agent-key.pem\""),
-    ("admin_token_file", "\"/etc/rondel/admin.token\""),
-    ("metrics_token_file", "\"/etc/rondel/metrics.token\""),
-    ("servers", "[\"http://rondel-1.example.com:8080\", \"http://rondel-2.example.com:8080\"]"),
-    ("app", "\"billing\""),
-    ("name", "\"billing-1\""),
-    ("token_file", "\"/etc/rondel/executor.token\""),
-    ("data_dir", "\"/var/lib/rondel-agent\""),
-    ("labels", "[\"zone=cn-east-1\", \"disk=ssd\"]"),
-    ("secrets_dir", "\"/etc/rondel/secrets\""),
-    ("otlp_endpoint", "\"http://127.0.0.1:4317\""),
-    ("allow_programs", "[\"/usr/bin/rsync\", \"/opt/reports/bin/report\"]"),
-    ("run_as", "\"jobs\""),
-    ("work_dir", "\"/var/tmp/rondel-agent\""),
-];
 
 /// A config file with the default of each setting; keys without a default are commented out.
 pub(crate) fn reference() -> Result<String, Failure> {
     let mut text = String::from("# Settings of `rondel server` and `rondel agent`. Each key may be left out.\n");
-    section::<ServerSettings>(&mut text, "server", &ServerSettings::defaults())?;
-    section::<OidcSettings>(&mut text, "oidc", &OidcSettings::defaults())?;
-    section::<HttpSettings>(&mut text, "http", &HttpSettings::defaults())?;
-    section::<AgentSettings>(&mut text, "agent", &AgentSettings::defaults())?;
+    section::<ServerSettings>(&mut text)?;
+    section::<OidcSettings>(&mut text)?;
+    section::<HttpSettings>(&mut text)?;
+    section::<AgentSettings>(&mut text)?;
     Ok(text)
 }
 
-fn section<S: Args>(text: &mut String, name: &str, defaults: &impl Serialize) -> Result<(), Failure> {
-    let table = toml::Table::try_from(defaults).map_err(|error| Failure::of("cannot print the defaults", &error))?;
-    write!(text, "\n[{name}]\n")?;
+fn section<S: Layer>(text: &mut String) -> Result<(), Failure> {
+    let table =
+        toml::Table::try_from(S::defaults()).map_err(|error| Failure::of("cannot print the defaults", &error))?;
+    write!(text, "\n[{}]\n", S::SECTION)?;
     for arg in S::augment_args(Command::new("settings")).get_arguments() {
         let key = arg.get_id().as_str();
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let flag = arg.get_long().unwrap_or_default();
         let variable = arg.get_env().and_then(|name| name.to_str()).unwrap_or_default();
         writeln!(text, "# {help}.\n# --{flag}, {variable}")?;
-        let example = EXAMPLES.iter().find(|(name, _)| *name == key).map_or("\"\"", |(_, example)| example);
+        let example = S::EXAMPLES.iter().find(|(name, _)| *name == key).map_or("\"\"", |(_, example)| example);
         match table.get(key) {
             Some(value) => writeln!(text, "{key} = {value}\n")?,
             None => writeln!(text, "#{key} = {example}\n")?,
@@ -74,14 +46,13 @@ fn section<S: Args>(text: &mut String, name: &str, defaults: &impl Serialize) ->
 pub(crate) fn with_defaults(command: Command) -> Command {
     command
         .mut_subcommand("server", |server| {
-            let server = shown(shown(server, &ServerSettings::defaults()), &OidcSettings::defaults());
-            shown(server, &HttpSettings::defaults())
+            shown::<HttpSettings>(shown::<OidcSettings>(shown::<ServerSettings>(server)))
         })
-        .mut_subcommand("agent", |agent| shown(agent, &AgentSettings::defaults()))
+        .mut_subcommand("agent", shown::<AgentSettings>)
 }
 
-fn shown(command: Command, defaults: &impl Serialize) -> Command {
-    let table = toml::Table::try_from(defaults).unwrap_or_default();
+fn shown<S: Layer>(command: Command) -> Command {
+    let table = toml::Table::try_from(S::defaults()).unwrap_or_default();
     command.mut_args(|arg| {
         let text = match table.get(arg.get_id().as_str()) {
             Some(toml::Value::String(text)) => text.clone(),
@@ -95,7 +66,7 @@ fn shown(command: Command, defaults: &impl Serialize) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ConfigFile;
+    use super::super::file::ConfigFile;
     use super::*;
 
     #[test]

@@ -191,16 +191,6 @@ impl fmt::Display for GroupRoleText {
 
 text_value!(GroupRoleText);
 
-/// How lines of the program's own log look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum LogFormat {
-    /// Text
-    Text,
-    /// One JSON document per line
-    Json,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,11 +12,11 @@ use rondel::Executor;
 use rondel::agent::{AgentConfig, AllowedAddresses, add_handlers};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{DATA_DIR, Listen, LogFormat, ServerConfig};
+use crate::config::{DATA_DIR, Listen, ServerConfig};
 use crate::exit::{Exit, Failure};
 use crate::server::Node;
 use crate::startup_files::StartupFiles;
-use crate::telemetry::TelemetrySettings;
+use crate::telemetry::{LogFormat, TelemetrySettings};
 use crate::{runtime, telemetry};
 
 /// The app of the demo jobs and of the executor that runs them.

@@ -84,11 +84,12 @@ fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
     }
     let scheduled_count = jobs.iter().filter(|job| is_scheduled(job)).count();
     let late: Vec<&str> = jobs.iter().filter_map(name).filter(|job| overdue.contains_key(job)).collect();
-    let mut found = format!("app {app} has no executor online and ");
+    let mut found = format!("app {app} has no executor online");
     found.push_str(&match (scheduled_count, jobs.len()) {
-        (0, 1) => "1 job, which is paused or runs only when triggered".to_owned(),
-        (0, count) => format!("{count} jobs, which are paused or run only when triggered"),
-        (count, _) => format!("{} with a schedule", counted(count, "job")),
+        (0, _) if !late.is_empty() => String::new(),
+        (0, 1) => " and 1 job, which is paused or runs only when triggered".to_owned(),
+        (0, count) => format!(" and {count} jobs, which are paused or run only when triggered"),
+        (count, _) => format!(" and {} with a schedule", counted(count, "job")),
     });
     let run_count = run_count(&late, overdue);
     if run_count > 0 {
@@ -265,10 +266,7 @@ mod tests {
         );
         assert_eq!(
             text(vec![job("a", "h", json!({"schedule": null}))], &[overdue("a")]),
-            [
-                "apps: app billing has no executor online and 1 job, which is paused or runs only when triggered; 1 overdue run of a \
-                 waits for one"
-            ]
+            ["apps: app billing has no executor online; 1 overdue run of a waits for one"]
         );
         let quiet = vec![job("a", "h", json!({"enabled": false})), job("b", "h", json!({"schedule": null}))];
         assert_eq!(

@@ -1,12 +1,12 @@
 //! A job's definition from a file or from flags. The server validates it.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
+use crate::input;
 
 /// A definition: a file, or a name with flags.
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ impl DefinitionArgs {
     /// The document for the server.
     pub(crate) fn document(&self) -> Result<String, Failure> {
         match &self.file {
-            Some(path) => read(path),
+            Some(path) => input::read_json(path),
             None => Ok(self.document_of_flags()?.to_string()),
         }
     }
@@ -96,7 +96,7 @@ impl DefinitionArgs {
             document.insert("schedule".to_owned(), schedule);
         }
         if let Some(params) = &self.params {
-            document.insert("params".to_owned(), json("--params", params)?);
+            document.insert("params".to_owned(), input::json("--params", params)?);
         }
         match self.overrides.as_slice() {
             [] => {}
@@ -126,36 +126,6 @@ impl DefinitionArgs {
             (None, None, None) => None,
         }
     }
-}
-
-/// Reads JSON from a flag.
-pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}")))
-}
-
-/// Reads a JSON file; `-` is stdin.
-pub(crate) fn read(path: &Path) -> Result<String, Failure> {
-    let text = read_text(path)?;
-    serde_json::from_str::<&serde_json::value::RawValue>(&text)
-        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}{}", path.display(), hint_for_yaml(path))))?;
-    Ok(text)
-}
-
-fn hint_for_yaml(path: &Path) -> String {
-    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-    if is_yaml { format!("; for YAML: rondel job apply -f {}", path.display()) } else { String::new() }
-}
-
-/// Reads a file; `-` is stdin.
-pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = if path.as_os_str() == "-" {
-        std::io::stdin().lock().read_to_string(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
-    };
-    read.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
-    Ok(text)
 }
 
 #[cfg(test)]

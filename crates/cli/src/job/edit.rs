@@ -22,7 +22,7 @@ use crate::output;
 )]
 pub(super) struct EditArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
 }
 

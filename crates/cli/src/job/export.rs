@@ -13,7 +13,7 @@ use crate::output;
 )]
 pub(super) struct ExportArgs {
     /// Only this job
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: Option<String>,
     /// Only jobs of this app
     #[arg(long, value_name = "NAME", conflicts_with = "name")]

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use rondel_web::yaml::{Node, documents};
 use serde_json::Value;
 
-use super::definition::read_text;
 use super::json_text::JsonText;
 use crate::exit::Failure;
+use crate::input::read_text;
 
 /// How deep folders are looked into.
 const DEPTH_MAX: usize = 8;

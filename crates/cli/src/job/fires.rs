@@ -21,7 +21,7 @@ use crate::{list, output};
 )]
 pub(super) struct FiresArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     /// From this RFC 3339 instant on; without both, the last and the next 24 hours
     #[arg(long, value_name = "INSTANT")]
@@ -39,7 +39,7 @@ pub(super) struct FiresArgs {
 )]
 pub(super) struct WhyArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     /// The RFC 3339 instant that is asked about; without it, the open run, the last fire or the next one
     #[arg(long, value_name = "INSTANT")]

@@ -11,21 +11,20 @@ mod planned;
 mod versions;
 
 use clap::{Args, Subcommand};
+use definition::DefinitionArgs;
+use fires::{FiresArgs, WhyArgs};
 use rondel_core::Timestamp;
 use rondel_core::words::counted;
 use serde_json::Value;
 
 use crate::client::{Body, Client, ClientArgs, text_of, time_of};
+use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::run::{self, WaitArgs};
 use crate::terminal::harmless;
 use crate::view::View;
-use crate::{list, output};
-pub(crate) use definition::{read as read_json, read_text};
-
-use definition::DefinitionArgs;
-use fires::{FiresArgs, WhyArgs};
+use crate::{input, list, output};
 
 /// Jobs.
 #[derive(Debug, Args)]
@@ -81,14 +80,14 @@ enum JobCommand {
 #[derive(Debug, Args)]
 struct NameArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
 }
 
 #[derive(Debug, Args)]
 struct DeleteArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     /// Delete it although other jobs follow from it
     #[arg(long)]
@@ -104,7 +103,7 @@ struct DeleteArgs {
 )]
 struct ListArgs {
     /// Only jobs of this app
-    #[arg(long, value_name = "NAME", add = crate::completion::apps())]
+    #[arg(long, value_name = "NAME", add = crate::complete::apps())]
     app: Option<String>,
     #[command(flatten)]
     bounds: list::BoundArgs,
@@ -116,7 +115,7 @@ struct ListArgs {
 )]
 struct TriggerArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     /// Parameters of this run alone, as JSON
     #[arg(long, value_name = "JSON")]
@@ -131,7 +130,7 @@ struct TriggerArgs {
 )]
 struct CancelArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     /// Only the runs of this planned instant, 2026-03-08T07:00:00Z
     #[arg(long, value_name = "TIME")]
@@ -172,7 +171,10 @@ impl JobArgs {
             JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
             JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
             JobCommand::Reset(args) => saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
-            JobCommand::Delete(args) => delete(&client, &args, format).await,
+            JobCommand::Delete(args) => {
+                let query: &[(&str, &str)] = if args.force { &[("force", "true")] } else { &[] };
+                delete(&client, &["jobs", &args.name], query, &format!("deleted {}", args.name), format).await
+            }
             JobCommand::Fires(args) => args.run(&client, format).await,
             JobCommand::Why(args) => args.run(&client, format).await,
         }
@@ -199,7 +201,7 @@ fn there_already(failure: Failure, document: &str) -> Failure {
 
 async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Result<(), Failure> {
     let body = match &args.params {
-        Some(text) => serde_json::json!({ "params": definition::json("--params", text)? }).to_string(),
+        Some(text) => serde_json::json!({ "params": input::json("--params", text)? }).to_string(),
         None => "{}".to_owned(),
     };
     let made = client.post(&["jobs", &args.name, "runs"], &body).await?;
@@ -219,21 +221,6 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
             output::talk(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
             Ok(())
         }
-    }
-}
-
-async fn delete(client: &Client, args: &DeleteArgs, format: FormatArgs) -> Result<(), Failure> {
-    let query: &[(&str, &str)] = if args.force { &[("force", "true")] } else { &[] };
-    let name = args.name.as_str();
-    client.delete_with(&["jobs", name], query).await?;
-    match format.format {
-        Format::Name => output::data(name),
-        Format::Table | Format::Wide => {
-            output::talk(&format!("deleted {name}"));
-            Ok(())
-        }
-        // The server's answer is empty.
-        Format::Json | Format::Jsonl | Format::Yaml => Ok(()),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{list, output};
 #[derive(Debug, Args)]
 pub(super) struct VersionsArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     #[command(flatten)]
     bounds: list::BoundArgs,
@@ -24,7 +24,7 @@ pub(super) struct VersionsArgs {
 #[command(after_help = "Examples:\n  rondel job diff report.daily\n  rondel job diff report.daily --from 3 --to 7")]
 pub(super) struct DiffArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::completion::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
     /// From this version; else the one before
     #[arg(long, value_name = "N")]

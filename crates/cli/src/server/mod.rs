@@ -10,6 +10,7 @@ use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
 use crate::startup_files::StartupFiles;
 use crate::{open_files, output, runtime, telemetry};
+
 pub(crate) use node::Node;
 
 /// Settings are read from flags, then the environment, then the config file.
@@ -74,5 +75,5 @@ async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Fail
     node.announce(&[]);
     output::talk(&entry);
     node.until(&stop).await;
-    node.drain(config.drain_grace).await
+    node.drain(config.settings.drain_grace.0).await
 }

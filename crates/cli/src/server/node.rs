@@ -47,33 +47,34 @@ impl Node {
     /// Starts it: the port first, the database next, then what is written; whatever fails leaves nothing behind.
     pub(crate) async fn start(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Self, Failure> {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
-        let listener = listen(config.listen)?;
+        let listener = listen(config.settings.listen.0)?;
         let address = listener.local_addr()?;
-        let metrics_token = config.metrics_token_file.as_deref().map(token_file::read_existing).transpose()?;
+        let metrics_token = config.settings.metrics_token_file.as_deref().map(token_file::read_existing).transpose()?;
         let store = open(config, startup_files).await?;
         let token = token_file::read_or_make(&config.admin_token_file, startup_files)?;
-        let node_name = match &config.node_name {
+        let node_name = match &config.settings.node_name {
             Some(name) => name.clone(),
-            None => node_name::read_or_make(&config.data_dir, startup_files)?,
+            None => node_name::read_or_make(&config.settings.data_dir, startup_files)?,
         };
         let lifecycle = Lifecycle::new();
+        let settings = &config.settings;
         let engine_config = EngineConfig {
             node_name,
-            advertise_url: config.advertise.clone(),
-            lease: config.lease,
-            beat: config.beat,
-            claim_strategy: config.claim_strategy,
-            node_weight: config.node_weight,
-            heartbeat: config.heartbeat,
-            silence: config.silence,
-            lost_after: config.lost_after,
-            retention: config.retention,
-            log_retention: config.log_retention,
-            log_size_max: config.log_size_max,
+            advertise_url: config.settings.advertise.clone(),
+            lease: settings.lease.0,
+            beat: settings.beat.0,
+            claim_strategy: settings.claim_strategy,
+            node_weight: settings.node_weight,
+            heartbeat: settings.heartbeat.0,
+            silence: settings.silence.0,
+            lost_after: settings.lost_after.0,
+            retention: settings.retention.0,
+            log_retention: settings.log_retention.0,
+            log_size_max: settings.log_size_max.0,
             executor_certificates: config.executor_certificates,
             outgoing_allow: config.outgoing_allow.clone(),
-            metrics_job_max: usize::try_from(config.metrics_job_max).unwrap_or(usize::MAX),
-            traces: config.otlp_endpoint.is_some(),
+            metrics_job_max: usize::try_from(config.settings.metrics_job_max).unwrap_or(usize::MAX),
+            traces: config.settings.otlp_endpoint.is_some(),
             executor_streams_per_token: config.executor_streams_per_token,
             executor_streams_per_address: config.executor_streams_per_address,
             ..EngineConfig::default()
@@ -81,7 +82,7 @@ impl Node {
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
         let is_tls = tls.is_some();
         let oidc = config.oidc.clone().map(Oidc::new).map(Arc::new);
-        let (rate, advertise, http) = (config.api_rate, config.advertise.clone(), config.http.clone());
+        let (rate, advertise, http) = (config.api_rate, config.settings.advertise.clone(), config.http.clone());
         let node =
             Self { engine, token, metrics_token, is_tls, rate, oidc, http, address, advertise, lifecycle, store };
         if let Err(failure) = node.register_token().await {
@@ -239,7 +240,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Arc<SqlStore>, Failure> {
     let file = config.database.0.sqlite_path();
     if let Some(folder) = file.and_then(Path::parent)
-        && folder == config.data_dir
+        && folder == config.settings.data_dir
     {
         startup_files.folder(folder)?;
     }
@@ -249,7 +250,7 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
         url: config.database.0.clone(),
         // Locks of a server that was stopped in the middle of a transaction end before another one stands in for it.
         secret_keys: secret_key::read_or_make(config, startup_files)?,
-        idle_in_transaction: (config.lease * 4 / 5).min(defaults.idle_in_transaction),
+        idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };
     let opened = SqlStore::open(&store_config).await;

@@ -6,6 +6,7 @@ mod json;
 
 use std::io::IsTerminal as _;
 
+use serde::{Deserialize, Serialize};
 use tracing::Subscriber;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
@@ -16,8 +17,17 @@ pub(crate) use export::{RATIO_DEFAULT, check_endpoint, check_ratio};
 
 use self::export::Export;
 use self::json::JsonLines;
-use crate::config::LogFormat;
 use crate::exit::Failure;
+
+/// How lines of the program's own log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    /// Text
+    Text,
+    /// One JSON document per line
+    Json,
+}
 
 /// What is logged and traced, and where it goes.
 #[derive(Clone, Copy, Debug)]

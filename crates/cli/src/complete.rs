@@ -1,0 +1,53 @@
+//! Completes names of what the server has.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+
+use crate::client::{ClientArgs, text_of};
+use crate::runtime;
+
+/// A name is not worth a longer wait.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// As many names as a reader looks through.
+const COUNT_MAX: &str = "100";
+
+/// Completes the name of a job.
+pub(crate) fn jobs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| names("jobs", part))
+}
+
+/// Completes the name of an app.
+pub(crate) fn apps() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| names("apps", part))
+}
+
+/// Names that the server knows; none where it cannot be asked. The environment and the context name the server: flags
+/// are not known here.
+fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(part) = part.to_str() else { return Vec::new() };
+    let mut found = Vec::new();
+    let asked = runtime::run(async {
+        let args = ClientArgs::of_environment();
+        let client = args.client()?;
+        // The list of apps is short, and has no filter.
+        let query = [("q", part), ("limit", COUNT_MAX)];
+        let query = if collection == "jobs" && !part.is_empty() {
+            &query[..]
+        } else if collection == "jobs" {
+            &query[1..]
+        } else {
+            &[]
+        };
+        if let Ok(body) = tokio::time::timeout(TIMEOUT, client.get(&[collection], query)).await {
+            let body = body?.value()?;
+            found.extend(body["items"].as_array().into_iter().flatten().map(|item| text_of(&item["name"])));
+        }
+        Ok(())
+    });
+    // The shell shows no errors of completions.
+    drop(asked);
+    found.retain(|name| name.starts_with(part));
+    found.into_iter().map(CompletionCandidate::new).collect()
+}

@@ -1,0 +1,33 @@
+//! Checks that several sections share.
+
+use rondel_core::outgoing::{self, AllowedAddresses};
+
+use crate::exit::Failure;
+use crate::telemetry::{self, TelemetrySettings};
+
+/// What is wrong with a setting: its name and a sentence.
+pub(super) fn wrong(section: &str, key: &str, sentence: impl std::fmt::Display) -> Failure {
+    Failure::refused(format!("setting {section}.{key}: {sentence}"))
+}
+
+/// Refuses what is not a URL that a client can dial.
+pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
+    match reqwest::Url::parse(url) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
+        _ => Err(wrong(section, key, format!("{url:?} is not a URL such as http://rondel.example.com:8080"))),
+    }
+}
+
+/// Where requests may go, from how it is written.
+pub(super) fn outgoing_allow(section: &str, networks: Vec<String>) -> Result<AllowedAddresses, Failure> {
+    AllowedAddresses::parse(networks).map_err(|sentence| wrong(section, outgoing::SETTING, sentence))
+}
+
+/// What the program logs and traces of itself.
+pub(super) fn telemetry(section: &str, settings: TelemetrySettings<'_>) -> Result<(), Failure> {
+    if let Some(url) = settings.endpoint {
+        telemetry::check_endpoint(url).map_err(|sentence| wrong(section, "otlp_endpoint", sentence))?;
+    }
+    telemetry::check_ratio(settings.ratio).map_err(|sentence| wrong(section, "trace_ratio", sentence))?;
+    telemetry::check(settings.filter).map_err(|sentence| wrong(section, "log_level", sentence))
+}

@@ -1,0 +1,124 @@
+//! The file of settings, and what holds once flags and environment are laid over it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::agent::AgentSettings;
+use super::http::HttpSettings;
+use super::layer::Layer as _;
+use super::oidc::OidcSettings;
+use super::server::ServerSettings;
+use crate::exit::Failure;
+use crate::output;
+
+/// Which file is read.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ConfigFileArgs {
+    /// A TOML file with settings, in sections [server], [oidc], [http] and [agent]
+    #[arg(long, global = true, env = "RONDEL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// The file: one for both programs, so that they can share it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConfigFile {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) server: Option<ServerSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) oidc: Option<OidcSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) http: Option<HttpSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) agent: Option<AgentSettings>,
+}
+
+impl ConfigFileArgs {
+    /// Whether a file is named.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.config.is_some()
+    }
+
+    fn read(&self) -> Result<ConfigFile, Failure> {
+        match &self.config {
+            Some(path) => read(path),
+            None => Ok(ConfigFile::default()),
+        }
+    }
+
+    /// What holds for the server, given flags and environment.
+    pub(crate) fn server(&self, settings: ServerSettings) -> Result<ServerSettings, Failure> {
+        Ok(settings.over_file(self.read()?.server))
+    }
+
+    /// What holds for signing in through a provider, given flags and environment.
+    pub(crate) fn oidc(&self, settings: OidcSettings) -> Result<OidcSettings, Failure> {
+        Ok(settings.over_file(self.read()?.oidc))
+    }
+
+    /// What holds for the port, given flags and environment.
+    pub(crate) fn http(&self, settings: HttpSettings) -> Result<HttpSettings, Failure> {
+        Ok(settings.over_file(self.read()?.http))
+    }
+
+    /// What holds for the agent, given flags and environment.
+    pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
+        Ok(settings.over_file(self.read()?.agent))
+    }
+}
+
+fn read(path: &Path) -> Result<ConfigFile, Failure> {
+    let place = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::refused(format!("cannot read the config file {place}: {error}")))?;
+    toml::from_str(&text).map_err(|error| {
+        // TOML's own message has a picture of several lines; a line number is enough.
+        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        Failure::refused(format!("the config file {place}, line {line}: {}", error.message().replace('\n', ", ")))
+    })
+}
+
+/// Prints the settings that hold, as sections of a config file.
+pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings, http: HttpSettings) -> Result<(), Failure> {
+    let oidc = oidc.issuer.is_some().then_some(oidc);
+    print(&ConfigFile { server: Some(settings), oidc, http: Some(http), agent: None })
+}
+
+/// The same for the agent.
+pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
+    print(&ConfigFile { server: None, oidc: None, http: None, agent: Some(settings) })
+}
+
+fn print(file: &ConfigFile) -> Result<(), Failure> {
+    let text = toml::to_string(file).map_err(|error| Failure::of("cannot print the settings", &error))?;
+    output::data(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ConfigFile, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn unknown_sections_and_keys_are_refused() {
+        for text in ["[sever]", "[server]\nlitsen = \"127.0.0.1:1\"", "[agent]\nlease = \"5s\"", "x = 1"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse("").is_ok());
+    }
+
+    #[test]
+    fn the_higher_layer_wins() {
+        let file = parse("[server]\nlease = \"8s\"\nlisten = \"127.0.0.1:1\"").unwrap().server.unwrap();
+        let flags = ServerSettings { listen: Some("127.0.0.1:2".parse().unwrap()), ..ServerSettings::default() };
+        let settings = flags.over_file(Some(file));
+        assert_eq!(settings.listen.unwrap().to_string(), "127.0.0.1:2");
+        assert_eq!(settings.lease.unwrap().to_string(), "8s");
+        assert_eq!(settings.drain_grace.unwrap().to_string(), "30s");
+    }
+}

@@ -1,0 +1,79 @@
+//! Layers of settings. A setting is written once: its key, what it means, its flag and its variable, its default or an example.
+
+use clap::Args;
+use serde::Serialize;
+
+/// One layer of the settings of a section of the file, in which any of them may be missing.
+pub(super) trait Layer: Args + Default + Serialize {
+    /// The settings that hold: those with a default always have a value.
+    type Values;
+
+    /// The section of the file.
+    const SECTION: &'static str;
+    /// Keys without a default, with a value that shows what one looks like.
+    const EXAMPLES: &'static [(&'static str, &'static str)];
+
+    /// The lowest layer.
+    fn defaults() -> Self;
+
+    /// These settings, and those of a lower layer for those that are not set.
+    fn over(self, lower: Self) -> Self;
+
+    /// These settings, and the defaults for those that are not set.
+    fn values(self) -> Self::Values;
+
+    /// All layers, from flags and environment over the file down to the defaults.
+    fn over_file(self, file: Option<Self>) -> Self {
+        self.over(file.unwrap_or_default()).over(Self::defaults())
+    }
+}
+
+/// Defines a layer and its values: `key: Type = default;`, or `key: Type, example "…";` where there is no default.
+macro_rules! settings {
+    (
+        $(#[$about:meta])*
+        $section:literal, $layer:ident => $values:ident {
+            $($(#[$meta:meta])* $key:ident: $type:ty $(= $default:expr)? $(, example $example:literal)?;)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, clap::Args, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(crate) struct $layer {
+            $($(#[$meta])* #[serde(skip_serializing_if = "Option::is_none")] pub(crate) $key: Option<$type>,)+
+        }
+
+        /// The settings that hold.
+        #[derive(Clone, Debug)]
+        pub(crate) struct $values {
+            $(pub(crate) $key: settings!(@type $type $(, $default)?),)+
+        }
+
+        impl crate::config::layer::Layer for $layer {
+            type Values = $values;
+
+            const SECTION: &'static str = $section;
+            const EXAMPLES: &'static [(&'static str, &'static str)] = &[$($((stringify!($key), $example),)?)+];
+
+            fn defaults() -> Self {
+                Self { $($key: settings!(@default $($default)?),)+ }
+            }
+
+            fn over(self, lower: Self) -> Self {
+                Self { $($key: self.$key.or(lower.$key),)+ }
+            }
+
+            fn values(self) -> $values {
+                $values { $($key: settings!(@value self.$key $(, $default)?),)+ }
+            }
+        }
+    };
+    (@type $type:ty) => { Option<$type> };
+    (@type $type:ty, $default:expr) => { $type };
+    (@default) => { None };
+    (@default $default:expr) => { Some($default) };
+    (@value $given:expr) => { $given };
+    (@value $given:expr, $default:expr) => { $given.unwrap_or_else(|| $default) };
+}
+
+pub(super) use settings;

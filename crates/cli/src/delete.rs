@@ -1,0 +1,26 @@
+//! How every command ends that deletes something.
+
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::output;
+
+/// Deletes what the path leads to, whose last part is its name, and reports it by this sentence.
+pub(crate) async fn delete(
+    client: &Client,
+    path: &[&str],
+    query: &[(&str, &str)],
+    sentence: &str,
+    format: FormatArgs,
+) -> Result<(), Failure> {
+    client.delete(path, query).await?;
+    match format.format {
+        Format::Name => output::names(path.last()),
+        Format::Table | Format::Wide => {
+            output::talk(sentence);
+            Ok(())
+        }
+        // The server's answer is empty.
+        Format::Json | Format::Jsonl | Format::Yaml => Ok(()),
+    }
+}

@@ -1,0 +1,38 @@
+//! Text and JSON that a command is given: in a flag, a file, or on stdin.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::exit::Failure;
+
+/// Reads JSON from a flag.
+pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}")))
+}
+
+/// Reads a JSON file; `-` is stdin.
+pub(crate) fn read_json(path: &Path) -> Result<String, Failure> {
+    let text = read_text(path)?;
+    serde_json::from_str::<&serde_json::value::RawValue>(&text)
+        .map_err(|error| Failure::refused(format!("{} is not JSON: {error}{}", path.display(), hint_for_yaml(path))))?;
+    Ok(text)
+}
+
+fn hint_for_yaml(path: &Path) -> String {
+    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    if is_yaml { format!("; for YAML: rondel job apply -f {}", path.display()) } else { String::new() }
+}
+
+/// Reads a file; `-` is stdin.
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().lock().read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    read.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    Ok(text)
+}
