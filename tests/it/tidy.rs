@@ -2,6 +2,7 @@
 //! databases, paths in documents, licences, `docker-compose.yml`, and words that must not be left in the code.
 
 mod arrows;
+mod circles;
 mod compose;
 mod documents;
 mod failpoints;

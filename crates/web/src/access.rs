@@ -2,170 +2,26 @@
 //! nobody without a right can tell what exists from what does not. What was done, or refused, is written to the audit log
 //! here, whatever the handler does.
 
-use std::net::IpAddr;
-
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Uri};
-use rondel_admin::auth::{Principal, authenticate, has_secret, signature};
-use rondel_admin::gateway::Peer;
-use rondel_admin::sign_in::{self, SignedIn};
-use rondel_core::access::{Grant, Rights, Role};
-use rondel_core::authority::Actor;
-use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
-use rondel_store::access::{Means, TokenKind};
+use rondel_admin::auth::{authenticate, has_secret};
+use rondel_admin::sign_in;
+use rondel_core::access::Permission;
+use rondel_store::access::Means;
 
-use crate::app::Web;
-use crate::call::{named_namespace, shown_namespace};
-use crate::limits::CallerKey;
+use crate::call::{Admitted, named_namespace, shown_namespace};
+use crate::caller::Caller;
+use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
 use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
+use crate::rate::{self, Counted};
 use crate::redirect::{pair, to};
-use crate::{api, cookies, health, load, rate, shares, trace};
-
-pub use rondel_core::access::Permission;
-
-/// Somebody whose token was good, or who signed in.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    name: String,
-    means: Means,
-    namespace: Option<NamespaceId>,
-    pub(crate) rights: Rights,
-    /// The account behind it; none behind a token of the server's.
-    pub(crate) account: Option<AccountId>,
-    pub(crate) token: Option<TokenId>,
-    /// The token that the line of its token began with: without an account it is counted by that.
-    line: Option<TokenId>,
-    pub(crate) session: Option<SessionId>,
-    /// The token that made the link by which the account signed in.
-    minted_by: Option<TokenId>,
-}
-
-impl From<Principal> for Caller {
-    fn from(principal: Principal) -> Self {
-        let Principal { token, owner, rights } = principal;
-        let means = match token.kind {
-            TokenKind::Api => Means::Token,
-            TokenKind::Executor => Means::Executor,
-        };
-        Self {
-            name: signature(&token, owner.as_ref()),
-            means,
-            namespace: token.namespace,
-            rights,
-            account: owner.map(|owner| owner.id),
-            token: Some(token.id),
-            line: Some(token.line),
-            session: None,
-            minted_by: None,
-        }
-    }
-}
-
-impl From<SignedIn> for Caller {
-    fn from(signed_in: SignedIn) -> Self {
-        let SignedIn { session, account, token, rights } = signed_in;
-        let name = match (&account, &token) {
-            (Some(account), _) => account.name.clone(),
-            (None, Some(token)) => signature(token, None),
-            (None, None) => String::new(),
-        };
-        Self {
-            name,
-            means: Means::Session,
-            namespace: token.as_ref().and_then(|token| token.namespace),
-            rights,
-            account: account.map(|account| account.id),
-            line: token.as_ref().map(|token| token.line),
-            token: token.map(|token| token.id),
-            session: Some(session.id),
-            minted_by: session.minted_by,
-        }
-    }
-}
-
-impl Caller {
-    /// The bearer of the secret for metrics, of whom no row is read.
-    fn metrics_reader() -> Self {
-        Self {
-            name: "metrics".to_owned(),
-            means: Means::System,
-            namespace: None,
-            rights: Rights::new(vec![Grant::everywhere(Role::Viewer)]),
-            account: None,
-            token: None,
-            line: None,
-            session: None,
-            minted_by: None,
-        }
-    }
-
-    /// Somebody with a token.
-    #[cfg(test)]
-    pub(crate) fn for_tests(rights: Rights) -> Self {
-        Self {
-            name: String::new(),
-            means: Means::Token,
-            namespace: None,
-            rights,
-            account: None,
-            token: Some(TokenId::new(1)),
-            line: Some(TokenId::new(1)),
-            session: None,
-            minted_by: None,
-        }
-    }
-
-    /// What changes are signed with.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) const fn means(&self) -> Means {
-        self.means
-    }
-
-    /// The namespace that a request without one means; `None` stands for `default`.
-    pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
-        self.namespace
-    }
-
-    /// The caller where accounts, sign-ins and tokens are concerned.
-    pub(crate) const fn actor(&self) -> Actor<'_> {
-        Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
-    }
-
-    /// The token that all tokens and links end with which the caller makes.
-    pub(crate) fn minting_token(&self) -> Option<TokenId> {
-        self.token.or(self.minted_by)
-    }
-
-    /// What its requests are counted by.
-    pub(crate) fn key(&self) -> CallerKey {
-        match (self.account, self.line, self.session) {
-            _ if self.means == Means::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
-            (Some(account), ..) => CallerKey::Account(account),
-            (None, Some(line), _) => CallerKey::Token(line),
-            (None, None, session) => CallerKey::Session(session.unwrap_or(SessionId::new(0))),
-        }
-    }
-
-    /// Whether there is any place where it may. An executor's token is for opening sessions alone.
-    pub(crate) fn may(&self, permission: Permission) -> bool {
-        self.means != Means::Executor && self.rights.allow_somewhere(permission)
-    }
-}
-
-/// On a request: who came through the gate, and what for.
-#[derive(Clone, Debug)]
-pub(crate) struct Admitted {
-    pub(crate) caller: Caller,
-    pub(crate) needs: Permission,
-    pub(crate) note: Note,
-}
+use crate::route_info::{METRICS_PATH, is_question};
+use crate::state::Web;
+use crate::{cookies, load, shares, trace};
 
 /// On a request: under which id it stands in the log.
 #[derive(Clone, Debug)]
@@ -183,7 +39,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// The longest body that the route takes.
     fn body_len_max(&self) -> usize {
-        if self.path == api::apply::PATH { api::apply::LEN_MAX } else { self.web.config.body_len_max }
+        if self.path == APPLY_PATH { APPLY_LEN_MAX } else { self.web.config.body_len_max }
     }
 }
 
@@ -202,23 +58,13 @@ fn asked(gate: &Gate, request: &Request) -> Asked {
     }
 }
 
-/// Questions that come with a body: they change nothing.
-pub(crate) fn is_question(path: &str) -> bool {
-    matches!(path, "/api/v1/schedules/preview" | "/job-params")
-}
-
-/// Where a request comes from.
-pub(crate) fn address(request: &Request) -> Option<IpAddr> {
-    request.extensions().get::<Peer>().map(|Peer(address)| *address)
-}
-
 /// Lets a request pass whose caller may.
 pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let authorization = match authorization(request.headers()) {
         Ok(authorization) => authorization,
         Err(problem) => return problem.into_response(),
     };
-    let secret = gate.web.config.metrics_token.as_ref().filter(|_| gate.path == health::METRICS_PATH);
+    let secret = gate.web.config.metrics_token.as_ref().filter(|_| gate.path == METRICS_PATH);
     if secret.is_some_and(|secret| has_secret(authorization.as_deref(), secret)) {
         return pass(&gate, Caller::metrics_reader(), request, next).await;
     }
@@ -261,7 +107,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
     let note = Note::default();
-    let (mut response, counted) = match rate::count(&gate.web, caller.key()) {
+    let (mut response, counted) = match counted(&gate.web, &caller) {
         Ok(counted) => (within_rate(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
@@ -269,8 +115,13 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }
-    response.extensions_mut().insert(CalledBy { name: caller.name, namespace: note.shown_namespace() });
+    response.extensions_mut().insert(CalledBy { name: caller.name().to_owned(), namespace: note.shown_namespace() });
     response
+}
+
+/// Counts a request for its caller.
+fn counted(web: &Web, caller: &Caller) -> Result<Option<Counted>, (Problem, Counted)> {
+    rate::count(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
 async fn within_rate(gate: &Gate, caller: &Caller, note: &Note, request: Request, next: Next) -> Response {
@@ -317,7 +168,7 @@ async fn within_rate(gate: &Gate, caller: &Caller, note: &Note, request: Request
 }
 
 fn forbidden(caller: &Caller) -> Problem {
-    let detail = match caller.means {
+    let detail = match caller.means() {
         Means::Executor => "this token does not allow it: an executor's token opens sessions only",
         Means::Session => "your roles do not allow it anywhere",
         Means::Token | Means::System | Means::Anonymous => {
@@ -376,7 +227,7 @@ async fn authenticated(web: &Web, authorization: Option<String>) -> Result<Calle
 /// The caller with this `Authorization` header, if it is a good one and may.
 pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
     let caller = authenticated(web, authorization).await?;
-    rate::count(web, caller.key()).map_err(|(problem, _)| problem)?;
+    counted(web, &caller).map_err(|(problem, _)| problem)?;
     if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
 }
 
@@ -396,25 +247,4 @@ pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Probl
         return Err(Problem::new(Code::InvalidHeader, detail).without_instance());
     }
     Ok(first.and_then(|value| value.to_str().ok()).map(str::to_owned))
-}
-
-#[cfg(test)]
-mod tests {
-    use rondel_admin::auth::Token;
-    use rondel_core::Timestamp;
-    use rondel_store::access::TokenRecord;
-
-    use super::*;
-
-    #[test]
-    fn tokens_of_a_line_are_one_caller() {
-        let caller = |id: i64, kind: TokenKind, line: i64| {
-            let record = Token::generate_for(kind).record(id, kind, Timestamp::EPOCH);
-            let token = TokenRecord { line: TokenId::new(line), ..record };
-            Caller::from(Principal { token, owner: None, rights: Rights::new(Vec::new()) }).key()
-        };
-        assert_eq!(caller(2, TokenKind::Api, 1), caller(3, TokenKind::Api, 1));
-        assert_ne!(caller(2, TokenKind::Api, 1), caller(3, TokenKind::Api, 3));
-        assert_eq!(caller(2, TokenKind::Executor, 1), CallerKey::Executor(TokenId::new(2)), "executors share no bound");
-    }
 }

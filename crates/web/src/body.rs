@@ -15,11 +15,10 @@ use rondel_core::shape::{self, Document, ShapeError};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use crate::app::Web;
 use crate::limits::{CallerKey, Share};
-use crate::load::overloaded;
 use crate::openapi::{BodyForm, Input, Patch, Taken, schema_of};
 use crate::problem::{Code, Complaint, Problem};
+use crate::state::Web;
 use crate::yaml::{MAP_NODE_COUNT, NODE_COUNT_MAX};
 
 /// In which steps the bytes of bodies are counted.
@@ -221,7 +220,7 @@ async fn pieces(mut body: Body, web: &Web, bound: BodyBound) -> Result<(Bytes, B
             let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
             let (Some(own), Some(all)) = (own, all) else {
                 bound.report(web, Limit::BodySize);
-                return Err(overloaded("too many bytes of requests are on their way; try again", 1));
+                return Err(Problem::overloaded("too many bytes of requests are on their way; try again", 1));
             };
             shares.extend([own, all]);
             counted += more;

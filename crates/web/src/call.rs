@@ -7,18 +7,18 @@ use http::Uri;
 use http::request::Parts;
 use rondel_admin::Engine;
 use rondel_admin::jobs::JobError;
-use rondel_core::access::Reach;
+use rondel_core::access::{Permission, Reach};
 use rondel_core::{AppId, FieldError, JobSpec, Run, TraceParent, name};
 use rondel_store::catalog::Namespace;
 
-use crate::access::{Admitted, Caller, Permission};
-use crate::app::Web;
 use crate::body::refuse_value;
+use crate::caller::Caller;
 use crate::note::Note;
 use crate::openapi::{Input, Taken};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::state::Web;
 use crate::trace::Trace;
 
 const DEFAULT_NAMESPACE: &str = "default";
@@ -26,6 +26,14 @@ const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
 /// Clients that name it with every request may do so where it means nothing.
 const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Taken, and not looked at.");
+
+/// On a request: who came through the gate, and what for.
+#[derive(Clone, Debug)]
+pub(crate) struct Admitted {
+    pub(crate) caller: Caller,
+    pub(crate) needs: Permission,
+    pub(crate) note: Note,
+}
 
 /// A call of an endpoint, with its query as `Q`; `()` is a query with nothing but a namespace in it.
 #[derive(Debug)]

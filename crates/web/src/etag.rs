@@ -5,10 +5,10 @@ use http::HeaderValue;
 use http::header::IF_MATCH;
 use http::request::Parts;
 
-use crate::app::Web;
 use crate::openapi::{Input, Taken};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
+use crate::state::Web;
 
 /// The tag of a version.
 pub(crate) fn tag(version: i64) -> HeaderValue {

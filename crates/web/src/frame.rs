@@ -8,14 +8,14 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use crate::access::{CalledBy, RequestId};
-use crate::app::Web;
 use crate::pages;
 use crate::problem::{Code, Problem, render};
+use crate::state::Web;
 use crate::trace::{self, Trace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -130,21 +130,12 @@ fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz" | "/metrics")
 }
 
-/// A status with a JSON body.
-pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Result<Response, Problem> {
-    let text = serde_json::to_vec(body).map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(format!("an answer cannot be written as JSON: {error}"))
-    })?;
-    let content_type = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    Ok((status, content_type, text).into_response())
-}
-
 #[cfg(test)]
 mod tests {
     use axum::Router;
     use axum::body::Body;
     use axum::routing::get;
+    use http::StatusCode;
     use tower::ServiceExt as _;
     use tower_http::catch_panic::CatchPanicLayer;
 

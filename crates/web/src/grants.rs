@@ -9,9 +9,9 @@ use rondel_core::{AppId, NamespaceId, name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::access::Caller;
 use crate::body::refuse_value;
 use crate::call::quoted;
+use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 
 /// How many roles somebody can have.

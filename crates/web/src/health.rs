@@ -6,16 +6,15 @@ use http::header::CONTENT_TYPE;
 use http::{StatusCode, Uri};
 use rondel_admin::{METRICS_MEDIA_TYPE, Readiness};
 use rondel_core::Timestamp;
+use rondel_core::access::Permission;
 use rondel_core::homes::Switch;
 use serde::Serialize;
 
-use crate::access::Permission;
-use crate::app::Web;
-use crate::frame::json;
+use crate::answer::json;
 use crate::problem::{Code, Problem};
+use crate::route_info::METRICS_PATH;
 use crate::routes::{OpenPath, Routes};
-
-pub(crate) const METRICS_PATH: &str = "/metrics";
+use crate::state::Web;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready).get_beside(

@@ -17,12 +17,11 @@ use rondel_core::TokenId;
 use rondel_store::request_keys::{Begun, KeptAnswer, KeyedCall};
 use sha2::{Digest as _, Sha256};
 
-use crate::access::Admitted;
-use crate::app::Web;
 use crate::body::whole;
-use crate::call::quoted;
+use crate::call::{Admitted, quoted};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
+use crate::state::Web;
 
 /// The header as the API's document tells it.
 pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")

@@ -2,15 +2,17 @@
 //!
 //! - [`app()`] puts a router together from an engine, [`serve()`] runs it on a listener, `tls` under
 //!   certificates;
-//! - `routes` builds routes, none of them without a declared access; `access` admits callers before anything else is
-//!   looked at; `frame` is around every request: its id, its log line, its limits;
+//! - `state` is what handlers work with;
+//! - `routes` builds routes, none of them without a declared access, `route_info` is their table; `access` admits callers, who are in
+//!   `caller`, before anything else is looked at; `frame` is around every request: its id, its log line, its limits;
 //! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
-//! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests,
+//! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests, `holdings` what is held of them,
 //!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests, `shares` what one caller has of heavy work;
-//! - `note` is what the audit log hears of a request, `grants` roles in words; `cookies`, `origin` and `redirect` are what
+//! - `note` is what the audit log hears of a request, `denials` how many refusals it keeps, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `trace` is the span of a request;
-//! - `call`, `query`, `body`, `etag` and `cursor` read requests; `problem` is the one shape of every error;
+//! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON;
+//!   `shown_runs` and `parent_params` are what a caller may see of runs; `problem` is the one shape of every error;
 //! - `openapi` tells all of this to programs, `parameter` what a parameter can be;
 //! - [`yaml`] reads and writes definitions as people keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
@@ -18,19 +20,23 @@
 //! No decision about jobs or runs is made here: the engine and the store make them.
 
 mod access;
+mod answer;
 mod api;
 mod app;
 mod body;
 mod call;
+mod caller;
 mod code;
 mod cookies;
 mod cursor;
+mod denials;
 mod drain;
 mod etag;
 mod frame;
 mod grants;
 mod guarded;
 mod health;
+mod holdings;
 mod keyed;
 mod limits;
 mod load;
@@ -39,6 +45,8 @@ mod openapi;
 mod origin;
 mod pages;
 mod parameter;
+mod parent_params;
+mod path;
 mod peers;
 mod preface;
 mod problem;
@@ -46,18 +54,22 @@ mod query;
 mod rate;
 mod recheck;
 mod redirect;
+mod route_info;
 mod routes;
 mod serve;
 mod shares;
+mod shown_runs;
+mod state;
 mod tls;
 mod trace;
 pub mod yaml;
 
-pub use access::Permission;
-pub use app::{WebConfig, app, openapi, route_table};
+pub use app::{app, openapi, route_table};
 pub use code::Code;
 pub use limits::HttpLimits;
 pub use rate::Rate;
-pub use routes::{Access, RouteInfo};
+pub use rondel_core::access::Permission;
+pub use route_info::{Access, RouteInfo};
 pub use serve::{Port, serve, serve_on};
+pub use state::WebConfig;
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -5,7 +5,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::extract::Request;
+use rondel_admin::gateway::Peer;
 use rondel_core::{AccountId, SessionId, TokenId};
+
+/// The one path that takes a longer body than the others.
+pub(crate) const APPLY_PATH: &str = "/api/v1/jobs/apply";
+/// The largest list, in bytes.
+pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 
 /// The bounds of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +173,11 @@ impl<K: Ord + Copy> Drop for Share<K> {
             held.insert(self.key, left);
         }
     }
+}
+
+/// Where a request comes from.
+pub(crate) fn address(request: &Request) -> Option<IpAddr> {
+    request.extensions().get::<Peer>().map(|Peer(address)| *address)
 }
 
 #[cfg(test)]

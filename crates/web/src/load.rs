@@ -14,47 +14,20 @@ use http::{HeaderMap, HeaderValue};
 use rondel_admin::Limit;
 use rondel_admin::gateway::OnAuthenticated;
 use rondel_core::TokenId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::access::address;
-use crate::app::Web;
 use crate::body::{BodyBound, collect_up_to};
 use crate::guarded::Held;
-use crate::limits::{CallerKey, HttpLimits, Share, Tally, network_of};
+use crate::holdings::{Live, LiveShare};
+use crate::limits::{CallerKey, Share, address, network_of};
 use crate::peers::{Connection, Waiting};
 use crate::problem::{Code, Problem};
-use crate::shares::Shares;
+use crate::state::Web;
 
 /// The largest body of a request that anybody may make: the forms for signing in and for preferences.
 const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
 /// How long a body may be on its way before it counts as one that is waited for.
 const BODY_GRACE: Duration = Duration::from_millis(500);
-
-/// What is held of the server.
-#[derive(Clone, Debug)]
-pub(crate) struct Load {
-    requests: Arc<Semaphore>,
-    /// The part of these that unauthenticated requests may take.
-    unauthenticated: Arc<Semaphore>,
-    /// By address, those with credentials and those without apart.
-    by_address: Tally<(IpAddr, bool)>,
-    by_caller: Tally<CallerKey>,
-    bodies: Tally<IpAddr>,
-    gateway: Tally<IpAddr>,
-    pub(crate) body_bytes: Tally<Option<CallerKey>>,
-    live: Tally<(Live, Option<CallerKey>)>,
-    pub(crate) shares: Shares,
-}
-
-/// What lasts longer than an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Live {
-    Events,
-    Log,
-}
-
-/// A place among the live streams, and among those of its caller.
-pub(crate) type LiveShare = (Share<(Live, Option<CallerKey>)>, Share<(Live, Option<CallerKey>)>);
 
 /// On a response that lasts: its request holds nothing any more.
 #[derive(Clone, Copy, Debug)]
@@ -85,27 +58,6 @@ impl Slot {
     }
 }
 
-impl Load {
-    pub(crate) fn new(limits: &HttpLimits) -> Self {
-        Self {
-            requests: Arc::new(Semaphore::new(limits.requests)),
-            unauthenticated: Arc::new(Semaphore::new(limits.requests.saturating_sub(limits.requests_reserved))),
-            by_address: Tally::default(),
-            by_caller: Tally::default(),
-            bodies: Tally::default(),
-            gateway: Tally::default(),
-            body_bytes: Tally::default(),
-            live: Tally::default(),
-            shares: Shares::default(),
-        }
-    }
-}
-
-/// The refusal of one request too many.
-pub(crate) fn overloaded(detail: &str, seconds: u64) -> Problem {
-    Problem::new(Code::Overloaded, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
-}
-
 fn client(request: &Request) -> IpAddr {
     address(request).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
@@ -122,7 +74,8 @@ pub(crate) async fn bound(State(web): State<Web>, mut request: Request, next: Ne
         let key = (network_of(address), has_credentials(request.headers()));
         let Some(share) = web.load.by_address.take(key, 1, web.config.limits.requests_per_address) else {
             web.engine.limit_reached(Limit::RequestsPerAddress, &address);
-            return overloaded("too many requests from this address at the same time; try again", 1).into_response();
+            return Problem::overloaded("too many requests from this address at the same time; try again", 1)
+                .into_response();
         };
         slot.hold(Holder::Address { _share: share });
         request.extensions_mut().insert(slot.clone());
@@ -154,7 +107,7 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     let Some(share) = web.load.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
         web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
         let max = web.config.limits.requests_per_caller;
-        return Err(overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
+        return Err(Problem::overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
     };
     slot.hold(Holder::Caller { _share: share });
     Ok(())
@@ -173,7 +126,7 @@ pub(crate) async fn arrived(
     };
     let busy = || {
         web.engine.limit_reached(Limit::Requests, &client(&request));
-        overloaded("too many requests at the same time; try again", 1)
+        Problem::overloaded("too many requests at the same time; try again", 1)
     };
     let stranger = match caller {
         Some(_) => None,
@@ -201,7 +154,7 @@ async fn with_body(
             let share = web.load.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
             let Some(_share) = share else {
                 web.engine.limit_reached(Limit::BodiesPerAddress, &address);
-                return Err(overloaded("too many bodies from this address are on their way; try again", 1));
+                return Err(Problem::overloaded("too many bodies from this address are on their way; try again", 1));
             };
             collecting.await?
         }
@@ -267,11 +220,14 @@ pub(crate) fn live(web: &Web, what: Live, caller: CallerKey) -> Result<LiveShare
     let max = limits.live_streams_per_caller;
     let own = tally.take((what, Some(caller)), 1, max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
-        overloaded(&format!("a caller may have {max} {words} on one server at the same time; end another one"), 10)
+        Problem::overloaded(
+            &format!("a caller may have {max} {words} on one server at the same time; end another one"),
+            10,
+        )
     })?;
     let all = tally.take((what, None), 1, limits.live_streams).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreams, &caller);
-        overloaded(
+        Problem::overloaded(
             &format!("this server has {} {words}, and no more; try another server, or later", limits.live_streams),
             10,
         )

@@ -4,31 +4,21 @@
 //! answered the entry is, with what the handler alone knows; should the server die in between, the entry says that nobody
 //! knows. So there may be an entry without a change, and never a change without an entry. Of documents only fields on a list are kept.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use http::{Method, StatusCode};
 use rondel_core::AuditId;
 use rondel_core::disclosure::{for_audit, for_audit_by_name};
+use rondel_core::error_chain::chain;
 use rondel_store::StoreError;
 use rondel_store::access::{AuditEntry, UNANSWERED, Verdict};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
-use crate::access::Caller;
-use crate::app::Web;
-use crate::limits::CallerKey;
+use crate::caller::Caller;
 use crate::problem::Problem;
-use rondel_core::error_chain::chain;
-
-/// How many refusals are written within [`DENIED_PERIOD`], and how many of one caller; a flood of them is in the log of the
-/// server alone.
-const DENIED_MAX: u32 = 600;
-const DENIED_PER_CALLER: u32 = 60;
-const DENIED_PERIOD: Duration = Duration::from_secs(60);
+use crate::state::Web;
 
 /// What a handler tells about its request.
 #[derive(Clone, Debug, Default)]
@@ -183,45 +173,6 @@ fn complain(entry: &AuditEntry, error: &StoreError) {
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
-/// How many refusals may be written yet.
-#[derive(Clone, Debug)]
-pub(crate) struct Denials(Arc<Mutex<Denied>>);
-
-#[derive(Debug)]
-struct Denied {
-    since: Instant,
-    count: u32,
-    by_caller: BTreeMap<CallerKey, u32>,
-}
-
-impl Denied {
-    fn new() -> Self {
-        Self { since: Instant::now(), count: 0, by_caller: BTreeMap::new() }
-    }
-}
-
-impl Default for Denials {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(Denied::new())))
-    }
-}
-
-impl Denials {
-    fn take(&self, caller: CallerKey) -> bool {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.since.elapsed() >= DENIED_PERIOD {
-            *held = Denied::new();
-        }
-        let of_caller = held.by_caller.get(&caller).copied().unwrap_or_default();
-        if held.count >= DENIED_MAX || of_caller >= DENIED_PER_CALLER {
-            return false;
-        }
-        held.count += 1;
-        held.by_caller.insert(caller, of_caller + 1);
-        true
-    }
-}
-
 /// A noun and a verb for a method of a path: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
 pub(crate) fn action(method: &Method, path: &str) -> String {
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/');
@@ -253,8 +204,6 @@ pub(crate) fn object(template: &str, path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::TokenId;
-
     use super::*;
 
     #[test]
@@ -279,16 +228,5 @@ mod tests {
         }
         assert_eq!(object("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");
         assert_eq!(object("/api/v1/jobs", "/api/v1/jobs"), "");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_of_refusals_is_bounded() {
-        let denials = Denials::default();
-        let of = |id| CallerKey::Token(TokenId::new(id));
-        assert_eq!((0..10_000).filter(|_| denials.take(of(1))).count(), 60);
-        assert!(denials.take(of(2)), "one caller does not hide the refusals of others");
-        assert_eq!((0..10_000).filter(|number| denials.take(of(*number))).count(), 600 - 61);
-        tokio::time::advance(DENIED_PERIOD).await;
-        assert!(denials.take(of(1)));
     }
 }

@@ -100,6 +100,11 @@ struct Inner {
 }
 
 impl Problem {
+    /// The refusal of one request too many.
+    pub(crate) fn overloaded(detail: &str, seconds: u64) -> Self {
+        Self::new(Code::Overloaded, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
     /// A problem with one sentence about this very case.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner {

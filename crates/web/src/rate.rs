@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rondel_admin::Limit;
+use rondel_admin::{Engine, Limit};
 use tokio::time::Instant;
 
-use crate::app::Web;
 use crate::limits::CallerKey;
 use crate::problem::{Code, Problem};
 
@@ -102,12 +101,17 @@ pub(crate) struct Counted {
 }
 
 /// Counts a request for its caller, whatever the text of the header was that it authenticated with.
-pub(crate) fn count(web: &Web, caller: CallerKey) -> Result<Option<Counted>, (Problem, Counted)> {
-    let Some(rate) = web.config.rate else { return Ok(None) };
-    let found = web.buckets.take(caller, rate, Instant::now());
+pub(crate) fn count(
+    engine: &Engine,
+    buckets: &Buckets,
+    rate: Option<Rate>,
+    caller: CallerKey,
+) -> Result<Option<Counted>, (Problem, Counted)> {
+    let Some(rate) = rate else { return Ok(None) };
+    let found = buckets.take(caller, rate, Instant::now());
     let counted = Counted { rate, found };
     let Some(wait) = found.wait else { return Ok(Some(counted)) };
-    web.engine.limit_reached(Limit::ApiRate, &caller);
+    engine.limit_reached(Limit::ApiRate, &caller);
     let seconds = wait.as_secs() + 1;
     let message = format!("this caller may make {} requests a second; try again in {seconds}s", rate.per_second);
     let problem = Problem::new(Code::RateLimited, message);

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use rondel_admin::auth::principal_of;
 use rondel_core::access::{Permission, Rights};
+use rondel_core::error_chain::chain;
 use rondel_core::{AppId, NamespaceId};
 use rondel_store::StoreError;
 use tokio::time::Instant;
 
-use crate::access::Caller;
-use crate::app::Web;
+use crate::caller::Caller;
 use crate::problem::{Code, Problem};
-use rondel_core::error_chain::chain;
+use crate::state::Web;
 
 /// How often it is asked.
 const CHECK_PERIOD: Duration = Duration::from_secs(3);

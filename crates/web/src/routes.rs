@@ -12,24 +12,15 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{Method, Uri};
 use rondel_admin::oidc::CALLBACK_PATH;
+use rondel_core::access::Permission;
 
-use crate::access::{Gate, Permission, admit, authorization, guard, guard_page, is_question};
-use crate::app::Web;
+use crate::access::{Gate, admit, authorization, guard, guard_page};
 use crate::keyed::{keyed, unkeyed};
 use crate::load::open;
 use crate::openapi::{self, Doc, Inputs, Told};
 use crate::problem::{Code, Problem};
-
-/// Who may use a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Everybody.
-    Open,
-    /// Who has a token with this permission.
-    Needs(Permission),
-    /// Who signed in to the console with this permission.
-    SignedIn(Permission),
-}
+use crate::route_info::{Access, KeyUse, RouteInfo};
+use crate::state::Web;
 
 /// The paths that are open to everybody. Another one is an edit of this list, and thereby a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,48 +58,6 @@ impl OpenPath {
             Self::Preferences => "/preferences",
             Self::Static => "/static/{file}",
         }
-    }
-}
-
-/// A line of the route table.
-#[derive(Clone, Debug)]
-pub struct RouteInfo {
-    /// The method.
-    pub method: Method,
-    /// The path, parameters in braces.
-    pub path: &'static str,
-    /// Who may use it.
-    pub access: Access,
-}
-
-/// What a route does with an `Idempotency-Key`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyUse {
-    /// The call is made once, and its answer kept.
-    Kept,
-    /// The call is refused: its answer is not kept.
-    Refused,
-    /// The call changes nothing, so the key has no meaning.
-    Ignored,
-}
-
-impl RouteInfo {
-    /// What becomes of an `Idempotency-Key`. A kept answer would keep the secrets that some routes show once.
-    pub(crate) fn key_use(&self) -> KeyUse {
-        if self.method.is_safe() || is_question(self.path) {
-            return KeyUse::Ignored;
-        }
-        match self.access {
-            Access::Needs(Permission::Own | Permission::Cluster) | Access::Open | Access::SignedIn(_) => {
-                KeyUse::Refused
-            }
-            Access::Needs(_) if self.method == Method::POST => KeyUse::Kept,
-            Access::Needs(_) => KeyUse::Refused,
-        }
-    }
-
-    pub(crate) fn is_keyed(&self) -> bool {
-        self.key_use() == KeyUse::Kept
     }
 }
 

@@ -1,8 +1,7 @@
 //! What one caller may have of the work of the server at the same time: reads of the database, exports, lists that are
 //! applied, and the memory of answers that are not read yet.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::body::HttpBody as _;
@@ -12,11 +11,11 @@ use http::header::RETRY_AFTER;
 use rondel_admin::Limit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::app::Web;
 use crate::guarded::Held;
-use crate::limits::{CallerKey, Share, Tally};
-use crate::load::overloaded;
+use crate::holdings::{Place, Shares};
+use crate::limits::{CallerKey, Share};
 use crate::problem::{Code, Problem};
+use crate::state::Web;
 
 /// How long a request waits for its turn to read.
 const TURN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -24,21 +23,6 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(15);
 const ANSWER_LEN_MIN: usize = 16 * 1024;
 /// Queues of callers that are kept before those that nobody uses are removed.
 const QUEUE_COUNT_MAX: usize = 1_000;
-
-/// What callers hold.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Shares {
-    turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
-    places: Tally<(Place, Option<CallerKey>)>,
-    answers: Tally<Option<CallerKey>>,
-}
-
-/// Work that takes long and much memory, of which there is little at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
-    Export,
-    Apply,
-}
 
 /// On an answer to a change that was only tried: nothing has happened that the answer has to tell.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +86,7 @@ pub(crate) fn place(web: &Web, what: Place, caller: CallerKey) -> Result<HeldPla
     })?;
     let all = places.take((what, None), 1, all_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
-        overloaded(&format!("this server has {all_max} {words} under way, and no more; try again"), 5)
+        Problem::overloaded(&format!("this server has {all_max} {words} under way, and no more; try again"), 5)
     })?;
     Ok(HeldPlace { _own: own, _all: all })
 }
@@ -125,7 +109,7 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     };
     let Some(all) = answers.take(None, len, size) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
-        return overloaded("too many bytes of answers are on their way; try again", 2).into_response();
+        return Problem::overloaded("too many bytes of answers are on their way; try again", 2).into_response();
     };
     let before = response.extensions_mut().remove::<Held>();
     response.extensions_mut().insert(Held::new((own, all, before)));

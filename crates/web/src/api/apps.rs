@@ -2,28 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
-use http::request::Parts;
 use rondel_admin::apps::{self, AppError};
+use rondel_core::access::Permission::{Edit, Operate, View};
 use rondel_core::homes::Switch;
 use rondel_core::schema::NAME_PATTERN;
 use rondel_core::{AppId, name};
 use rondel_store::catalog::App;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::jobs;
 use super::nodes::NewState;
-use super::{Page, jobs};
-use crate::app::Web;
+use super::page::Page;
+use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
-use crate::frame::json;
-use crate::openapi::{Input, Taken};
-use crate::parameter::Parameter;
-use crate::problem::{Code, Problem};
+use crate::openapi::Doc;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::routes::Routes;
 
 /// An app.
 #[derive(Serialize, JsonSchema)]
@@ -69,26 +69,55 @@ pub(super) struct ProblemJson<'a> {
     message: &'a str,
 }
 
-/// The `{app}` of a path.
-pub(super) struct AppName(String);
-
-impl Input for AppName {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::name("app").about("The app."));
-        taken.refusals.push(Code::AppNotFound);
-    }
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/apps",
+            View,
+            list,
+            Doc::new("List apps", "With their switch, and the number of executors that this server hears.")
+                .json::<Page<AppJson>>(200, "All apps that one may see."),
+        )
+        .post(
+            "/api/v1/apps",
+            Edit,
+            create,
+            Doc::new("Create an app", "An app also comes into being with its first job.")
+                .json::<AppJson>(201, "The app, new.")
+                .json::<AppJson>(200, "The app, which was there before.")
+                .example(json!({"name": "billing"})),
+        )
+        .get(
+            "/api/v1/apps/{app}/handlers",
+            View,
+            handlers,
+            Doc::new(
+                "List an app's handlers",
+                "What executors online can run, and what parameters that takes, as a JSON schema.",
+            )
+            .json::<Page<HandlerJson<'static>>>(200, "The handlers."),
+        )
+        .get(
+            "/api/v1/apps/{app}/declaration-problems",
+            View,
+            declaration_problems,
+            Doc::new(
+                "List what is wrong with declared jobs",
+                "As far as the executors whose code declares them are connected to this server.",
+            )
+            .json::<Page<ProblemJson<'static>>>(200, "What is wrong."),
+        )
+        .put(
+            "/api/v1/apps/{app}/state",
+            Operate,
+            set_state,
+            Doc::new("Throw an app's switch", "Every server sees it within a second.")
+                .json::<AppJson>(200, "The app.")
+                .example(json!({"state": "active"})),
+        )
 }
 
-impl FromRequestParts<Web> for AppName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::AppNotFound, "the path has no readable name"))
-    }
-}
-
-pub(super) async fn list(call: Call) -> Result<Response, Problem> {
+async fn list(call: Call) -> Result<Response, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| call.sees(app.id));
     let online = call.engine().online_names();
@@ -101,7 +130,7 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
 }
 
 /// Makes an app; one that exists is answered as it is.
-pub(super) async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
+async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
     let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
     call.check_app_name(&new.name).await?;
@@ -120,9 +149,9 @@ pub(super) async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Respons
 }
 
 /// Throws the switch of an app; every node sees it with its next beat.
-pub(super) async fn set_state(
+async fn set_state(
     call: Call,
-    AppName(name): AppName,
+    Named(name, ..): Named<path::App>,
     body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
@@ -146,7 +175,7 @@ fn executor_count(call: &Call, app: AppId) -> usize {
 }
 
 /// The handlers that executors online have in an app.
-pub(super) async fn handlers(call: Call, AppName(app): AppName) -> Result<Response, Problem> {
+async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = jobs::find_app(&call, &app).await?;
     let found = call.engine().handlers(app);
     let items = found.iter().map(|handler| HandlerJson {
@@ -158,7 +187,7 @@ pub(super) async fn handlers(call: Call, AppName(app): AppName) -> Result<Respon
 }
 
 /// What is wrong with the jobs that the code of an app's executors declares, as far as they are online here.
-pub(super) async fn declaration_problems(call: Call, AppName(app): AppName) -> Result<Response, Problem> {
+async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = jobs::find_app(&call, &app).await?;
     let found = call.engine().declaration_problems(app);
     let items = found.iter().map(|problem| ProblemJson {

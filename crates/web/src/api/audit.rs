@@ -8,7 +8,9 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
-use rondel_core::access::{Permission, Rights};
+use rondel_core::access::Permission::Cluster;
+use rondel_core::access::Rights;
+use rondel_core::error_chain::chain;
 use rondel_core::{AuditId, Timestamp, TokenId};
 use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 use schemars::JsonSchema;
@@ -17,16 +19,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::filling::Filling;
-use super::{LIMIT_DEFAULT, LIMIT_MAX};
-use crate::app::Web;
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::call::Person;
 use crate::cursor::{Listing, invalid};
+use crate::holdings::Place;
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
-use crate::shares::{self, HeldPlace, Place};
-use rondel_core::error_chain::chain;
+use crate::routes::Routes;
+use crate::shares::{self, HeldPlace};
+use crate::state::Web;
 
 /// How many entries an export reads at a time.
 const EXPORT_BATCH: u32 = 500;
@@ -123,7 +127,18 @@ impl<'a> From<&'a AuditEntry> for EntryJson<'a> {
     }
 }
 
-pub(super) async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/audit",
+        Cluster,
+        list,
+        Doc::new("Read the audit log", "Newest first. With `Accept: application/x-ndjson`, all of it as JSON lines.")
+            .json::<Page<EntryJson<'static>>>(200, "A page of entries.")
+            .text("application/x-ndjson"),
+    )
+}
+
+async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
     let ReadAudit { wanted, cursor } = &person.query;
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
     let after = cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
@@ -186,7 +201,7 @@ impl Export {
     }
 
     async fn read(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
-        let may = |rights: &Rights| rights.allow_somewhere(Permission::Cluster);
+        let may = |rights: &Rights| rights.allow_somewhere(Cluster);
         if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
             return Err(lapse.problem("so the export ends here"));
         }

@@ -1,52 +1,33 @@
 //! Calendars: listed, saved, imported, deleted, and who uses them.
 
-use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
-use http::request::Parts;
 use rondel_admin::calendars::{CalendarError, CalendarUser, ImportAs, ImportFormat, SavedCalendar, import};
+use rondel_core::access::Permission::{Edit, View};
 use rondel_core::calendar::CalendarSpec;
 use rondel_core::words::counted;
 use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Page, PageQuery};
-use crate::app::Web;
+use super::page::{Page, PageQuery};
+use crate::answer::json;
 use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
 use crate::call::{Call, forbidden, quoted};
 use crate::cursor::{Listing, invalid};
 use crate::etag::{IfMatch, mismatch, tag};
-use crate::frame::json;
-use crate::openapi::{Input, Taken, Unnamed};
+use crate::openapi::{Doc, Either, Unnamed};
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 
 /// How many jobs a refusal to delete names.
 const NAMED_COUNT_MAX: usize = 10;
-
-/// The `{name}` of a path.
-pub(crate) struct CalendarName(pub(crate) String);
-
-impl Input for CalendarName {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::name("name").about("The calendar."));
-        taken.refusals.push(Code::CalendarNotFound);
-    }
-}
-
-impl FromRequestParts<Web> for CalendarName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::CalendarNotFound, "the path has no readable name"))
-    }
-}
 
 /// The query of an import.
 #[derive(Debug)]
@@ -131,7 +112,70 @@ pub(super) struct UserJson {
     name: String,
 }
 
-pub(super) async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/calendars",
+            View,
+            list,
+            Doc::new("List calendars", "By name, without their rules.")
+                .json::<Page<CalendarItem<'static>>>(200, "A page of calendars."),
+        )
+        .get(
+            "/api/v1/calendars/{name}",
+            View,
+            get,
+            Doc::new("Get a calendar", "With its rule.").json::<CalendarJson<'static>>(200, "The calendar.").with("ETag"),
+        )
+        .put(
+            "/api/v1/calendars/{name}",
+            Edit,
+            put,
+            Doc::new(
+                "Save a calendar",
+                "Answers when every job that is planned by it has moved on: no fire due more than a second later runs under the old one.",
+            )
+            .json::<CalendarJson<'static>>(200, "The calendar, changed.")
+            .with("ETag")
+            .json::<CalendarJson<'static>>(201, "The calendar, new.")
+            .with("ETag")
+            .refuses(&[Code::TooManyCalendars])
+            .example(json!({
+                "description": "days off", "rule": {"days": ["2026-12-24", {"date": "2026-10-01..2026-10-07", "name": "国庆节"}]},
+            })),
+        )
+        .delete(
+            "/api/v1/calendars/{name}",
+            Edit,
+            delete,
+            Doc::new("Delete a calendar", "Refused while a job uses it or another calendar names it.")
+                .empty("It is deleted.")
+                .refuses(&[Code::CalendarUsed]),
+        )
+        .post(
+            "/api/v1/calendars/{name}/import",
+            Edit,
+            import_file,
+            Doc::new(
+                "Import a calendar",
+                "The body is an iCalendar or CSV file of at most 1 MiB, whatever type it is declared as. A CSV file has a header `date`, and `name` and \
+                 `kind` (`holiday` or `workday`) where wanted.",
+            )
+            .json::<Either<CalendarJson<'static>, CalendarSpec>>(200, "The calendar, changed; or with `dry_run`, what it would be.")
+            .json::<CalendarJson<'static>>(201, "The calendar, new.")
+            .with("ETag")
+            .refuses(&[Code::TooManyCalendars]),
+        )
+        .get(
+            "/api/v1/calendars/{name}/users",
+            View,
+            users,
+            Doc::new("List what uses a calendar", "Calendars that name it and jobs that are planned by it.")
+                .json::<Page<UserJson>>(200, "A page of users."),
+        )
+}
+
+async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
@@ -159,14 +203,14 @@ fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     items.last().filter(|_| has_more)
 }
 
-pub(super) async fn get(call: Call, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+async fn get(call: Call, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     answer(&call, StatusCode::OK, &record)
 }
 
-pub(super) async fn put(
+async fn put(
     call: Call,
-    CalendarName(name): CalendarName,
+    Named(name, ..): Named<path::Calendar>,
     if_match: IfMatch,
     body: JsonBody<Unnamed<CalendarSpec>>,
 ) -> Result<Response, Problem> {
@@ -177,9 +221,9 @@ pub(super) async fn put(
 }
 
 /// Reads the days of a file, and saves the calendar that they make, or shows what that would be.
-pub(super) async fn import_file(
+async fn import_file(
     call: Call<ImportQuery>,
-    CalendarName(name): CalendarName,
+    Named(name, ..): Named<path::Calendar>,
     if_match: IfMatch,
     TextBody(body): TextBody,
 ) -> Result<Response, Problem> {
@@ -202,18 +246,14 @@ pub(super) async fn import_file(
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
 
-pub(super) async fn delete(
-    call: Call,
-    CalendarName(name): CalendarName,
-    if_match: IfMatch,
-) -> Result<Response, Problem> {
+async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let expected = if_match.against(record.version)?;
     call.engine().delete_calendar(call.namespace.id, &name, expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub(super) async fn users(call: Call<PageQuery>, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("calendar users", record.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<UserJson>(cursor)).transpose()?;

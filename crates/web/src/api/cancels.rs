@@ -2,19 +2,22 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::access::Permission;
+use rondel_core::access::Permission::Operate;
 use rondel_core::{Run, RunStatus, Timestamp, plain};
 use rondel_store::ledger::CancelAsked;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::jobs::{self, JobName};
-use super::run_json;
-use super::runs::{RunPath, find, missing};
+use super::runs::{find, missing};
+use super::{jobs, run_json};
+use crate::answer::json;
 use crate::body::{OptionalJsonBody, refuse_value};
 use crate::call::Call;
-use crate::frame::json;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
+use crate::routes::Routes;
 
 /// The longest reason, in characters: it has to fit beside the name into one column.
 pub(crate) const REASON_LEN_MAX: usize = 150;
@@ -49,7 +52,32 @@ pub(super) struct CancelledJson {
     has_more: bool,
 }
 
-pub(super) async fn run(call: Call, path: RunPath, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .post(
+            "/api/v1/jobs/{name}/cancel",
+            Operate,
+            job,
+            Doc::new(
+                "Cancel a job's open runs",
+                "All of them, or those of the fire that `fire_at` names. At most 10,000 at once. Fires to come are not meant: pause the job.",
+            )
+            .json::<CancelledJson>(202, "They are asked to end. A broadcast counts once.")
+            .example(json!({"reason": "the disk is full"})),
+        )
+        .post(
+            "/api/v1/runs/{id}/cancel",
+            Operate,
+            run,
+            Doc::new("Cancel a run", "Its executor is notified; for a broadcast's row, all of its shards are cancelled. A second request is no error.")
+                .json::<run_json::RunJson>(202, "It is asked to end.")
+                .json::<run_json::RunJson>(200, "It was cancelled before.")
+                .refuses(&[Code::RunFinished])
+                .example(json!({"reason": "started by mistake"})),
+        )
+}
+
+async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
     let body = body.read()?;
     let by = asked_by(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
@@ -66,9 +94,9 @@ pub(super) async fn run(call: Call, path: RunPath, body: OptionalJsonBody<Cancel
     }
 }
 
-pub(super) async fn job(
+async fn job(
     call: Call,
-    JobName(name): JobName,
+    Named(name, ..): Named<path::Job>,
     body: OptionalJsonBody<CancelJob>,
 ) -> Result<Response, Problem> {
     let body = body.read()?;
@@ -80,7 +108,7 @@ pub(super) async fn job(
     let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
     let record = jobs::find(&call, &name).await?;
     // Runs of an app that the job belonged to before are for those who may cancel there.
-    let app = call.within(Permission::Operate).map(|_| record.app);
+    let app = call.within(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
     let told = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
     call.note.after(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": told}));

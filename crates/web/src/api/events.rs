@@ -11,20 +11,24 @@ use futures_util::stream::unfold;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rondel_admin::events::{Cursor, Event, Listener, Next, What};
+use rondel_core::access::Permission::View;
 use rondel_core::name;
 use rondel_store::catalog::Namespace;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::access::{Caller, Permission};
-use crate::app::Web;
 use crate::call::Call;
-use crate::load::{self, Live, LiveShare, LongLived};
+use crate::caller::Caller;
+use crate::holdings::{Live, LiveShare};
+use crate::load::{self, LongLived};
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::{Lapse, Recheck};
+use crate::routes::Routes;
+use crate::state::Web;
 
 /// After how long without an event something is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
@@ -93,13 +97,33 @@ impl Wanted {
         let is_asked_for = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
             && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
         is_asked_for
-            && event.what.place().is_none_or(|(place, app)| {
-                place == namespace.id && caller.rights.allow(Permission::View, place, Some(app))
-            })
+            && event
+                .what
+                .place()
+                .is_none_or(|(place, app)| place == namespace.id && caller.rights.allow(View, place, Some(app)))
     }
 }
 
-pub(super) async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/events",
+            View,
+            listen,
+            Doc::new(
+                "Listen to what happens",
+                "Runs that come to stand elsewhere, jobs that are saved, executors and servers that come and go: as server-sent events, \
+                 or with `Accept: application/x-ndjson` as lines of JSON. The first one is `ready`, the last one `end`; `gap` says that \
+                 something may have been missed.",
+            )
+            .stream("text/event-stream", "A stream of events, until one side ends it.")
+            .text("application/x-ndjson")
+            .reads(LAST_EVENT)
+            .refuses(&[Code::InvalidHeader]),
+        )
+}
+
+async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
     let last = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
     let last = last.transpose().map_err(|message| {
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))

@@ -5,16 +5,19 @@ use std::time::Duration;
 
 use axum::response::Response;
 use rondel_admin::{OnlineExecutor, OnlineName};
+use rondel_core::access::Permission::View;
 use rondel_core::{AppId, ExecutorId, Timestamp};
 use rondel_store::cluster::ExecutorRecord;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::PageQuery;
 use super::filling::Filling;
+use super::page::{Page, PageQuery};
 use crate::call::Call;
 use crate::cursor::Listing;
+use crate::openapi::Doc;
 use crate::problem::Problem;
+use crate::routes::Routes;
 
 /// How long those that are gone are shown.
 const SHOWN_FOR: Duration = Duration::from_secs(3600);
@@ -45,7 +48,17 @@ pub(crate) struct ExecutorJson {
 /// Where a list of executors stands: app, name and incarnation.
 pub(crate) type Position = (String, String, ExecutorId);
 
-pub(super) async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/executors",
+        View,
+        list,
+        Doc::new("List executors", "Those online, and those seen within the last hour.")
+            .json::<Page<ExecutorJson>>(200, "The executors."),
+    )
+}
+
+async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("executors", call.namespace.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let (items, next) = page(&call, after.clone(), call.query.limit).await?;

@@ -6,8 +6,8 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::Page;
-use crate::frame::json;
+use super::page::Page;
+use crate::answer::json;
 use crate::problem::{Code, Problem};
 
 /// How many bytes of items a page has at most. One item is always in it, however long.

@@ -13,6 +13,7 @@ use futures_util::stream::{Stream, unfold};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use rondel_admin::gateway::LogReader;
+use rondel_core::error_chain::chain;
 use rondel_core::{Run, RunStatus};
 use rondel_store::StoreError;
 use schemars::JsonSchema;
@@ -20,13 +21,13 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::lines::{self, Line, Lines, Part, Position, Wanted};
-use crate::access::Caller;
-use crate::app::Web;
+use crate::caller::Caller;
 use crate::cursor::Listing;
-use crate::load::{self, Live, LiveShare, LongLived};
+use crate::holdings::{Live, LiveShare};
+use crate::load::{self, LongLived};
 use crate::problem::Problem;
 use crate::recheck::Recheck;
-use rondel_core::error_chain::chain;
+use crate::state::Web;
 
 /// How often the store is asked while nothing is heard: lines may be stored by another node, and runs end.
 const POLL_PERIOD: Duration = Duration::from_secs(1);

@@ -4,19 +4,23 @@ use axum::response::Response;
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
 use rondel_core::Run;
+use rondel_core::access::Permission::View;
 use rondel_core::words::counted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::follow::{self, Follow, Form};
 use super::lines::{self, LEVELS, Line, Part, Position, Wanted};
-use super::runs::{self, RunPath};
+use super::runs;
+use crate::answer::json;
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
-use crate::frame::json;
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 
 const LIMIT_DEFAULT: u32 = 1000;
 const LIMIT_MAX: u32 = 5000;
@@ -67,7 +71,30 @@ pub(super) struct LogPage {
     complete: bool,
 }
 
-pub(super) async fn get(call: Call<ReadLog>, path: RunPath, headers: HeaderMap) -> Result<Response, Problem> {
+const LAST_EVENT: Parameter =
+    Parameter::cursor_in("Last-Event-ID").about("Of an event stream: the event that was seen last.");
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/runs/{id}/logs",
+            View,
+            get,
+            Doc::new(
+                "Read a run's log",
+                "A page of lines. With `Accept: text/plain` the lines alone, as they were written. With `follow=true` a JSON object in each line \
+                 until the run is over and its log complete, or with `Accept: text/event-stream` the same as events `line` and `end`.",
+            )
+            .json::<LogPage>(200, "Lines; `next_cursor` is where more will be found while it is not complete.")
+            .text("application/x-ndjson")
+            .text("text/event-stream")
+            .text("text/plain")
+            .reads(LAST_EVENT)
+            .refuses(&[Code::InvalidCursor]),
+        )
+}
+
+async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let listing = Listing::new("logs", run.id);
     let position = position(&call.query, &run, &listing, &headers)?;

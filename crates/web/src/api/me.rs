@@ -1,22 +1,21 @@
 //! Oneself: who one is, and where one has signed in.
 
-use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use http::request::Parts;
+use rondel_core::access::Permission::Own;
 use rondel_core::{AccountId, SessionId, Timestamp};
 use rondel_store::access::WebSession;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Page;
-use crate::app::Web;
+use super::page::Page;
+use crate::answer::json;
 use crate::call::{Person, quoted};
-use crate::frame::json;
 use crate::grants::{GrantJson, Places};
-use crate::openapi::{Input, Taken};
-use crate::parameter::Parameter;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
+use crate::routes::Routes;
 
 /// Who one is.
 #[derive(Serialize, JsonSchema)]
@@ -31,7 +30,30 @@ pub(super) struct MeJson<'a> {
     grants: Vec<GrantJson>,
 }
 
-pub(super) async fn get(person: Person) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/me",
+            Own,
+            get,
+            Doc::new("Get the caller", "With its roles.").json::<MeJson<'static>>(200, "The caller."),
+        )
+        .get(
+            "/api/v1/sessions",
+            Own,
+            sessions,
+            Doc::new("List one's own sign-ins", "Where one is signed in to the console.")
+                .json::<Page<SessionJson>>(200, "The sign-ins."),
+        )
+        .delete(
+            "/api/v1/sessions/{id}",
+            Own,
+            end_session,
+            Doc::new("End one of one's own sign-ins", "At once.").empty("It is over."),
+        )
+}
+
+async fn get(person: Person) -> Result<Response, Problem> {
     let caller = &person.caller;
     let account = match caller.account {
         Some(id) => person.engine().store().account(id).await?.map(|account| account.name),
@@ -56,7 +78,7 @@ pub(super) struct SessionJson {
     is_this: bool,
 }
 
-pub(super) async fn sessions(person: Person) -> Result<Response, Problem> {
+async fn sessions(person: Person) -> Result<Response, Problem> {
     let found = match account_of_sign_ins(&person).await? {
         Some(account) => person.engine().store().sign_ins(account).await?,
         None => Vec::new(),
@@ -97,26 +119,7 @@ pub(crate) async fn note_session<Q>(person: &Person<Q>, account: AccountId, id: 
     Ok(())
 }
 
-/// The `{id}` of a path.
-pub(crate) struct SessionPath(pub(crate) String);
-
-impl Input for SessionPath {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::id("id").about("The sign-in."));
-        taken.refusals.push(Code::SessionNotFound);
-    }
-}
-
-impl FromRequestParts<Web> for SessionPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::SessionNotFound, "the path has no readable id"))
-    }
-}
-
-pub(super) async fn end_session(person: Person, SessionPath(id): SessionPath) -> Result<Response, Problem> {
+async fn end_session(person: Person, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
     let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted(&id)));
     let wanted = id.parse::<SessionId>().ok();
     let (Some(account), Some(wanted)) = (account_of_sign_ins(&person).await?, wanted) else { return Err(missing()) };

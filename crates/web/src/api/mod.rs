@@ -1,72 +1,55 @@
-//! The endpoints: one file for each noun, one function for each verb; `routes` has their paths, permissions and words.
+//! The endpoints: one file for each noun, or one for each verb of a noun with many; each has the paths and permissions of its routes,
+//! and what the API's document says of them.
 
-mod applied;
-pub(crate) mod apply;
 mod apps;
 mod audit;
 pub(crate) mod calendars;
 pub(crate) mod cancels;
 mod events;
 pub(crate) mod executors;
-mod export;
 mod filling;
-mod fires;
 mod follow;
-pub(crate) mod job_body;
 pub(crate) mod jobs;
 pub(crate) mod lines;
-mod list_errors;
 pub(crate) mod logs;
 pub(crate) mod me;
 mod namespaces;
 mod nodes;
 pub(crate) mod openapi;
-mod parent_params;
-mod routes;
+mod page;
 pub(crate) mod run_json;
 pub(crate) mod run_tree;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 mod sign_in_links;
-mod stats;
 mod token_descent;
 mod token_name;
 mod token_room;
 pub(crate) mod tokens;
 pub(crate) mod users;
-mod versions;
 mod webhooks;
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use crate::routes::Routes;
 
-pub(crate) use self::routes::routes;
-use crate::parameter::Parameter;
-use crate::query::{FromQuery, Reader};
-
-/// How many items a page has if the caller does not say.
-const LIMIT_DEFAULT: u32 = 50;
-/// How many it can have.
-const LIMIT_MAX: u32 = 200;
-
-/// The query of a list.
-#[derive(Debug)]
-struct PageQuery {
-    limit: u32,
-    cursor: Option<String>,
-}
-
-impl FromQuery for PageQuery {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
-    }
-}
-
-/// One page of a list.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "{T}Page")]
-struct Page<T> {
-    items: Vec<T>,
-    /// For `?cursor=`; null on the last page.
-    next_cursor: Option<String>,
+/// Every route of the API.
+pub(crate) fn routes() -> Routes {
+    jobs::routes()
+        .and(runs::routes())
+        .and(cancels::routes())
+        .and(run_tree::routes())
+        .and(logs::routes())
+        .and(calendars::routes())
+        .and(schedules::routes())
+        .and(apps::routes())
+        .and(executors::routes())
+        .and(events::routes())
+        .and(nodes::routes())
+        .and(namespaces::routes())
+        .and(webhooks::routes())
+        .and(me::routes())
+        .and(sign_in_links::routes())
+        .and(tokens::routes())
+        .and(users::routes())
+        .and(audit::routes())
+        .and(openapi::routes())
 }

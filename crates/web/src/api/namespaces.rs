@@ -2,17 +2,21 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
+use rondel_core::access::Permission::{Cluster, View};
 use rondel_core::{NamespaceId, name};
 use rondel_store::catalog::{Namespace, NamespaceDeleted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::Page;
-use super::webhooks::NamespacePath;
+use super::page::Page;
+use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{Person, namespace_by_name, visible_namespaces};
-use crate::frame::json;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
+use crate::routes::Routes;
 
 /// A tenant or an environment.
 #[derive(Serialize, JsonSchema)]
@@ -30,14 +34,42 @@ pub(super) struct NewNamespace {
     name: String,
 }
 
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/namespaces",
+            View,
+            list,
+            Doc::new("List namespaces", "Those of which one may see something.")
+                .json::<Page<NamespaceJson>>(200, "The namespaces."),
+        )
+        .post(
+            "/api/v1/namespaces",
+            Cluster,
+            create,
+            Doc::new("Create a namespace", "It is empty.")
+                .json::<NamespaceJson>(201, "The namespace.")
+                .refuses(&[Code::NamespaceExists])
+                .example(json!({"name": "staging"})),
+        )
+        .delete(
+            "/api/v1/namespaces/{name}",
+            Cluster,
+            delete,
+            Doc::new("Delete a namespace", "Refused while it has jobs or calendars, or if it ever had jobs.")
+                .empty("It is deleted.")
+                .refuses(&[Code::NamespaceUsed]),
+        )
+}
+
 /// Those of which the caller may see something.
-pub(super) async fn list(person: Person) -> Result<Response, Problem> {
+async fn list(person: Person) -> Result<Response, Problem> {
     let seen = visible_namespaces(person.engine(), &person.caller).await?;
     let items = seen.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-pub(super) async fn create(person: Person, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
+async fn create(person: Person, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
     let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
     let engine = person.engine();
@@ -51,7 +83,7 @@ pub(super) async fn create(person: Person, body: JsonBody<NewNamespace>) -> Resu
     json(StatusCode::CREATED, &made)
 }
 
-pub(super) async fn delete(person: Person, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
+async fn delete(person: Person, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let found = namespace_by_name(person.engine(), &name).await?;
     let used = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
     if found.name == "default" {

@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::StatusCode;
-use http::request::Parts;
+use rondel_core::access::Permission::{Cluster, View};
 use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{NodeId, Timestamp, name};
 use rondel_store::cluster::{LoopReport, Node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::Page;
-use crate::app::Web;
+use super::page::Page;
+use crate::answer::json;
 use crate::body::JsonBody;
 use crate::call::{Call, quoted};
-use crate::frame::json;
-use crate::openapi::{Input, Taken};
-use crate::parameter::Parameter;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
+use crate::routes::Routes;
 
 /// A server of the cluster.
 #[derive(Serialize, JsonSchema)]
@@ -110,35 +110,35 @@ pub(super) struct NewState {
     pub(super) state: Switch,
 }
 
-/// The `{name}` of a path.
-pub(super) struct NodeName(String);
-
-impl Input for NodeName {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::name("name").about("The server."));
-        taken.refusals.push(Code::NodeNotFound);
-    }
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/nodes",
+            View,
+            list,
+            Doc::new("List servers", "Of the cluster; the one that answers has `counters`, each 0 in a quiet cluster.")
+                .json::<Page<NodeJson>>(200, "The servers."),
+        )
+        .put(
+            "/api/v1/nodes/{name}/state",
+            Cluster,
+            set_state,
+            Doc::new("Throw a server's switch", "Every server sees it within a second.")
+                .json::<NodeJson>(200, "The server.")
+                .example(json!({"state": "active"})),
+        )
 }
 
-impl FromRequestParts<Web> for NodeName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::NodeNotFound, "the path has no readable name"))
-    }
-}
-
-pub(super) async fn list(call: Call) -> Result<Response, Problem> {
+async fn list(call: Call) -> Result<Response, Problem> {
     let nodes = call.engine().store().nodes().await?;
     let items = nodes.into_iter().map(|node| show(&call, node)).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 /// Throws the switch of a node; every node sees it with its next beat.
-pub(super) async fn set_state(
+async fn set_state(
     call: Call,
-    NodeName(name): NodeName,
+    Named(name, ..): Named<path::Node>,
     body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;

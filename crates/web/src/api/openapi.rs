@@ -1,20 +1,35 @@
 //! The API's own description.
 
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
+use rondel_core::access::Permission::Own;
+use serde_json::{Map, Value};
 
-use crate::app::openapi;
 use crate::call::Person;
+use crate::openapi::Doc;
+use crate::routes::Routes;
+use crate::state::Web;
 
-pub(super) async fn get(_: Person) -> Response {
-    answer()
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/openapi.json",
+        Own,
+        get,
+        Doc::new("This document", "The API as an OpenAPI 3.1 document, for any token of the API.")
+            .json::<Map<String, Value>>(200, "The document."),
+    )
 }
 
-/// The same for whoever signed in: browsers have no token.
-pub(crate) async fn page() -> Response {
-    answer()
+async fn get(person: Person) -> Response {
+    answer(&person.web)
 }
 
-fn answer() -> Response {
-    ([(CONTENT_TYPE, "application/json")], openapi()).into_response()
+/// The same for users who signed in: browsers have no token.
+pub(crate) async fn page(State(web): State<Web>) -> Response {
+    answer(&web)
+}
+
+fn answer(web: &Web) -> Response {
+    ([(CONTENT_TYPE, "application/json")], (web.document)()).into_response()
 }

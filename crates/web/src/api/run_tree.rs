@@ -2,16 +2,20 @@
 
 use axum::response::Response;
 use http::StatusCode;
+use rondel_core::access::Permission::View;
 use rondel_core::tree::{Branch, DEPTH_MAX, Link, arrange};
 use rondel_core::{Run, RunId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::run_json::{RunItem, items};
-use super::runs::{RunPath, find};
+use super::runs::find;
+use crate::answer::json;
 use crate::call::Call;
-use crate::frame::json;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
 use crate::problem::Problem;
+use crate::routes::Routes;
 
 /// How many runs of a tree are shown.
 const BRANCH_COUNT_MAX: usize = 300;
@@ -59,7 +63,20 @@ pub(super) struct TreeJson {
     has_more: bool,
 }
 
-pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/runs/{id}/tree",
+        View,
+        get,
+        Doc::new(
+            "Get the tree of a run's fire",
+            "From its root on, each run behind the one that it follows from; the first 300 of them.",
+        )
+        .json::<TreeJson>(200, "The tree."),
+    )
+}
+
+async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     let Tree { branches, has_more } = read(&call, run).await?;
     let runs = branches.iter().map(|branch| branch.run.clone().for_reader()).collect();

@@ -1,57 +1,38 @@
 //! Runs: asked for, listed, cancelled, repeated.
 
-use axum::extract::FromRequestParts;
 use axum::response::Response;
 use http::header::LOCATION;
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::RunRequest;
+use rondel_core::access::Permission::{Operate, View};
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::filling::Filling;
-use super::jobs::{self, JobName};
-use super::{LIMIT_DEFAULT, LIMIT_MAX, run_json};
-use crate::app::Web;
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::{jobs, run_json};
+use crate::answer::json;
 use crate::body::OptionalJsonBody;
 use crate::call::{Call, quoted};
 use crate::cursor::{Listing, invalid};
-use crate::frame::json;
-use crate::openapi::{Input, Taken};
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 use crate::trace;
 
 /// By which our own clients say that a person stands behind a request.
 const CLIENT_HEADER: &str = "rondel-client";
 /// The same as the API's document tells it.
-pub(super) const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
+const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
-
-/// The `{id}` of a path, as text.
-pub(crate) struct RunPath(String);
-
-impl Input for RunPath {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::id("id").about("The run."));
-        taken.refusals.push(Code::RunNotFound);
-    }
-}
-
-impl FromRequestParts<Web> for RunPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::RunNotFound, "the path has no readable id"))
-    }
-}
 
 /// The query of the list.
 #[derive(Debug)]
@@ -83,9 +64,51 @@ pub(super) struct TriggerBody {
     params: Option<Value>,
 }
 
-pub(super) async fn trigger(
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .post(
+            "/api/v1/jobs/{name}/runs",
+            Operate,
+            trigger,
+            Doc::new("Trigger a job", "Makes a run of it now, with its own parameters or those of the body. It need not be on.")
+                .json::<run_json::RunJson>(201, "The run.")
+                .with("Location")
+                .reads(CLIENT)
+                .example(json!({"params": {"day": "2026-03-08"}})),
+        )
+        .get(
+            "/api/v1/runs",
+            View,
+            list,
+            Doc::new("List runs", "Newest first.")
+                .json::<Page<run_json::RunItem>>(200, "A page of runs.")
+                .refuses(&[Code::JobNotFound]),
+        )
+        .get(
+            "/api/v1/runs/{id}",
+            View,
+            get,
+            Doc::new("Get a run", "With its attempts, its shards, and what follows from it.").json::<run_json::RunJson>(200, "The run."),
+        )
+        .post(
+            "/api/v1/runs/{id}/retry",
+            Operate,
+            retry,
+            Doc::new(
+                "Run it again",
+                "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` where a caller replaced parameters \
+                 that the job's `overrides` do not allow any more.",
+            )
+                .json::<run_json::RunJson>(201, "The new run.")
+                .with("Location")
+                .reads(CLIENT)
+                .refuses(&[Code::RunNotFinished, Code::ShardOfBroadcast, Code::JobDeleted, Code::InvalidBody]),
+        )
+}
+
+async fn trigger(
     call: Call,
-    JobName(name): JobName,
+    Named(name, ..): Named<path::Job>,
     headers: HeaderMap,
     body: OptionalJsonBody<TriggerBody>,
 ) -> Result<Response, Problem> {
@@ -98,7 +121,7 @@ pub(super) async fn trigger(
     request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None, trace: call.trace }).await
 }
 
-pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
+async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, &query.job, &query.statuses));
     let after = match &query.cursor {
@@ -138,12 +161,12 @@ pub(super) async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     page.answer(wanted.after.map(|last| listing.cursor(last)))
 }
 
-pub(super) async fn get(call: Call, path: RunPath) -> Result<Response, Problem> {
+async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     json(StatusCode::OK, &run_json::whole(&call, run).await?)
 }
 
-pub(super) async fn retry(call: Call, path: RunPath, headers: HeaderMap) -> Result<Response, Problem> {
+async fn retry(call: Call, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     let (record, again) = repetition(&call, &run, trigger_of(&headers)).await?;
     request(&call, &record, again).await
@@ -180,7 +203,7 @@ async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result
 }
 
 /// The run with this id, if it is in the namespace of the call.
-pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Problem> {
+pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<Run, Problem> {
     let id = path.0.parse::<RunId>().ok().filter(|id| id.get() > 0);
     let found = match id {
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
@@ -193,7 +216,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &RunPath) -> Result<Run, Probl
     Ok(found.for_reader())
 }
 
-pub(super) fn missing<Q>(call: &Call<Q>, path: &RunPath) -> Problem {
+pub(super) fn missing<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
     let detail = format!("there is no run {} in namespace {}", quoted(&path.0), call.namespace.name);
     Problem::new(Code::RunNotFound, detail)
 }

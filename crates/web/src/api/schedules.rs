@@ -3,6 +3,7 @@
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::JobError;
+use rondel_core::access::Permission::View;
 use rondel_core::preview::{Ask, PER_DAY_MAX, Warning, WarningCode, preview};
 use rondel_core::schedule::{Kind, Schedule};
 use rondel_core::spec::{CalendarUse, OneOrMany};
@@ -12,11 +13,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::job_body;
+use super::jobs::body;
+use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
-use crate::frame::json;
+use crate::openapi::Doc;
 use crate::problem::Problem;
+use crate::routes::Routes;
 
 /// How many fires an answer has if the caller does not say.
 const COUNT_DEFAULT: u32 = 10;
@@ -87,7 +90,18 @@ struct WarningJson {
     sentence: Sentence,
 }
 
-pub(super) async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/api/v1/schedules/preview",
+        View,
+        post,
+        Doc::new("Explain a schedule", "In sentences, with the next fires and warnings, without saving anything.")
+            .json::<PreviewJson>(200, "What it means.")
+            .example(json!({"schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}, "count": 3})),
+    )
+}
+
+async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Problem> {
     let body = body.read()?;
     let count = body.count.unwrap_or(COUNT_DEFAULT);
     if !(1..=COUNT_MAX).contains(&count) {
@@ -111,7 +125,7 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     if !calendar.is_null() {
         document["calendar"] = calendar;
     }
-    let spec = job_body::from_value(document)?;
+    let spec = body::from_value(document)?;
     let calendar = match &spec.calendar {
         Some(used) => match call.engine().calendar(call.namespace.id, &used.name).await? {
             Some((_, calendar)) => Some(calendar),

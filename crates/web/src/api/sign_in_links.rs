@@ -4,12 +4,15 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
 use rondel_core::Timestamp;
+use rondel_core::access::Permission::Own;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::answer::json;
 use crate::call::Person;
-use crate::frame::json;
+use crate::openapi::Doc;
 use crate::problem::{Code, Problem};
+use crate::routes::Routes;
 
 /// A link that signs in once.
 #[derive(Serialize, JsonSchema)]
@@ -20,8 +23,21 @@ pub(super) struct LinkJson {
     pub(super) expires_at: Timestamp,
 }
 
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/api/v1/sign-in-links",
+        Own,
+        create,
+        Doc::new(
+            "Make a link into the console",
+            "It signs a browser in with the rights of the token, once, within 15 minutes.",
+        )
+        .json::<LinkJson>(201, "The link."),
+    )
+}
+
 /// Makes a link that signs in as the caller, once, with the rights of the token, for as long as the token works.
-pub(super) async fn create(person: Person) -> Result<Response, Problem> {
+async fn create(person: Person) -> Result<Response, Problem> {
     let token = person.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
     let now = person.engine().now();
     let secret = sign_in::link(person.engine().store(), Whose::Token(token), now).await?;

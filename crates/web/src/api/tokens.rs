@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use http::request::Parts;
 use rondel_admin::auth::Token;
+use rondel_core::access::Permission::Own;
 use rondel_core::access::{Permission, Role};
 use rondel_core::authority::TokenTarget;
 use rondel_core::schema::DurationText;
@@ -15,20 +14,24 @@ use rondel_core::{NamespaceId, Timestamp, TokenId};
 use rondel_store::access::{TokenKind, TokenQuery, TokenRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::token_descent::{self, Bounds};
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page, token_name, token_room};
-use crate::access::{Caller, unauthenticated};
-use crate::app::Web;
+use super::{token_name, token_room};
+use crate::access::unauthenticated;
+use crate::answer::json;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
 use crate::call::{Person, quoted, visible_namespace};
+use crate::caller::Caller;
 use crate::cursor::{Listing, invalid};
-use crate::frame::json;
 use crate::grants::{GrantJson, Places, check_covered, read_grants};
-use crate::openapi::{Input, Taken};
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 
 /// How long a token of the API works if nobody says.
 const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -37,25 +40,6 @@ const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Tokens that are read at a time while those within reach are looked for.
 const BATCH: u32 = 500;
-
-/// The `{id}` of a path, as text.
-pub(crate) struct TokenPath(pub(crate) String);
-
-impl Input for TokenPath {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::id("id").about("The token."));
-        taken.refusals.push(Code::TokenNotFound);
-    }
-}
-
-impl FromRequestParts<Web> for TokenPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::TokenNotFound, "the path has no readable id"))
-    }
-}
 
 /// The query of the list.
 #[derive(Debug)]
@@ -166,9 +150,54 @@ impl TokenJson {
     }
 }
 
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/tokens",
+            Own,
+            list,
+            Doc::new("List tokens", "One's own, newest first, without their secrets.")
+                .json::<Page<TokenJson>>(200, "A page of tokens."),
+        )
+        .post(
+            "/api/v1/tokens",
+            Own,
+            create,
+            Doc::new(
+                "Create a token",
+                "Of the API, which can do no more than its creator; or of executors of some apps. It ends with the token that makes it.",
+            )
+            .json::<TokenJson>(201, "The token, with `token`, which is shown this once.")
+            .refuses(&[Code::NamespaceNotFound, Code::TooManyTokens])
+            .example(json!({"kind": "api", "name": "deploy", "grants": [{"role": "viewer"}], "expires_in": "30d"})),
+        )
+        .delete(
+            "/api/v1/tokens/{id}",
+            Own,
+            revoke,
+            Doc::new(
+                "Revoke a token",
+                "It works no more, and all that it made ends with it: tokens, sign-ins, links. To revoke one twice is no fault.",
+            )
+            .empty("It is revoked."),
+        )
+        .post(
+            "/api/v1/tokens/{id}/rotate",
+            Own,
+            rotate,
+            Doc::new(
+                "Replace a token's secret",
+                "The old one works on for `overlap`, and no longer than it would have. What it made belongs to the new one.",
+            )
+            .json::<TokenJson>(201, "The new token, with `token`, which is shown this once.")
+            .refuses(&[Code::TokenOver, Code::TooManyTokens])
+            .example(json!({"overlap": "24h"})),
+        )
+}
+
 /// One's own; if asked so, all that the caller has a say in: for whoever guards the cluster those of everybody, for admins of
 /// a namespace or an app those of its executors.
-pub(super) async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
+async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     let caller = &person.caller;
     let listing = Listing::new("tokens", (person.query.all, caller.account));
     let after = person.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
@@ -231,7 +260,7 @@ pub(crate) async fn show_all<Q>(person: &Person<Q>, found: &[TokenRecord]) -> Re
     Ok(found.iter().map(|token| TokenJson::new(token, &places)).collect())
 }
 
-pub(super) async fn create(person: Person, body: JsonBody<NewToken>) -> Result<Response, Problem> {
+async fn create(person: Person, body: JsonBody<NewToken>) -> Result<Response, Problem> {
     let made = make(&person, body.read()?).await?;
     json(StatusCode::CREATED, &made)
 }
@@ -375,9 +404,9 @@ fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
 }
 
 /// Puts a new secret into the place of one that works on for a while.
-pub(super) async fn rotate(
+async fn rotate(
     person: Person,
-    TokenPath(id): TokenPath,
+    Named(id, ..): Named<path::Token>,
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
     let old = find(&person, &id).await?;
@@ -417,7 +446,7 @@ async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> 
     told(person, &record, (&secret, is_inherited)).await
 }
 
-pub(super) async fn revoke(person: Person, TokenPath(id): TokenPath) -> Result<Response, Problem> {
+async fn revoke(person: Person, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
     revoke_one(&person, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -1,51 +1,34 @@
 //! Users: who can sign in, with which roles.
 
-use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use http::request::Parts;
 use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
+use rondel_core::access::Permission::Cluster;
 use rondel_core::schema::ACCOUNT_PATTERN;
 use rondel_core::{AccountId, Timestamp, name, plain};
 use rondel_store::access::{Account, AccountChange, AccountChanged, Kept, PasswordHash, ProviderLink};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::sign_in_links::LinkJson;
-use super::{LIMIT_DEFAULT, LIMIT_MAX, Page};
-use crate::app::Web;
+use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{Person, quoted};
 use crate::cursor::{Listing, invalid};
-use crate::frame::json;
 use crate::grants::{GrantJson, Places, read_grants};
-use crate::openapi::{Input, Taken};
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+use crate::state::Web;
 
 /// The longest name that people read, in characters.
 const DISPLAY_LEN_MAX: usize = 100;
-
-/// The `{user}` of a path.
-pub(crate) struct UserName(pub(crate) String);
-
-impl Input for UserName {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::pattern("user", ACCOUNT_PATTERN).about("The user."));
-        taken.refusals.push(Code::UserNotFound);
-    }
-}
-
-impl FromRequestParts<Web> for UserName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        path.map(|path| Self(path.0)).map_err(|_| Problem::new(Code::UserNotFound, "the path has no readable name"))
-    }
-}
 
 /// The query of the list.
 #[derive(Debug)]
@@ -137,7 +120,70 @@ pub(crate) struct NewPassword {
     pub(crate) keep_tokens: bool,
 }
 
-pub(super) async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/users",
+            Cluster,
+            list,
+            Doc::new("List users", "By name, with their roles.").json::<Page<UserJson>>(200, "A page of users."),
+        )
+        .post(
+            "/api/v1/users",
+            Cluster,
+            create,
+            Doc::new("Create a user", "Without a password, the user comes in by a link and sets it.")
+                .json::<UserJson>(201, "The user.")
+                .refuses(&[Code::UserExists])
+                .example(json!({"name": "ann@example.com", "grants": [{"role": "operator", "namespace": "default"}]})),
+        )
+        .get(
+            "/api/v1/users/{user}",
+            Cluster,
+            get,
+            Doc::new("Get a user", "With the user's roles.").json::<UserJson>(200, "The user."),
+        )
+        .patch(
+            "/api/v1/users/{user}",
+            Cluster,
+            change,
+            Doc::new(
+                "Change a user",
+                "What is left out stays. New roles, and locking out, end the user's sign-ins at once.",
+            )
+            .json::<UserJson>(200, "The user.")
+            .refuses(&[Code::LastAdmin])
+            .example(json!({"disabled": true})),
+        )
+        .delete(
+            "/api/v1/users/{user}",
+            Cluster,
+            delete,
+            Doc::new("Delete a user", "With the user's tokens and sign-ins.")
+                .empty("The user is deleted.")
+                .refuses(&[Code::LastAdmin]),
+        )
+        .post(
+            "/api/v1/users/{user}/password",
+            Cluster,
+            set_password,
+            Doc::new(
+                "Set a user's password",
+                "The user's sign-ins end, and the tokens with all that they made, unless `keep_tokens` is true. Not of oneself.",
+            )
+                .empty("It is set.")
+                .example(json!({"password": "correct horse battery"})),
+        )
+        .post(
+            "/api/v1/users/{user}/sign-in-link",
+            Cluster,
+            link,
+            Doc::new("Make a link for a user", "It signs in as the user, once, within 15 minutes.")
+                .json::<LinkJson>(201, "The link."),
+        )
+}
+
+async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
     let listing = Listing::new("users", ());
     let after = person.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
@@ -158,7 +204,7 @@ pub(crate) async fn page<Q>(person: &Person<Q>, after: Option<&str>, limit: u32)
     Ok(found.iter().map(|account| UserJson::new(account, &places)).collect())
 }
 
-pub(super) async fn create(person: Person, body: JsonBody<NewUser>) -> Result<Response, Problem> {
+async fn create(person: Person, body: JsonBody<NewUser>) -> Result<Response, Problem> {
     let account = make(&person, body.read()?).await?;
     json(StatusCode::CREATED, &show(&person, &account).await?)
 }
@@ -209,14 +255,14 @@ fn checked_display(text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-pub(super) async fn get(person: Person, UserName(name): UserName) -> Result<Response, Problem> {
+async fn get(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let account = find(&person, &name).await?;
     json(StatusCode::OK, &show(&person, &account).await?)
 }
 
-pub(super) async fn change(
+async fn change(
     person: Person,
-    UserName(name): UserName,
+    Named(name, ..): Named<path::User>,
     body: JsonBody<ChangeUser>,
 ) -> Result<Response, Problem> {
     // What does not exist is said before what is wrong with the body.
@@ -250,9 +296,9 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
 }
 
 /// Sets the password of another user, whose sign-ins end, and tokens too unless they are kept.
-pub(super) async fn set_password(
+async fn set_password(
     person: Person,
-    UserName(name): UserName,
+    Named(name, ..): Named<path::User>,
     body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
     // What does not exist is said before what is wrong with the body.
@@ -284,7 +330,7 @@ pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, (now, keep
 }
 
 /// A link by which somebody comes in, once: to set a password, or because it was forgotten.
-pub(super) async fn link(person: Person, UserName(name): UserName) -> Result<Response, Problem> {
+async fn link(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let (path, expires_at) = new_link(&person, &name).await?;
     json(StatusCode::CREATED, &LinkJson { path, expires_at })
 }
@@ -306,7 +352,7 @@ pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(Strin
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
 }
 
-pub(super) async fn delete(person: Person, UserName(name): UserName) -> Result<Response, Problem> {
+async fn delete(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     remove(&person, &name).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -1,44 +1,23 @@
 //! Failure webhooks: where failed runs of a namespace are reported.
 
-use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use http::request::Parts;
 use rondel_admin::alert::{PutWebhook, WebhookError};
+use rondel_core::access::Permission::Admin;
 use rondel_core::{NamespaceId, Timestamp};
 use rondel_store::catalog::Namespace;
 use rondel_store::outbox::FailureWebhook;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::access::Permission;
-use crate::app::Web;
+use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{Call, forbidden, quoted, visible_namespace};
-use crate::frame::json;
-use crate::openapi::{Input, Taken};
-use crate::parameter::Parameter;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-
-/// The namespace in the path.
-pub(super) struct NamespacePath(pub(super) String);
-
-impl Input for NamespacePath {
-    fn tell(taken: &mut Taken) {
-        taken.path.push(Parameter::name("name").about("The namespace."));
-        taken.refusals.push(Code::NamespaceNotFound);
-    }
-}
-
-impl FromRequestParts<Web> for NamespacePath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, web).await;
-        let unreadable = |_| Problem::new(Code::NamespaceNotFound, "the path holds no readable name");
-        path.map(|axum::extract::Path(name)| Self(name)).map_err(unreadable)
-    }
-}
+use crate::routes::Routes;
 
 /// Where failed runs of a namespace are reported.
 #[derive(Serialize, JsonSchema)]
@@ -62,16 +41,46 @@ pub(super) struct NewWebhook {
     url: String,
 }
 
-pub(super) async fn get(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/namespaces/{name}/failure-webhook",
+            Admin,
+            get,
+            Doc::new("Get a failure webhook", "Where failed runs of the namespace are reported; without the secret.")
+                .json::<WebhookJson>(200, "The webhook.")
+                .refuses(&[Code::WebhookNotFound]),
+        )
+        .put(
+            "/api/v1/namespaces/{name}/failure-webhook",
+            Admin,
+            put,
+            Doc::new("Set a failure webhook", "One that is there gets the new URL and keeps its secret.")
+                .json::<WebhookJson>(200, "The webhook, changed.")
+                .json::<WebhookJson>(201, "The webhook, new, with `secret`, which is shown this once.")
+                .refuses(&[Code::WebhookNotFound])
+                .example(json!({"url": "https://example.com/rondel"})),
+        )
+        .delete(
+            "/api/v1/namespaces/{name}/failure-webhook",
+            Admin,
+            delete,
+            Doc::new("Delete a failure webhook", "Nothing more is sent. Set again, it has a new secret.")
+                .empty("It is deleted.")
+                .refuses(&[Code::WebhookNotFound]),
+        )
+}
+
+async fn get(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
     let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing(&name))?;
     json(StatusCode::OK, &show(namespace.name, webhook, None))
 }
 
 /// Makes it, with a secret of its own, or gives the one that is there another URL.
-pub(super) async fn put(
+async fn put(
     call: Call,
-    NamespacePath(name): NamespacePath,
+    Named(name, ..): Named<path::Namespace>,
     body: JsonBody<NewWebhook>,
 ) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
@@ -92,7 +101,7 @@ pub(super) async fn put(
     }
 }
 
-pub(super) async fn delete(call: Call, NamespacePath(name): NamespacePath) -> Result<Response, Problem> {
+async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = guarded(&call, &name).await?;
     note_before(&call, namespace.id, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
@@ -113,7 +122,7 @@ async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<
 /// The namespace in the path, which need not be the one of the query: the right to guard it is asked for there.
 async fn guarded(call: &Call, name: &str) -> Result<Namespace, Problem> {
     let namespace = visible_namespace(call.engine(), &call.caller, name).await?;
-    if call.caller.rights.allow(Permission::Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }
+    if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }
 }
 
 fn show(namespace: String, webhook: FailureWebhook, secret: Option<String>) -> WebhookJson {

@@ -20,7 +20,7 @@ pub(crate) use self::marks::{Either, Listed, Patch, Unnamed};
 use self::operation::{headers, operation, responses};
 use self::schemas::Schemas;
 use crate::problem;
-use crate::routes::RouteInfo;
+use crate::route_info::RouteInfo;
 
 /// What a route tells of itself.
 pub(crate) struct Told {

@@ -13,7 +13,7 @@ use super::schemas::Schemas;
 use crate::keyed;
 use crate::parameter::Parameter;
 use crate::problem::Code;
-use crate::routes::{Access, KeyUse, RouteInfo};
+use crate::route_info::{Access, KeyUse, RouteInfo};
 
 /// What every call can meet on its way to its handler and back.
 const ALWAYS: [Code; 8] = [

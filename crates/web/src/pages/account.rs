@@ -9,20 +9,20 @@ use rondel_core::access::Permission;
 use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::{Account, Kept, WebSession};
 
-use super::LIMIT;
 use super::form::Fields;
 use super::moment::Moment;
 use super::prefs::Prefs;
-use super::shell::{Asked, Nav, Plain, Shell, User, html};
+use super::shell::{Asked, LIMIT, Nav, Plain, Shell, User, html};
 use super::sign_in::{add_cookie, blocked, failed};
 use super::texts::Texts;
-use crate::api::me::{SessionPath, account_of_sign_ins, note_session};
-use crate::api::tokens::{self, NewToken, TokenJson, TokenPath};
+use crate::api::me::{account_of_sign_ins, note_session};
+use crate::api::tokens::{self, NewToken, TokenJson};
 use crate::api::users::{self, hashed};
 use crate::body::{read_value, refuse_value};
 use crate::call::Person;
 use crate::cookies;
 use crate::grants::{GrantJson, Places};
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::to;
 
@@ -230,7 +230,7 @@ pub(super) async fn password(
     Ok(response)
 }
 
-pub(super) async fn end_session(visitor: Visitor, SessionPath(id): SessionPath) -> Result<Response, Problem> {
+pub(super) async fn end_session(visitor: Visitor, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
     let refused =
         || Problem::new(Code::Forbidden, "this sign-in can do less than those of its account, so it ends none of them");
     let account = account_of_sign_ins(&visitor).await?.ok_or_else(refused)?;
@@ -251,7 +251,7 @@ pub(super) async fn make_token(visitor: Visitor, prefs: Prefs, fields: Fields) -
 pub(super) async fn rotate_token(
     visitor: Visitor,
     prefs: Prefs,
-    TokenPath(id): TokenPath,
+    Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
     let made = tokens::rotate_one(&visitor, &id).await;
     show_made(&visitor, prefs, made, "").await
@@ -288,7 +288,7 @@ async fn made(visitor: &Visitor, fields: &Fields) -> Result<TokenJson, Problem> 
     tokens::make(visitor, new).await
 }
 
-pub(super) async fn revoke_token(visitor: Visitor, TokenPath(id): TokenPath) -> Result<Response, Problem> {
+pub(super) async fn revoke_token(visitor: Visitor, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
     tokens::revoke_one(&visitor, &id).await?;
     Ok(to("/account"))
 }

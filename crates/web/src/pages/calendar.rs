@@ -7,12 +7,12 @@ use rondel_admin::calendars::{CalendarError, CalendarUser};
 use rondel_core::calendar::Calendar;
 use rondel_store::calendars::CalendarRecord;
 
-use super::LIMIT;
 use super::calendar_form::{CalendarForm, Month, Trial, messages, months, this_year, trial};
 use super::form::Fields;
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::calendars::{CalendarName, find};
+use crate::api::calendars::find;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
@@ -60,14 +60,18 @@ struct CalendarPage {
     action: String,
 }
 
-pub(super) async fn page(page: Page<ShownYear>, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<ShownYear>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let form = CalendarForm::new(&record.spec.name, Some(&record.spec));
     let shown = Shown { year: page.query().0, ..Shown::default() };
     show(&page, StatusCode::OK, &record, form, shown).await
 }
 
-pub(super) async fn save(page: Page, CalendarName(name): CalendarName, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn save(
+    page: Page,
+    Named(name, ..): Named<path::Calendar>,
+    fields: Fields,
+) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let form = CalendarForm::sent(&name, &fields);
     if fields.get("version").parse() != Ok(record.version) {
@@ -97,7 +101,7 @@ async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> R
     Ok(None)
 }
 
-pub(super) async fn delete(page: Page, CalendarName(name): CalendarName) -> Result<Response, Problem> {
+pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     page.engine().delete_calendar(record.namespace, &name, None).await?;
     Ok(to("/calendars"))

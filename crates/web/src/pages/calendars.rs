@@ -6,11 +6,10 @@ use http::StatusCode;
 use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 
-use super::LIMIT;
 use super::calendar_form::{CalendarForm, Trial, messages, this_year, trial};
 use super::form::Fields;
 use super::moment::Moment;
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::forbidden;
 use crate::cursor::{Listing, invalid};

@@ -5,9 +5,8 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::DeclarationProblem;
 
-use super::LIMIT;
 use super::moment::Moment;
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors::{ExecutorJson, Position, page as page_of};
 use crate::cursor::Listing;

@@ -16,7 +16,8 @@ use super::moment::Moment;
 use super::schedule_text::schedules;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::jobs::{JobName, find};
+use crate::api::jobs::find;
+use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -226,7 +227,7 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
     Ok(Question { instants, zone })
 }
 
-pub(super) async fn page(page: Page<FiresQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     // The job comes first: a fire that is claimed meanwhile has a row, and is told by it.
     let record = find(&page.call, &name).await?;
     let (now, t, query) = (page.engine().now(), page.t, page.query());

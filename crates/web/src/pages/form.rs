@@ -3,8 +3,8 @@
 use axum::extract::{Form, FromRequest, Request};
 use http::StatusCode;
 
-use crate::app::Web;
 use crate::problem::{Code, Problem};
+use crate::state::Web;
 
 /// Names and values; of a name that comes twice the last value counts.
 #[derive(Clone, Debug, Default)]

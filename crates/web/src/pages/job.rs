@@ -12,20 +12,20 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
-use super::LIMIT;
 use super::fires::WhyForm;
 use super::form::Fields;
 use super::jobs::Lately;
 use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{Bar, RunRow, bars};
-use crate::api::jobs::{JobName, find, put_back, remove};
+use crate::api::jobs::{find, put_back, remove};
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
 use crate::etag::IfMatch;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
@@ -93,7 +93,7 @@ struct DeclaredNote {
     undeclared_at: Option<Moment>,
 }
 
-pub(super) async fn page(page: Page<RunsFrom>, JobName(name): JobName) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let (now, t) = (page.engine().now(), page.t);
     let lately = Lately::read(&page.call, &record, now).await?;
@@ -210,12 +210,12 @@ pub(super) fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-pub(super) async fn pause(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn pause(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch(&page, &name, false).await?;
     Ok(back(&fields, &name))
 }
 
-pub(super) async fn resume(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch(&page, &name, true).await?;
     Ok(back(&fields, &name))
 }
@@ -241,20 +241,24 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
 }
 
 /// Puts back what code declares.
-pub(super) async fn reset(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
+pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let reset = put_back(&page.call, &name, &IfMatch::Any).await?;
     page.call.note.after(&reset.spec);
     Ok(to(&format!("/jobs/{name}")))
 }
 
-pub(super) async fn delete(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let is_forced = fields.get("force") == "true";
     remove(&page.call, &name, &IfMatch::Any, is_forced).await?;
     Ok(to("/jobs"))
 }
 
 /// Makes a run; with parameters of its own where the form has some.
-pub(super) async fn trigger(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn trigger(
+    page: Page,
+    Named(name, ..): Named<path::Job>,
+    fields: Fields,
+) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let params = own_params(&page, &fields, &record)?;
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };

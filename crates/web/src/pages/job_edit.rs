@@ -15,8 +15,9 @@ use super::job_params;
 use super::params_form::{FieldKind, ParamField};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::job_body::parse_named;
-use crate::api::jobs::{JobName, find};
+use crate::api::jobs::body::parse_named;
+use crate::api::jobs::find;
+use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::redirect::to;
 
@@ -95,12 +96,12 @@ fn messages(problem: &Problem) -> Vec<String> {
     messages
 }
 
-pub(super) async fn page(page: Page, JobName(name): JobName) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     show(&page, StatusCode::OK, &record, Typed::nothing(&record)).await
 }
 
-pub(super) async fn save(page: Page, JobName(name): JobName, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let mut typed = Typed::nothing(&record);
     match fields.get("definition") {

@@ -13,7 +13,7 @@ use super::form::Fields;
 use super::job::pretty;
 use super::params_form;
 use super::texts::Texts;
-use crate::api::job_body::from_value;
+use crate::api::jobs::body::from_value;
 use crate::problem::{Code, Problem};
 
 /// The word for parameters that were given in fields.

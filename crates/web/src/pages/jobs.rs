@@ -9,10 +9,9 @@ use rondel_core::{Run, RunStatus, Timestamp, name};
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
 
-use super::LIMIT;
 use super::moment::Moment;
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, Bar, RunRow, bars};
 use crate::call::Call;

@@ -40,14 +40,11 @@ mod users;
 mod view;
 
 use axum::response::Response;
+use rondel_core::access::Permission::{Cluster, Edit, Operate, Own, View};
 
-use crate::access::Permission::{Cluster, Edit, Operate, Own, View};
 use crate::api;
 use crate::redirect::to;
 use crate::routes::{OpenPath, Routes};
-
-/// How many items a page has.
-const LIMIT: u32 = 50;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()

@@ -15,11 +15,11 @@ use rondel_store::access::{Attempt, AuditEntry, Means, Verdict};
 use serde_json::{Value, json};
 
 use super::sign_in::{Stranger, add_cookie, begin, blocked};
-use crate::app::Web;
 use crate::grants::Places;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::own_path;
+use crate::state::Web;
 use crate::{cookies, note};
 
 /// Sends a browser to the provider, with what it is to bring back.

@@ -6,8 +6,8 @@ use http::request::Parts;
 use http::{HeaderMap, Uri};
 
 use super::texts::{Lang, Texts};
-use crate::app::Web;
 use crate::cookies;
+use crate::state::Web;
 
 pub(crate) const LANG_COOKIE: &str = "rondel_lang";
 pub(crate) const THEME_COOKIE: &str = "rondel_theme";

@@ -23,11 +23,12 @@ use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
 use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
-use crate::api::run_json::{names, params, shard_runs};
-use crate::api::runs::{RunPath, find, repetition};
+use crate::api::runs::{find, repetition};
+use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
+use crate::shown_runs::{attempts, named, params, shard_runs};
 
 /// The query of the page: which attempt's log is shown, and what is searched for in it.
 #[derive(Debug)]
@@ -122,7 +123,7 @@ struct AttemptRow {
     message: Option<String>,
 }
 
-pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (now, t) = (page.engine().now(), page.t);
     let shown_attempt = page.query().attempt.unwrap_or(run.attempt);
@@ -131,18 +132,17 @@ pub(super) async fn page(page: Page<ShownLog>, path: RunPath) -> Result<Response
         let complaint = Complaint::query("attempt", "invalid_value", message);
         return Err(Problem::of_complaints(Code::InvalidQuery, vec![complaint]));
     }
-    let names = names(&page.call, std::slice::from_ref(&run)).await?;
-    let job = names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
+    let job = named(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
     let is_broadcast = run.shard_index == BROADCAST;
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
-    let past = page.engine().store().attempts(run.id).await?;
+    let tried = attempts(&page.call, &run).await?;
     let params = params(&page.call, &run).await?.filter(|params| params != "null");
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
         missing: page.missing(Some(run.app)),
         steps: steps(&run, now, t),
-        attempts: attempts(past, &run, now, t),
+        attempts: attempt_rows(tried, &run, now, t),
         shards: shards.into_iter().map(|shard| RunRow::new(&shard, job.clone(), now, t)).collect(),
         tree: RunTree::read(&page, &run).await?,
         is_broadcast,
@@ -194,18 +194,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
 }
 
 /// Every attempt, the newest first.
-fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
-    let present = Attempt {
-        attempt: run.attempt,
-        status: run.status,
-        reason: run.reason,
-        detail: run.detail.clone(),
-        executor: run.present_executor().map(str::to_owned),
-        executor_id: run.executor_id,
-        started_at: run.started_at,
-        finished_at: run.finished_at,
-        message: run.message.clone(),
-    };
+fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
     let row = |attempt: Attempt| AttemptRow {
         number: attempt.attempt,
         status: Status::new(attempt.status, t),
@@ -215,7 +204,7 @@ fn attempts(past: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) ->
         started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
         length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length(end.since(start), t)),
     };
-    past.into_iter().chain([present]).rev().map(row).collect()
+    tried.into_iter().rev().map(row).collect()
 }
 
 /// Why there was another attempt after this one, or why the present one stands where it stands.
@@ -226,7 +215,7 @@ fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
     attempt_sentence(attempt, t.lang())
 }
 
-pub(super) async fn cancel(page: Page, path: RunPath, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     note_run(&page.call, &run, Some(fields.get("reason")));
     let by = asked_by(page.call.caller.name(), Some(fields.get("reason")))?;
@@ -237,7 +226,7 @@ pub(super) async fn cancel(page: Page, path: RunPath, fields: Fields) -> Result<
     }
 }
 
-pub(super) async fn retry(page: Page, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
     let run = page.engine().request_run(&record, again).await?;

@@ -12,8 +12,9 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::api::lines::{self, Part, Position, Wanted};
 use crate::api::logs;
-use crate::api::runs::{RunPath, find};
+use crate::api::runs::find;
 use crate::cursor::{Listing, invalid};
+use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -88,7 +89,7 @@ pub(super) async fn first_part(page: &Page<ShownLog>, run: &Run, attempt: i32) -
 }
 
 /// The part after a place.
-pub(super) async fn tail(page: Page<LogAfter>, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn tail(page: Page<LogAfter>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let position = match &page.query().after {
         None => Position::start(run.attempt),
@@ -101,7 +102,7 @@ pub(super) async fn tail(page: Page<LogAfter>, path: RunPath) -> Result<Response
 }
 
 /// The log of an attempt as a file.
-pub(super) async fn text(page: Page<ShownLog>, path: RunPath) -> Result<Response, Problem> {
+pub(super) async fn text(page: Page<ShownLog>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
     let name = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);

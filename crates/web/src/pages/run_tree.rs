@@ -5,9 +5,9 @@ use rondel_core::tree::{Branch, Link};
 
 use super::shell::Page;
 use super::view::RunRow;
-use crate::api::run_json::names;
 use crate::api::run_tree;
 use crate::problem::Problem;
+use crate::shown_runs::named;
 
 /// What is deeper is not set in further.
 const INDENT_MAX: usize = 8;
@@ -41,19 +41,16 @@ impl RunTree {
         if found.branches.len() < 2 {
             return Ok(None);
         }
-        let runs: Vec<Run> = found.branches.iter().map(|branch| branch.run.clone()).collect();
-        let names = names(&page.call, &runs).await?;
-        let line = |branch: Branch| {
-            let job = names.get(&branch.run.job).cloned().unwrap_or_else(|| branch.run.job.to_string());
-            TreeLine {
-                indent: branch.depth.min(INDENT_MAX),
-                kind: branch.link.map(|link| t.link(link)),
-                after: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
-                is_shown: branch.run.id == shown.id,
-                row: RunRow::new(&branch.run, job, now, t),
-            }
+        let root = found.branches.first().map(|branch| branch.run.id).filter(|root| *root != shown.id);
+        let named = named(&page.call, found.branches.iter().map(|branch| branch.run.clone()).collect()).await?;
+        let line = |(branch, (job, run)): (Branch, (String, Run))| TreeLine {
+            indent: branch.depth.min(INDENT_MAX),
+            kind: branch.link.map(|link| t.link(link)),
+            after: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
+            is_shown: run.id == shown.id,
+            row: RunRow::new(&run, job, now, t),
         };
-        let root = runs.first().map(|root| root.id).filter(|root| *root != shown.id).map(|root| root.to_string());
-        Ok(Some(Self { lines: found.branches.into_iter().map(line).collect(), has_more: found.has_more, root }))
+        let lines = found.branches.into_iter().zip(named).map(line).collect();
+        Ok(Some(Self { lines, has_more: found.has_more, root: root.map(|root| root.to_string()) }))
     }
 }

@@ -6,16 +6,15 @@ use http::StatusCode;
 use rondel_core::{RunId, RunStatus};
 use rondel_store::ledger::RunQuery;
 
-use super::LIMIT;
-use super::shell::{Nav, Page, Shell, html};
+use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status};
 use crate::api::jobs::find;
-use crate::api::run_json::names;
 use crate::cursor::{Listing, invalid};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
+use crate::shown_runs::named;
 
 /// The query of the list; an empty filter is none.
 #[derive(Debug)]
@@ -77,17 +76,12 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let mut runs = page.engine().store().list_runs(namespace, &wanted).await?;
     let has_more = runs.len() > LIMIT as usize;
     runs.truncate(LIMIT as usize);
-    page.call.conceal(&mut runs).await?;
     let next = runs
         .last()
         .filter(|_| has_more)
         .map(|run| format!("{}&{}", query.href(query.status), pair("cursor", &listing.cursor(run.id))));
-    let names = names(&page.call, &runs).await?;
     let (now, t) = (page.engine().now(), page.t);
-    let row = |run: rondel_core::Run| {
-        let job = names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
-        RunRow::new(&run, job, now, t)
-    };
+    let rows = named(&page.call, runs).await?.into_iter().map(|(job, run)| RunRow::new(&run, job, now, t)).collect();
     let filters = RunStatus::ALL.iter().map(|status| (Status::new(*status, t), query.href(Some(*status)))).collect();
     let template = RunsPage {
         shell: page.shell(Nav::Runs),
@@ -97,7 +91,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         filters,
         all_href: query.href(None),
         here: page.here().to_owned(),
-        rows: runs.into_iter().map(row).collect(),
+        rows,
         next,
         is_first: after.is_none(),
     };

@@ -13,15 +13,18 @@ use rondel_core::access::Permission;
 use super::assets::Assets;
 use super::prefs::{Prefs, Theme};
 use super::texts::{Lang, Texts};
-use crate::app::Web;
 use crate::call::{Call, Person};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::without_lang;
+use crate::state::Web;
 
 /// Pages have no code and no style of their own: everything comes from `/static`.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// How many items a page has.
+pub(super) const LIMIT: u32 = 50;
 
 /// The part of the console that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

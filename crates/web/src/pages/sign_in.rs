@@ -22,10 +22,10 @@ use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
 use crate::access::{RequestId, cross_origin, signed_in};
 use crate::api::users::hashed;
-use crate::app::Web;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::{own_path, pair, to};
+use crate::state::Web;
 use crate::{cookies, note};
 
 #[derive(Template)]

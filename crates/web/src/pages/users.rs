@@ -9,8 +9,9 @@ use super::form::Fields;
 use super::prefs::Prefs;
 use super::shell::{Asked, Nav, Plain, Shell, User, html};
 use super::texts::Texts;
-use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson, UserName};
+use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
 use crate::call::Person;
+use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::to;
 
@@ -94,7 +95,7 @@ pub(super) async fn create(visitor: Visitor, prefs: Prefs, fields: Fields) -> Re
 pub(super) async fn change(
     visitor: Visitor,
     prefs: Prefs,
-    UserName(name): UserName,
+    Named(name, ..): Named<path::User>,
     fields: Fields,
 ) -> Result<Response, Problem> {
     // What the form does not have stays as it is.
@@ -109,7 +110,11 @@ pub(super) async fn change(
     told(&visitor, prefs, outcome).await
 }
 
-pub(super) async fn delete(visitor: Visitor, prefs: Prefs, UserName(name): UserName) -> Result<Response, Problem> {
+pub(super) async fn delete(
+    visitor: Visitor,
+    prefs: Prefs,
+    Named(name, ..): Named<path::User>,
+) -> Result<Response, Problem> {
     let outcome = users::remove(&visitor, &name).await;
     told(&visitor, prefs, outcome).await
 }
@@ -118,7 +123,7 @@ pub(super) async fn delete(visitor: Visitor, prefs: Prefs, UserName(name): UserN
 pub(super) async fn password(
     visitor: Visitor,
     prefs: Prefs,
-    UserName(name): UserName,
+    Named(name, ..): Named<path::User>,
     fields: Fields,
 ) -> Result<Response, Problem> {
     let keep_tokens = fields.get("keep_tokens") == "1";
@@ -128,7 +133,11 @@ pub(super) async fn password(
 }
 
 /// A link by which somebody comes in; shown once.
-pub(super) async fn link(visitor: Visitor, prefs: Prefs, UserName(name): UserName) -> Result<Response, Problem> {
+pub(super) async fn link(
+    visitor: Visitor,
+    prefs: Prefs,
+    Named(name, ..): Named<path::User>,
+) -> Result<Response, Problem> {
     match users::new_link(&visitor, &name).await {
         Ok((path, _)) => show(&visitor, prefs, StatusCode::OK, (None, Some(path))).await,
         Err(problem) => told(&visitor, prefs, Err(problem)).await,

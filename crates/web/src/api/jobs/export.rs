@@ -8,21 +8,25 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
-use rondel_core::access::{Permission, Reach, Rights};
-use rondel_core::{AppId, NamespaceId};
+use rondel_core::access::Permission::View;
+use rondel_core::access::{Reach, Rights};
+use rondel_core::error_chain::chain;
+use rondel_core::{AppId, JobSpec, NamespaceId};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 
-use super::jobs::{find, find_app};
-use crate::app::Web;
+use super::find::{find, find_app};
 use crate::call::Call;
+use crate::holdings::Place;
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
-use crate::shares::{self, HeldPlace, Place};
+use crate::routes::Routes;
+use crate::shares::{self, HeldPlace};
+use crate::state::Web;
 use crate::yaml;
-use rondel_core::error_chain::chain;
 
 /// Jobs that are read at once, if they are short.
 const PAGE: u32 = 200;
@@ -76,7 +80,19 @@ struct Exporter {
     is_over: bool,
 }
 
-pub(super) async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/jobs/export",
+        View,
+        get,
+        Doc::new("Export jobs", "As a list that `apply` takes unchanged, without what is the default anyway.")
+            .short::<Vec<JobSpec>>(200, "The jobs by name.")
+            .yaml::<Vec<JobSpec>>()
+            .refuses(&[Code::AppNotFound, Code::JobNotFound]),
+    )
+}
+
+async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     let app = match &call.query.app {
         Some(app) => Some(find_app(&call, app).await?),
         None => None,
@@ -156,8 +172,8 @@ impl Exporter {
     async fn next_page(&mut self) -> Result<Bytes, Problem> {
         let (namespace, app) = (self.namespace, self.app);
         let may = |rights: &Rights| match app {
-            Some(_) => rights.allow(Permission::View, namespace, app),
-            None => !rights.reach(Permission::View, namespace).is_nothing(),
+            Some(_) => rights.allow(View, namespace, app),
+            None => !rights.reach(View, namespace).is_nothing(),
         };
         if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
             return Err(lapse.problem("so the export ends here"));
@@ -170,7 +186,7 @@ impl Exporter {
     }
 
     async fn page(&mut self) -> Result<Bytes, StoreError> {
-        let within = match self.caller.caller().rights.reach(Permission::View, self.namespace) {
+        let within = match self.caller.caller().rights.reach(View, self.namespace) {
             Reach::All => None,
             Reach::Apps(apps) => Some(apps.into_iter().collect()),
         };

@@ -5,20 +5,24 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
+use rondel_core::access::Permission::View;
 use rondel_core::{RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::upkeep::JobStat;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Page;
+use super::find::find;
 use super::fires::instant;
-use super::jobs::{JobName, find};
+use crate::answer::json;
+use crate::api::page::Page;
 use crate::call::Call;
-use crate::frame::json;
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The longest range of one answer.
@@ -57,7 +61,20 @@ pub(super) struct HourJson {
     mean_duration_ms: Option<u64>,
 }
 
-pub(super) async fn get(call: Call<StatsQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/jobs/{name}/stats",
+        View,
+        get,
+        Doc::new(
+            "Count how a job's runs ended",
+            "By the hour for which they were planned. Counted once a minute, and kept 400 days.",
+        )
+        .json::<Page<HourJson>>(200, "The hours in which runs were planned."),
+    )
+}
+
+async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let to = call.query.to.unwrap_or_else(|| call.engine().now());
     let from = call.query.from.unwrap_or(to - DAY);

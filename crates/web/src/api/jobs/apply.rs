@@ -11,36 +11,35 @@ use futures_util::stream::{Stream, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, SavedJob, Saving};
-use rondel_core::access::{Permission, Rights};
+use rondel_core::access::Permission::Edit;
+use rondel_core::access::Rights;
 use rondel_core::shape::{self, Document};
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use serde_json::{Map, Value};
 
 use super::applied::{Answer, Item, Summary, word};
-use super::job_body;
-use super::jobs::find_app;
+use super::body;
+use super::find::find_app;
 use super::list_errors::{ListErrors, split};
-use crate::access::Admitted;
-use crate::app::Web;
+use crate::answer::json;
 use crate::body::{is_json, parse, whole};
-use crate::call::{Call, quoted};
-use crate::frame::json;
-use crate::openapi::{BodyForm, Input, Listed, Taken, schema_of};
+use crate::call::{Admitted, Call, quoted};
+use crate::holdings::Place;
+use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
+use crate::openapi::{BodyForm, Doc, Input, Listed, Taken, schema_of};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
-use crate::shares::{self, HeldPlace, Place, Trial};
+use crate::routes::Routes;
+use crate::shares::{self, HeldPlace, Trial};
+use crate::state::Web;
 use crate::yaml::{Node, documents};
 
-/// The one path that takes a longer body than the others.
-pub(crate) const PATH: &str = "/api/v1/jobs/apply";
 /// The most jobs of one list.
 const COUNT_MAX: usize = 5_000;
 /// How many jobs of a list the audit log names.
 const NOTED_MAX: usize = 500;
-/// The largest list, in bytes.
-pub(crate) const LEN_MAX: usize = 16 * 1024 * 1024;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -90,7 +89,7 @@ impl FromRequest<Web> for Documents {
         // As text a list is bounded by its bytes; as definitions it takes a multiple of that.
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
         let place = caller.map(|caller| shares::place(web, Place::Apply, caller)).transpose()?;
-        let bytes = whole(request, LEN_MAX).await?;
+        let bytes = whole(request, APPLY_LEN_MAX).await?;
         // As large as it may be, it takes longer than other requests should wait for this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
@@ -155,7 +154,7 @@ impl Documents {
                     indexes.push(index);
                 }
                 Err(misfit) => {
-                    let (complaints, count) = job_body::complaints(&misfit);
+                    let (complaints, count) = body::complaints(&misfit);
                     errors.add(index, complaints, count);
                 }
             }
@@ -190,7 +189,25 @@ fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
     Some(nodes.get(index)?.place(below))
 }
 
-pub(super) async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .post(
+            APPLY_PATH,
+            Edit,
+            post,
+            Doc::new(
+                "Create and change jobs as a list defines them",
+                "Creates and changes jobs so that they are as in the list; nothing happens to those that are so already. All of it is checked \
+                 before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, and the last line is the summary.",
+            )
+            .json::<Answer>(200, "What became of each job, or would become of it.")
+            .text("application/x-ndjson")
+            .refuses(&[Code::AppNotFound, Code::JobExists])
+            .example(serde_json::json!([{"name": "clean-up", "app": "tools", "handler": "shell", "schedule": {"every": "1h"}}])),
+        )
+}
+
+async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -> Result<Response, Problem> {
     let specs = std::mem::take(&mut body.specs);
     let prune = match &call.query.prune {
         Some(app) => Some(find_app(&call, app).await?),
@@ -301,7 +318,7 @@ impl Applying {
     /// Saves some more, if the caller may still do so; nothing at the end.
     async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
-        let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Permission::Edit, namespace, *app));
+        let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
         if self.count < self.total
             && let Some(lapse) = self.caller.lapse_unless(&self.web, may).await
         {

@@ -15,7 +15,7 @@ use crate::problem::Problem;
 const PARENTS: &str = "parents";
 
 /// Whether parameters hold what parents passed on.
-pub(super) fn are_there(params: &Value) -> bool {
+pub(crate) fn are_there(params: &Value) -> bool {
     params
         .get(PARENTS)
         .and_then(Value::as_object)
@@ -29,7 +29,7 @@ fn run_of(passed: &Value) -> Option<RunId> {
 
 /// The parameters without parents that the caller may not look at, and without what looks like a secret in the parameters of
 /// those whose app the caller may not edit.
-pub(super) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
+pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = apps(call, parents).await?;
     let may_see_all = call.seen_apps().is_none();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::access::Permission;
+use rondel_core::access::Permission::View;
 use rondel_core::disclosure::for_viewer;
 use rondel_core::fires::{self, Entry, Range, Verdict};
 use rondel_core::reason::Detail;
@@ -15,15 +16,19 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::filling::Filling;
-use super::jobs::{JobName, find};
-use super::schedules::Sentence;
+use super::find::find;
+use crate::answer::json;
+use crate::api::filling::Filling;
+use crate::api::page::Page;
+use crate::api::schedules::Sentence;
 use crate::call::Call;
 use crate::cursor::Listing;
-use crate::frame::json;
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 200;
@@ -176,7 +181,35 @@ impl From<Entry> for EntryJson {
     }
 }
 
-pub(super) async fn list(call: Call<FiresQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/jobs/{name}/fires",
+            View,
+            list,
+            Doc::new(
+                "List what became of a job's fires",
+                "Each planned fire of the range in order, with the run or the reason why there is none. A long stretch with one verdict is one item.",
+            )
+            .json::<Page<EntryJson>>(200, "A page of fires."),
+        )
+        .get(
+            "/api/v1/jobs/{name}/why",
+            View,
+            why,
+            Doc::new("Ask why a job ran or did not run at an instant", "A sentence, the fire where one was planned, and its neighbours.")
+                .json::<WhyJson>(200, "The answer."),
+        )
+        .get(
+            "/api/v1/jobs/{name}/versions",
+            View,
+            versions,
+            Doc::new("List a job's versions", "Its definitions, newest first; `limit` is at most 50.")
+                .json::<Page<VersionJson>>(200, "A page of versions."),
+        )
+}
+
+async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     // The job comes first: a fire that is claimed meanwhile has a row, and is told by it.
     let record = find(&call, &name).await?;
     let query = &call.query;
@@ -232,7 +265,7 @@ pub(super) struct WhyJson {
     next_fire_at: Option<Timestamp>,
 }
 
-pub(super) async fn why(call: Call<WhyQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let within = call.seen_apps();
     let why = match call.query.at {
@@ -261,7 +294,7 @@ pub(super) struct VersionJson {
     definition: Value,
 }
 
-pub(super) async fn versions(call: Call<VersionsQuery>, JobName(name): JobName) -> Result<Response, Problem> {
+async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("versions", record.id);
     // The last version that was shown, and when it was saved.

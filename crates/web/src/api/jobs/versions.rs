@@ -6,22 +6,27 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use rondel_core::JobSpec;
-use rondel_core::access::Permission;
+use rondel_core::access::Permission::{Edit, View};
 use rondel_core::diff::{self, Change};
 use rondel_core::disclosure::change_for_viewer;
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::jobs::{JobName, change, find};
+use super::change::{EDITS, change};
+use super::find::find;
+use super::job_json::JobJson;
+use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::etag::IfMatch;
-use crate::frame::json;
+use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
 
 /// Which two versions: the newest one and the one before it where nothing is said.
 #[derive(Debug)]
@@ -75,9 +80,37 @@ impl From<Change> for ChangeJson {
     }
 }
 
-pub(super) async fn diff(
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .post(
+            "/api/v1/jobs/{name}/restore",
+            Edit,
+            restore,
+            Doc::new(
+                "Put back an earlier version",
+                "Makes an earlier version the newest one. The job keeps its name, and stays on or off.",
+            )
+            .json::<JobJson<'static>>(200, "The job under its new definition.")
+            .with("ETag")
+            .refuses(EDITS)
+            .example(json!({"version": 1})),
+        )
+        .get(
+            "/api/v1/jobs/{name}/versions/diff",
+            View,
+            diff,
+            Doc::new(
+                "Compare two versions of a job",
+                "Field by field, scripts line by line in `text`; with `Accept: text/plain`, the text alone.",
+            )
+            .json::<DiffJson>(200, "What differs.")
+            .text("text/plain"),
+        )
+}
+
+async fn diff(
     call: Call<DiffQuery>,
-    JobName(name): JobName,
+    Named(name, ..): Named<path::Job>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
@@ -87,7 +120,7 @@ pub(super) async fn diff(
         (definition(&call, &record, ("from", from)).await?, definition(&call, &record, ("to", to)).await?);
     let mut changes = diff::changes(&before, &after);
     let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
-    if !call.apps_without(Permission::Edit, apps).await?.is_empty() {
+    if !call.apps_without(Edit, apps).await?.is_empty() {
         changes = changes.into_iter().map(change_for_viewer).collect();
     }
     let text = diff::text(&changes);
@@ -108,9 +141,9 @@ pub(super) struct Restore {
 }
 
 /// Makes an earlier version the newest one. The job keeps its name, and stays on or off.
-pub(super) async fn restore(
+async fn restore(
     call: Call,
-    JobName(name): JobName,
+    Named(name, ..): Named<path::Job>,
     if_match: IfMatch,
     body: JsonBody<Restore>,
 ) -> Result<Response, Problem> {

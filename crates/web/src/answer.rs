@@ -1,0 +1,16 @@
+//! Answers with a JSON body.
+
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderValue, StatusCode};
+
+use crate::problem::{Code, Problem};
+
+/// A status with a JSON body.
+pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Result<Response, Problem> {
+    let text = serde_json::to_vec(body).map_err(|error| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause(format!("an answer cannot be written as JSON: {error}"))
+    })?;
+    let content_type = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    Ok((status, content_type, text).into_response())
+}

@@ -1,0 +1,68 @@
+//! Saves changes of a definition against the version that they were made of.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::jobs::JobError;
+use rondel_core::JobSpec;
+use rondel_store::catalog::JobRecord;
+
+use super::find::find;
+use super::job_json::answer;
+use crate::call::Call;
+use crate::etag::{IfMatch, mismatch};
+use crate::problem::{Code, Problem};
+
+/// What a change of a definition can meet beside what its body can.
+pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
+
+/// How often a change is tried again that met another one, where the caller gave no version.
+pub(super) const TRY_COUNT: usize = 4;
+
+/// Saves what `edit` makes of the newest definition, and answers it.
+pub(super) async fn change(
+    call: &Call,
+    name: &str,
+    if_match: &IfMatch,
+    edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
+) -> Result<Response, Problem> {
+    let edit = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
+    let saved = edited(call, name, if_match, edit).await?;
+    answer(call, StatusCode::OK, &saved, None).await
+}
+
+/// Reads, checks and saves; again if another change was faster, unless the caller gave a version. What is saved was checked
+/// against the very version that it replaces. Without a definition the job is left as it is.
+pub(super) async fn edited<Q>(
+    call: &Call<Q>,
+    name: &str,
+    if_match: &IfMatch,
+    edit: impl Fn(&JobRecord) -> Result<Option<JobSpec>, Problem> + Send + Sync,
+) -> Result<JobRecord, Problem> {
+    for _ in 0..TRY_COUNT {
+        let record = find(call, name).await?;
+        if_match.against(record.version)?;
+        let Some(spec) = edit(&record)? else { return Ok(record) };
+        // Whoever has lost sight of a parent may switch the job on and off, and change nothing else: the next run would hand the
+        // parent's parameters to the new definition.
+        if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
+            call.check_definition(&spec).await?;
+        }
+        match call.engine().change_job(&record, spec, Some(record.version), call.caller.name()).await {
+            Ok(changed) => return Ok(changed),
+            Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
+            Err(error) => return Err(refused(call, error).await),
+        }
+    }
+    Err(changed_too_often())
+}
+
+pub(super) fn changed_too_often() -> Problem {
+    Problem::new(Code::EditConflict, "the job changed under each of several tries; try again")
+}
+
+pub(super) async fn refused<Q>(call: &Call<Q>, error: JobError) -> Problem {
+    match error {
+        JobError::Conflict { version } => mismatch(version),
+        error => call.job_problem(error).await,
+    }
+}

@@ -1,0 +1,54 @@
+//! Creates a job.
+
+use axum::response::Response;
+use http::header::LOCATION;
+use http::{HeaderValue, StatusCode};
+use rondel_core::JobSpec;
+use rondel_core::access::Permission::Edit;
+use serde_json::json;
+
+use super::body;
+use super::job_json::{JobJson, answer};
+use crate::body::JsonBody;
+use crate::call::Call;
+use crate::openapi::Doc;
+use crate::problem::{Code, Problem};
+use crate::routes::Routes;
+
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/api/v1/jobs",
+        Edit,
+        create,
+        Doc::new(
+            "Create a job",
+            "Everything but `name`, `app` and `handler` has a default. The app comes into being with its first job.",
+        )
+        .json::<JobJson<'static>>(201, "The job, with what its author should know in `warnings`.")
+        .with("ETag")
+        .with("Location")
+        .refuses(&[Code::JobExists])
+        .example(json!({
+            "name": "report.daily", "app": "billing", "handler": "report", "params": {"format": "pdf"},
+            "schedule": {"cron": "0 30 2 * * ?", "time_zone": "Asia/Shanghai"},
+            "timeout": "10m", "retry": {"max": 3, "backoff": "10s"},
+        })),
+    )
+}
+
+async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem> {
+    let spec = body::parse(&body.bytes)?;
+    call.check_definition(&spec).await?;
+    call.note.object(&spec.name);
+    let created = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await;
+    let record = match created {
+        Ok(record) => record,
+        Err(error) => return Err(call.job_problem(error).await),
+    };
+    let mut response = answer(&call, StatusCode::CREATED, &record, None).await?;
+    let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
+    if let Ok(location) = HeaderValue::from_str(&location) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}

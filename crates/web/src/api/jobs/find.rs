@@ -1,0 +1,34 @@
+//! Finds what a request names: a job, an app.
+
+use rondel_core::{AppId, name};
+use rondel_store::catalog::JobRecord;
+
+use crate::call::{Call, quoted};
+use crate::problem::{Code, Problem};
+
+/// The job with this name in the namespace of the call.
+pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
+    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    let is_name = name::check(wanted).is_ok();
+    let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
+    let record = found.ok_or_else(|| missing(call, wanted))?;
+    call.check(Some(record.app), || missing(call, wanted))?;
+    call.note.before(&record.spec);
+    Ok(record)
+}
+
+/// The app with this name in the namespace of the call.
+pub(crate) async fn find_app<Q>(call: &Call<Q>, wanted: &str) -> Result<AppId, Problem> {
+    let is_name = name::check(wanted).is_ok();
+    let found = if is_name { call.engine().store().app(call.namespace.id, wanted).await? } else { None };
+    let missing = || format!("there is no app {} in namespace {}", quoted(wanted), call.namespace.name);
+    let missing = || Problem::new(Code::AppNotFound, missing());
+    let app = found.map(|app| app.id).ok_or_else(missing)?;
+    call.check(Some(app), missing)?;
+    Ok(app)
+}
+
+pub(super) fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
+    let detail = format!("there is no job {} in namespace {}", quoted(name), call.namespace.name);
+    Problem::new(Code::JobNotFound, detail)
+}

@@ -1,0 +1,52 @@
+//! Shows a job with its last run.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::Run;
+use rondel_core::access::Permission::View;
+use rondel_core::run::BROADCAST;
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::RunQuery;
+
+use super::find::find;
+use super::job_json::{JobJson, LastRun, answer};
+use crate::call::Call;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::routes::Routes;
+
+/// Among how many of the newest rows the last run is looked for: some may be claimed and not due yet, some are shards.
+const LAST_RUN_ROWS: u32 = 20;
+
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/jobs/{name}",
+        View,
+        get,
+        Doc::new("Get a job", "Its definition, and what the server knows about it, the newest run too.")
+            .json::<JobJson<'static>>(200, "The job.")
+            .with("ETag"),
+    )
+}
+
+async fn get(call: Call, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let last = last_run(&call, &record).await?;
+    answer(&call, StatusCode::OK, &record, Some(last)).await
+}
+
+/// The newest run that is due; for a broadcast the row that stands for all of its shards.
+async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Problem> {
+    let store = call.engine().store();
+    let query =
+        RunQuery { job: Some(record.id), within: call.seen_apps(), limit: LAST_RUN_ROWS, ..RunQuery::default() };
+    let now = call.engine().now();
+    let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
+    let Some(newest) = newest else { return Ok(None) };
+    let of = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
+    let Some(parent) = newest.parent.filter(|_| newest.shard_index != BROADCAST) else { return Ok(Some(of(&newest))) };
+    let parents = store.runs(&[parent]).await?;
+    let whole = parents.first().filter(|parent| parent.shard_index == BROADCAST && parent.fire_at == newest.fire_at);
+    Ok(Some(of(whole.unwrap_or(&newest))))
+}

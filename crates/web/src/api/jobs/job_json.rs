@@ -1,0 +1,113 @@
+//! A job as the API shows it.
+
+use axum::response::Response;
+use http::StatusCode;
+use http::header::ETAG;
+use rondel_core::declared::drift;
+use rondel_core::{JobSpec, RunId, RunStatus, Timestamp};
+use rondel_store::catalog::{Declared, JobRecord};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::answer::json;
+use crate::call::Call;
+use crate::etag::tag;
+use crate::problem::Problem;
+
+/// A job as the API shows it: its definition in full, and what the server knows about it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Job")]
+pub(super) struct JobJson<'a> {
+    #[serde(flatten)]
+    spec: &'a JobSpec,
+    namespace: &'a str,
+    version: i64,
+    next_fire_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    /// Null for a job that no code declares.
+    declared: Option<DeclaredJson>,
+    /// The jobs that it follows from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parents: Option<Vec<&'a str>>,
+    /// Those that follow from it, by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run: Option<Option<LastRun>>,
+    /// What its author should know although it was saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<Vec<String>>,
+}
+
+/// What code declares of a job.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Declared")]
+pub(super) struct DeclaredJson {
+    /// When it last declared something new.
+    at: Timestamp,
+    /// The fields in which the definition differs from what code declares.
+    drift: Vec<String>,
+    /// Since when no code declares the job any more.
+    undeclared_at: Option<Timestamp>,
+}
+
+impl DeclaredJson {
+    fn new(declared: &Declared, spec: &JobSpec) -> Self {
+        let drift = drift(spec, &declared.spec);
+        Self { at: declared.declared_at, drift, undeclared_at: declared.undeclared_at }
+    }
+}
+
+/// The newest run that is due.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct LastRun {
+    pub(super) id: RunId,
+    pub(super) status: RunStatus,
+    pub(super) fire_at: Timestamp,
+}
+
+impl<'a> JobJson<'a> {
+    pub(super) fn new(record: &'a JobRecord, namespace: &'a str, next_fire_at: Option<Timestamp>) -> Self {
+        Self {
+            spec: &record.spec,
+            namespace,
+            version: record.version,
+            next_fire_at,
+            created_at: record.created_at,
+            updated_at: record.updated_at,
+            declared: record.declared.as_ref().map(|declared| DeclaredJson::new(declared, &record.spec)),
+            parents: None,
+            children: None,
+            last_run: None,
+            warnings: None,
+        }
+    }
+}
+
+/// A job by itself with its last run; or, without one, the answer to a change of it, with what its author should know.
+pub(super) async fn answer(
+    call: &Call,
+    status: StatusCode,
+    record: &JobRecord,
+    last_run: Option<Option<LastRun>>,
+) -> Result<Response, Problem> {
+    call.note.after(&record.spec);
+    let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
+    let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
+    let children = Some(children(call, record).await?);
+    let warnings = || call.engine().warnings(record.namespace, &record.spec).iter().map(ToString::to_string).collect();
+    let warnings = last_run.is_none().then(warnings);
+    let body = JobJson { parents, children, last_run, warnings, ..JobJson::new(record, &call.namespace.name, next) };
+    let mut response = json(status, &body)?;
+    response.headers_mut().insert(ETAG, tag(record.version));
+    Ok(response)
+}
+
+/// The jobs that follow from it, as far as the caller may see them.
+pub(super) async fn children<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
+    let mut children = call.engine().store().child_names(record.id).await?;
+    let hidden = call.hidden_jobs(&children).await?;
+    children.retain(|name| !hidden.contains(name));
+    Ok(children)
+}

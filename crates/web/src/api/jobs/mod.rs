@@ -1,0 +1,48 @@
+//! Jobs: one file for each thing that can be done to them, with its route and what the API's document says of it.
+//!
+//! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
+//! - `apply` takes lists of definitions, `applied` is its answer, and `export` makes such lists;
+//! - `fires` and `stats` show what became of a job's fires;
+//! - `find`, `change`, `job_json`, `body` and `list_errors` are what these share.
+
+mod applied;
+mod apply;
+pub(crate) mod body;
+mod change;
+mod create;
+mod delete;
+mod export;
+mod find;
+mod fires;
+mod get;
+mod job_json;
+mod list;
+mod list_errors;
+mod patch;
+mod replace;
+mod reset;
+mod stats;
+mod switch;
+mod versions;
+
+pub(crate) use delete::remove;
+pub(crate) use find::{find, find_app};
+pub(crate) use reset::put_back;
+
+use crate::routes::Routes;
+
+pub(super) fn routes() -> Routes {
+    list::routes()
+        .and(create::routes())
+        .and(apply::routes())
+        .and(export::routes())
+        .and(get::routes())
+        .and(replace::routes())
+        .and(patch::routes())
+        .and(delete::routes())
+        .and(switch::routes())
+        .and(reset::routes())
+        .and(fires::routes())
+        .and(versions::routes())
+        .and(stats::routes())
+}

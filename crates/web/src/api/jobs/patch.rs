@@ -1,0 +1,42 @@
+//! Changes fields of a job's definition.
+
+use axum::response::Response;
+use rondel_core::JobSpec;
+use rondel_core::access::Permission::Edit;
+use serde_json::json;
+
+use super::body;
+use super::change::{EDITS, change};
+use super::job_json::JobJson;
+use crate::body::PatchBody;
+use crate::call::Call;
+use crate::etag::IfMatch;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::routes::Routes;
+
+pub(super) fn routes() -> Routes {
+    Routes::new().patch(
+        "/api/v1/jobs/{name}",
+        Edit,
+        patch,
+        Doc::new(
+            "Change fields of a job",
+            "A JSON merge patch (RFC 7396) of the definition: null gives a field its default.",
+        )
+        .json::<JobJson<'static>>(200, "The job under its new definition.")
+        .with("ETag")
+        .refuses(EDITS)
+        .example(json!({"timeout": "5m", "description": null})),
+    )
+}
+
+async fn patch(
+    call: Call,
+    Named(name, ..): Named<path::Job>,
+    if_match: IfMatch,
+    body: PatchBody<JobSpec>,
+) -> Result<Response, Problem> {
+    change(&call, &name, &if_match, |record| body::patched(&record.spec, &body.bytes)).await
+}

@@ -1,0 +1,44 @@
+//! Replaces a job's definition.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::JobSpec;
+use rondel_core::access::Permission::Edit;
+use serde_json::json;
+
+use super::body;
+use super::change::{EDITS, edited};
+use super::job_json::{JobJson, answer};
+use crate::body::JsonBody;
+use crate::call::Call;
+use crate::etag::IfMatch;
+use crate::openapi::{Doc, Unnamed};
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::routes::Routes;
+
+pub(super) fn routes() -> Routes {
+    Routes::new().put(
+        "/api/v1/jobs/{name}",
+        Edit,
+        replace,
+        Doc::new(
+            "Replace a job's definition",
+            "`name` may be left out; another one renames the job. What is left out gets its default.",
+        )
+        .json::<JobJson<'static>>(200, "The job under its new definition.")
+        .with("ETag")
+        .refuses(EDITS)
+        .example(json!({"app": "billing", "handler": "report", "schedule": {"every": "30m"}})),
+    )
+}
+
+async fn replace(
+    call: Call,
+    Named(name, ..): Named<path::Job>,
+    if_match: IfMatch,
+    body: JsonBody<Unnamed<JobSpec>>,
+) -> Result<Response, Problem> {
+    let saved = edited(&call, &name, &if_match, |_| body::parse_named(&body.bytes, &name).map(Some)).await?;
+    answer(&call, StatusCode::OK, &saved, None).await
+}

@@ -1,0 +1,47 @@
+//! Puts back what code declares.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::jobs::JobError;
+use rondel_core::access::Permission::Edit;
+use rondel_store::catalog::JobRecord;
+
+use super::change::{EDITS, edited};
+use super::job_json::{JobJson, answer};
+use crate::call::Call;
+use crate::etag::IfMatch;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::routes::Routes;
+
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/api/v1/jobs/{name}/reset",
+        Edit,
+        reset,
+        Doc::new(
+            "Put back what code declares",
+            "The definition that executors of the job's app declare. Nothing happens if the job has it.",
+        )
+        .json::<JobJson<'static>>(200, "The job.")
+        .with("ETag")
+        .refuses(EDITS)
+        .refuses(&[Code::JobNotDeclared]),
+    )
+}
+
+/// Puts back what code declares.
+async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
+    let saved = put_back(&call, &name, &if_match).await?;
+    answer(&call, StatusCode::OK, &saved, None).await
+}
+
+/// Gives a job the definition that code declares; does nothing where it has it.
+pub(crate) async fn put_back<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
+    edited(call, name, if_match, |record| {
+        let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
+        Ok(Some(declared.spec.clone()).filter(|spec| *spec != record.spec))
+    })
+    .await
+}

@@ -1,0 +1,163 @@
+//! Who is calling.
+
+use rondel_admin::auth::{Principal, signature};
+use rondel_admin::sign_in::SignedIn;
+use rondel_core::access::{Grant, Permission, Rights, Role};
+use rondel_core::authority::Actor;
+use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
+use rondel_store::access::{Means, TokenKind};
+
+use crate::limits::CallerKey;
+
+/// Somebody whose token was good, or who signed in.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    name: String,
+    means: Means,
+    namespace: Option<NamespaceId>,
+    pub(crate) rights: Rights,
+    /// The account behind it; none behind a token of the server's.
+    pub(crate) account: Option<AccountId>,
+    pub(crate) token: Option<TokenId>,
+    /// The token that the line of its token began with: without an account it is counted by that.
+    line: Option<TokenId>,
+    pub(crate) session: Option<SessionId>,
+    /// The token that made the link by which the account signed in.
+    minted_by: Option<TokenId>,
+}
+
+impl From<Principal> for Caller {
+    fn from(principal: Principal) -> Self {
+        let Principal { token, owner, rights } = principal;
+        let means = match token.kind {
+            TokenKind::Api => Means::Token,
+            TokenKind::Executor => Means::Executor,
+        };
+        Self {
+            name: signature(&token, owner.as_ref()),
+            means,
+            namespace: token.namespace,
+            rights,
+            account: owner.map(|owner| owner.id),
+            token: Some(token.id),
+            line: Some(token.line),
+            session: None,
+            minted_by: None,
+        }
+    }
+}
+
+impl From<SignedIn> for Caller {
+    fn from(signed_in: SignedIn) -> Self {
+        let SignedIn { session, account, token, rights } = signed_in;
+        let name = match (&account, &token) {
+            (Some(account), _) => account.name.clone(),
+            (None, Some(token)) => signature(token, None),
+            (None, None) => String::new(),
+        };
+        Self {
+            name,
+            means: Means::Session,
+            namespace: token.as_ref().and_then(|token| token.namespace),
+            rights,
+            account: account.map(|account| account.id),
+            line: token.as_ref().map(|token| token.line),
+            token: token.map(|token| token.id),
+            session: Some(session.id),
+            minted_by: session.minted_by,
+        }
+    }
+}
+
+impl Caller {
+    /// The bearer of the secret for metrics, of whom no row is read.
+    pub(crate) fn metrics_reader() -> Self {
+        Self {
+            name: "metrics".to_owned(),
+            means: Means::System,
+            namespace: None,
+            rights: Rights::new(vec![Grant::everywhere(Role::Viewer)]),
+            account: None,
+            token: None,
+            line: None,
+            session: None,
+            minted_by: None,
+        }
+    }
+
+    /// Somebody with a token.
+    #[cfg(test)]
+    pub(crate) fn for_tests(rights: Rights) -> Self {
+        Self {
+            name: String::new(),
+            means: Means::Token,
+            namespace: None,
+            rights,
+            account: None,
+            token: Some(TokenId::new(1)),
+            line: Some(TokenId::new(1)),
+            session: None,
+            minted_by: None,
+        }
+    }
+
+    /// What changes are signed with.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) const fn means(&self) -> Means {
+        self.means
+    }
+
+    /// The namespace that a request without one means; `None` stands for `default`.
+    pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
+        self.namespace
+    }
+
+    /// The caller where accounts, sign-ins and tokens are concerned.
+    pub(crate) const fn actor(&self) -> Actor<'_> {
+        Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
+    }
+
+    /// The token that all tokens and links end with which the caller makes.
+    pub(crate) fn minting_token(&self) -> Option<TokenId> {
+        self.token.or(self.minted_by)
+    }
+
+    /// What its requests are counted by.
+    pub(crate) fn key(&self) -> CallerKey {
+        match (self.account, self.line, self.session) {
+            _ if self.means == Means::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
+            (Some(account), ..) => CallerKey::Account(account),
+            (None, Some(line), _) => CallerKey::Token(line),
+            (None, None, session) => CallerKey::Session(session.unwrap_or(SessionId::new(0))),
+        }
+    }
+
+    /// Whether there is any place where it may. An executor's token is for opening sessions alone.
+    pub(crate) fn may(&self, permission: Permission) -> bool {
+        self.means != Means::Executor && self.rights.allow_somewhere(permission)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_admin::auth::Token;
+    use rondel_core::Timestamp;
+    use rondel_store::access::TokenRecord;
+
+    use super::*;
+
+    #[test]
+    fn tokens_of_a_line_are_one_caller() {
+        let caller = |id: i64, kind: TokenKind, line: i64| {
+            let record = Token::generate_for(kind).record(id, kind, Timestamp::EPOCH);
+            let token = TokenRecord { line: TokenId::new(line), ..record };
+            Caller::from(Principal { token, owner: None, rights: Rights::new(Vec::new()) }).key()
+        };
+        assert_eq!(caller(2, TokenKind::Api, 1), caller(3, TokenKind::Api, 1));
+        assert_ne!(caller(2, TokenKind::Api, 1), caller(3, TokenKind::Api, 3));
+        assert_eq!(caller(2, TokenKind::Executor, 1), CallerKey::Executor(TokenId::new(2)), "executors share no bound");
+    }
+}

@@ -1,0 +1,72 @@
+//! How many refusals are in the audit log, so that a flood of them neither fills it nor hides those of other callers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::limits::CallerKey;
+
+/// How many refusals are written within [`DENIED_PERIOD`], and how many of one caller; a flood of them is in the log of the
+/// server alone.
+const DENIED_MAX: u32 = 600;
+const DENIED_PER_CALLER: u32 = 60;
+const DENIED_PERIOD: Duration = Duration::from_secs(60);
+
+/// How many refusals may be written yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Denials(Arc<Mutex<Denied>>);
+
+#[derive(Debug)]
+struct Denied {
+    since: Instant,
+    count: u32,
+    by_caller: BTreeMap<CallerKey, u32>,
+}
+
+impl Denied {
+    fn new() -> Self {
+        Self { since: Instant::now(), count: 0, by_caller: BTreeMap::new() }
+    }
+}
+
+impl Default for Denials {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Denied::new())))
+    }
+}
+
+impl Denials {
+    pub(crate) fn take(&self, caller: CallerKey) -> bool {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.since.elapsed() >= DENIED_PERIOD {
+            *held = Denied::new();
+        }
+        let of_caller = held.by_caller.get(&caller).copied().unwrap_or_default();
+        if held.count >= DENIED_MAX || of_caller >= DENIED_PER_CALLER {
+            return false;
+        }
+        held.count += 1;
+        held.by_caller.insert(caller, of_caller + 1);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::TokenId;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_refusals_is_bounded() {
+        let denials = Denials::default();
+        let of = |id| CallerKey::Token(TokenId::new(id));
+        assert_eq!((0..10_000).filter(|_| denials.take(of(1))).count(), 60);
+        assert!(denials.take(of(2)), "one caller does not hide the refusals of others");
+        assert_eq!((0..10_000).filter(|number| denials.take(of(*number))).count(), 600 - 61);
+        tokio::time::advance(DENIED_PERIOD).await;
+        assert!(denials.take(of(1)));
+    }
+}

@@ -1,0 +1,66 @@
+//! What requests and callers hold of the server: who may hold how much is decided in `load` and `shares`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::Semaphore;
+
+use crate::limits::{CallerKey, HttpLimits, Share, Tally};
+
+/// What is held of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Holdings {
+    pub(crate) requests: Arc<Semaphore>,
+    /// The part of these that unauthenticated requests may take.
+    pub(crate) unauthenticated: Arc<Semaphore>,
+    /// By address, those with credentials and those without apart.
+    pub(crate) by_address: Tally<(IpAddr, bool)>,
+    pub(crate) by_caller: Tally<CallerKey>,
+    pub(crate) bodies: Tally<IpAddr>,
+    pub(crate) gateway: Tally<IpAddr>,
+    pub(crate) body_bytes: Tally<Option<CallerKey>>,
+    pub(crate) live: Tally<(Live, Option<CallerKey>)>,
+    pub(crate) shares: Shares,
+}
+
+/// What lasts longer than an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Live {
+    Events,
+    Log,
+}
+
+/// A place among the live streams, and among those of its caller.
+pub(crate) type LiveShare = (Share<(Live, Option<CallerKey>)>, Share<(Live, Option<CallerKey>)>);
+
+impl Holdings {
+    pub(crate) fn new(limits: &HttpLimits) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            unauthenticated: Arc::new(Semaphore::new(limits.requests.saturating_sub(limits.requests_reserved))),
+            by_address: Tally::default(),
+            by_caller: Tally::default(),
+            bodies: Tally::default(),
+            gateway: Tally::default(),
+            body_bytes: Tally::default(),
+            live: Tally::default(),
+            shares: Shares::default(),
+        }
+    }
+}
+
+/// What callers hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+    pub(crate) places: Tally<(Place, Option<CallerKey>)>,
+    pub(crate) answers: Tally<Option<CallerKey>>,
+}
+
+/// Work that takes long and much memory, of which there is little at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Export,
+    Apply,
+}

@@ -1,0 +1,65 @@
+//! What a path names: one extractor for every noun.
+
+use std::marker::PhantomData;
+
+use axum::extract::{FromRequestParts, Path};
+use http::request::Parts;
+use rondel_core::schema::ACCOUNT_PATTERN;
+
+use crate::openapi::{Input, Taken};
+use crate::parameter::Parameter;
+use crate::problem::{Code, Problem};
+
+/// What can stand in a path.
+pub(crate) trait Noun {
+    const PARAMETER: Parameter;
+    /// What is answered where there is none.
+    const MISSING: Code;
+}
+
+macro_rules! nouns {
+    ($($noun:ident: $parameter:expr, $about:literal, $missing:ident;)+) => {$(
+        #[derive(Debug)]
+        pub(crate) enum $noun {}
+
+        impl Noun for $noun {
+            const PARAMETER: Parameter = $parameter.about($about);
+            const MISSING: Code = Code::$missing;
+        }
+    )+};
+}
+
+nouns! {
+    App: Parameter::name("app"), "The app.", AppNotFound;
+    Calendar: Parameter::name("name"), "The calendar.", CalendarNotFound;
+    Job: Parameter::name("name"), "The job.", JobNotFound;
+    Namespace: Parameter::name("name"), "The namespace.", NamespaceNotFound;
+    Node: Parameter::name("name"), "The server.", NodeNotFound;
+    Run: Parameter::id("id"), "The run.", RunNotFound;
+    SignIn: Parameter::id("id"), "The sign-in.", SessionNotFound;
+    Token: Parameter::id("id"), "The token.", TokenNotFound;
+    User: Parameter::pattern("user", ACCOUNT_PATTERN), "The user.", UserNotFound;
+}
+
+/// The name or the id in a path, as text.
+#[derive(Debug)]
+pub(crate) struct Named<N>(pub(crate) String, pub(crate) PhantomData<fn() -> N>);
+
+impl<N: Noun> Input for Named<N> {
+    fn tell(taken: &mut Taken) {
+        taken.path.push(N::PARAMETER);
+        taken.refusals.push(N::MISSING);
+    }
+}
+
+impl<N: Noun, S: Send + Sync> FromRequestParts<S> for Named<N> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Ok(Path(text)) = Path::<String>::from_request_parts(parts, state).await else {
+            let what = if N::PARAMETER.name == "id" { "id" } else { "name" };
+            return Err(Problem::new(N::MISSING, format!("the path has no readable {what}")));
+        };
+        Ok(Self(text, PhantomData))
+    }
+}

@@ -1,0 +1,65 @@
+//! The route table: each route with who may use it.
+
+use http::Method;
+use rondel_core::access::Permission;
+
+/// The path of the metrics, which a secret of their own opens.
+pub(crate) const METRICS_PATH: &str = "/metrics";
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody.
+    Open,
+    /// Who has a token with this permission.
+    Needs(Permission),
+    /// Who signed in to the console with this permission.
+    SignedIn(Permission),
+}
+
+/// A line of the route table.
+#[derive(Clone, Debug)]
+pub struct RouteInfo {
+    /// The method.
+    pub method: Method,
+    /// The path, parameters in braces.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+}
+
+/// What a route does with an `Idempotency-Key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyUse {
+    /// The call is made once, and its answer kept.
+    Kept,
+    /// The call is refused: its answer is not kept.
+    Refused,
+    /// The call changes nothing, so the key has no meaning.
+    Ignored,
+}
+
+impl RouteInfo {
+    /// What becomes of an `Idempotency-Key`. A kept answer would keep the secrets that some routes show once.
+    pub(crate) fn key_use(&self) -> KeyUse {
+        if self.method.is_safe() || is_question(self.path) {
+            return KeyUse::Ignored;
+        }
+        match self.access {
+            Access::Needs(Permission::Own | Permission::Cluster) | Access::Open | Access::SignedIn(_) => {
+                KeyUse::Refused
+            }
+            Access::Needs(_) if self.method == Method::POST => KeyUse::Kept,
+            Access::Needs(_) => KeyUse::Refused,
+        }
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.key_use() == KeyUse::Kept
+    }
+}
+
+/// Questions that come with a body: they change nothing.
+pub(crate) fn is_question(path: &str) -> bool {
+    matches!(path, "/api/v1/schedules/preview" | "/job-params")
+}

@@ -1,0 +1,99 @@
+//! Runs as a caller may see them, with what belongs to them: for the API and for pages.
+
+use std::collections::HashMap;
+
+use rondel_core::access::Permission;
+use rondel_core::disclosure::params_for_viewer;
+use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::{JobId, Run};
+use rondel_store::ledger::RunQuery;
+use serde_json::Value;
+
+use crate::call::Call;
+use crate::parent_params;
+use crate::problem::Problem;
+
+/// How many shards of a broadcast are shown with it.
+const SHARD_COUNT_MAX: usize = 1000;
+
+/// How many of them are read at a time.
+const PAGE_LEN: u32 = 200;
+
+/// Runs with the names of their jobs.
+pub(crate) async fn named<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
+    call.conceal(&mut runs).await?;
+    let names = names(call, &runs).await?;
+    // A job that was purged with its name leaves its runs the number.
+    let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
+    Ok(runs.into_iter().map(|run| (name(&run), run)).collect())
+}
+
+async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>, Problem> {
+    let mut ids: Vec<JobId> = runs.iter().map(|run| run.job).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    Ok(call.engine().store().job_names(&ids).await?.into_iter().collect())
+}
+
+/// The attempts of a run in order; the last one is the one that it is in.
+pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt>, Problem> {
+    let mut attempts = call.engine().store().attempts(run.id).await?;
+    attempts.push(Attempt {
+        attempt: run.attempt,
+        status: run.status,
+        reason: run.reason,
+        detail: run.detail.clone(),
+        executor: run.present_executor().map(str::to_owned),
+        executor_id: run.executor_id,
+        started_at: run.started_at,
+        finished_at: run.finished_at,
+        message: run.message.clone(),
+    });
+    Ok(attempts)
+}
+
+/// The run's own parameters, else those of the definition that it runs under, as JSON text. They may hold a secret that the job
+/// does not have any more, so what looks like one is for callers who may edit the app of the run. What parents passed on is for
+/// callers who may look at those.
+pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
+    let text = match &run.params {
+        Some(own) => Some(own.clone()),
+        None => {
+            let definitions = call.engine().store().definitions(&[(run.job, run.job_version)]).await?;
+            definitions.first().map(|definition| definition.spec.params.to_string())
+        }
+    };
+    let may_edit = call.caller.rights.allow(Permission::Edit, run.namespace, Some(run.app));
+    let Some(params) = text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+        return Ok(text.filter(|_| may_edit));
+    };
+    let has_parents = parent_params::are_there(&params);
+    if may_edit && !has_parents {
+        return Ok(text);
+    }
+    let params = if may_edit { params } else { params_for_viewer(params) };
+    let params = if has_parents { parent_params::as_seen(call, params).await? } else { params };
+    Ok(Some(params.to_string()))
+}
+
+/// The shards of a broadcast, in order.
+pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run>, Problem> {
+    let mut shards = Vec::new();
+    let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
+    while shards.len() < SHARD_COUNT_MAX {
+        let page = call.engine().store().list_runs(whole.namespace, &query).await?;
+        query.after = page.last().map(|run| run.id);
+        let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
+        // A run that repeats the broadcast names it as its parent too.
+        shards.extend(page.into_iter().filter(|run| run.shard_index != BROADCAST && run.fire_at == whole.fire_at));
+        if is_last {
+            break;
+        }
+    }
+    shards.sort_by_key(|run| run.shard_index);
+    call.conceal(&mut shards).await?;
+    Ok(shards)
+}

@@ -1,0 +1,97 @@
+//! What handlers work with: the engine, the bounds, and what callers hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_admin::Engine;
+use rondel_admin::auth::Token;
+use rondel_admin::events::Events;
+use rondel_admin::oidc::Oidc;
+use rondel_admin::passwords::Passwords;
+use tokio_util::sync::CancellationToken;
+
+use crate::denials::Denials;
+use crate::holdings::Holdings;
+use crate::limits::HttpLimits;
+use crate::origin::Entrance;
+use crate::rate::{Buckets, Rate};
+
+/// The bounds of the API.
+#[derive(Clone, Debug)]
+pub struct WebConfig {
+    /// The largest body, in bytes.
+    pub body_len_max: usize,
+    /// How long a request may take until its answer begins.
+    pub request_timeout: Duration,
+    /// How much one client may hold, and all of them.
+    pub limits: HttpLimits,
+    /// How long a log is followed, or what happens listened to, at most.
+    pub follow_timeout: Duration,
+    /// How fast one caller may ask; `None` for as fast as it can.
+    pub rate: Option<Rate>,
+    /// Whether browsers reach the server over TLS: at this port, or at a proxy in front of it.
+    pub tls: bool,
+    /// The URL at which browsers reach the server, if it is known: forms come from its pages alone.
+    pub advertised: Option<String>,
+    /// Whether browsers are told to use https alone from now on.
+    pub hsts: bool,
+    /// The secret that lets its bearer read metrics without the database.
+    pub metrics_token: Option<Token>,
+    /// The provider of sign-ins.
+    pub oidc: Option<Arc<Oidc>>,
+    /// Ends what is being followed.
+    pub shutdown: CancellationToken,
+}
+
+impl WebConfig {
+    pub(crate) fn entrance(&self) -> Entrance<'_> {
+        Entrance { advertised: self.advertised.as_deref(), is_tls: self.tls }
+    }
+}
+
+impl Default for WebConfig {
+    fn default() -> Self {
+        Self {
+            body_len_max: 1024 * 1024,
+            request_timeout: Duration::from_secs(30),
+            limits: HttpLimits::default(),
+            follow_timeout: Duration::from_secs(3600),
+            rate: Some(Rate { per_second: 1_000, burst: 5_000 }),
+            tls: false,
+            advertised: None,
+            hsts: false,
+            metrics_token: None,
+            oidc: None,
+            shutdown: CancellationToken::new(),
+        }
+    }
+}
+
+/// What handlers work with.
+#[derive(Clone, Debug)]
+pub(crate) struct Web {
+    pub(crate) engine: Engine,
+    pub(crate) config: Arc<WebConfig>,
+    pub(crate) load: Holdings,
+    pub(crate) events: Arc<Events>,
+    pub(crate) buckets: Arc<Buckets>,
+    pub(crate) passwords: Arc<Passwords>,
+    pub(crate) denials: Denials,
+    /// The API as a document.
+    pub(crate) document: fn() -> &'static str,
+}
+
+impl Web {
+    pub(crate) fn new(engine: Engine, config: WebConfig, document: fn() -> &'static str) -> Self {
+        Self {
+            events: Arc::new(Events::new(engine.new_id())),
+            engine,
+            load: Holdings::new(&config.limits),
+            buckets: Arc::default(),
+            passwords: Arc::default(),
+            denials: Denials::default(),
+            config: Arc::new(config),
+            document,
+        }
+    }
+}
