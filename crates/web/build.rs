@@ -1,7 +1,7 @@
 //! Makes `Texts` out of `web/locales`: a key that one language lacks, or whose gaps differ, does not build.
 //!
 //! A locale is a TOML file of `key = "text"` lines. A text with gaps (`"{n} runs"`) becomes a method with an argument for
-//! each gap, the others become fields. A key that nobody uses is a dead field, which the compiler finds.
+//! each gap, the others become fields. An unused key is a dead field, which the compiler finds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

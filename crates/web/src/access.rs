@@ -1,5 +1,5 @@
 //! Who is calling, and whether that caller may. The check comes before path, query and body are looked at, so that
-//! nobody without a right can tell what exists from what does not. What was done, or refused, is written to the audit log
+//! a caller without a right cannot learn what exists. What was done, or refused, is written to the audit log
 //! here, whatever the handler does.
 
 use axum::extract::{Request, State};
@@ -12,10 +12,10 @@ use rondel_admin::sign_in;
 use rondel_core::access::Permission;
 use rondel_store::access::Means;
 
+use crate::audit::{self, Asked, Note};
 use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
-use crate::note::{self, Asked, Note};
 use crate::problem::{Code, Problem};
 use crate::rate::{self, Counted};
 use crate::redirect::{pair, to};
@@ -51,8 +51,8 @@ fn is_change(gate: &Gate, request: &Request) -> bool {
 /// What is known of a request before it is handled.
 fn asked(gate: &Gate, request: &Request) -> Asked {
     Asked {
-        action: note::action(request.method(), gate.path),
-        object: note::object(gate.path, request.uri().path()),
+        action: audit::action(request.method(), gate.path),
+        object: audit::object(gate.path, request.uri().path()),
         address: address(request),
         request_id: request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone()),
     }
@@ -74,7 +74,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     }
 }
 
-/// Lets a request for a page pass whose session is good: others are sent to the page that says how to sign in.
+/// Lets a request for a page pass whose session is good: others are redirected to the sign-in page.
 pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let entrance = gate.web.config.entrance();
@@ -158,7 +158,7 @@ async fn within_rate(gate: &Gate, caller: &Caller, note: &Note, request: Request
         }
     } else {
         let response = next.run(request).await;
-        if note::is_refusal(response.status(), note) {
+        if audit::is_refusal(response.status(), note) {
             asked.refused(web, caller, note).await;
         }
         response

@@ -14,7 +14,7 @@ use crate::routes::Routes;
 use crate::state::{Web, WebConfig};
 use crate::{api, frame, health, load, pages};
 
-/// The path of the gRPC service; its calls say who they are themselves.
+/// The path of the gRPC service; its calls authenticate themselves.
 const GATEWAY_PATH: &str = "/rondel.v1.Gateway/{*method}";
 
 /// The router for everything that one port serves: API, health, pages, and gRPC.

@@ -53,7 +53,7 @@ impl<T: DeserializeOwned + JsonSchema + 'static> JsonBody<T> {
 }
 
 impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
-    /// What it says; what holds without it where there is none.
+    /// What it holds; what holds without it where there is none.
     pub(crate) fn read(&self) -> Result<T, Problem> {
         self.bytes.as_ref().map_or_else(|| Ok(T::default()), |bytes| read(bytes))
     }
@@ -63,7 +63,7 @@ impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
 const NOT_TAKEN: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
 
 impl Input for TextBody {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         let media = &["text/calendar", "text/csv", "text/plain"];
         taken.body = Some(BodyForm { media, schema: schema_of::<String>(), is_required: true });
         taken.refusals.extend(NOT_TAKEN);
@@ -72,7 +72,7 @@ impl Input for TextBody {
 }
 
 impl<T: JsonSchema> Input for JsonBody<T> {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
         taken.refusals.extend(NOT_TAKEN);
         taken.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
@@ -80,8 +80,8 @@ impl<T: JsonSchema> Input for JsonBody<T> {
 }
 
 impl<T: JsonSchema> Input for PatchBody<T> {
-    fn tell(taken: &mut Taken) {
-        JsonBody::<T>::tell(taken);
+    fn describe(taken: &mut Taken) {
+        JsonBody::<T>::describe(taken);
         let media = &["application/json", "application/merge-patch+json"];
         taken.body = Some(BodyForm { media, schema: schema_of::<Patch<T>>(), is_required: true });
     }
@@ -97,8 +97,8 @@ impl<T> FromRequest<Web> for PatchBody<T> {
 }
 
 impl<T: JsonSchema> Input for OptionalJsonBody<T> {
-    fn tell(taken: &mut Taken) {
-        JsonBody::<T>::tell(taken);
+    fn describe(taken: &mut Taken) {
+        JsonBody::<T>::describe(taken);
         taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
     }
 }

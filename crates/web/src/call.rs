@@ -11,9 +11,9 @@ use rondel_core::access::{Permission, Reach};
 use rondel_core::{AppId, FieldError, JobSpec, Run, TraceParent, name};
 use rondel_store::catalog::Namespace;
 
+use crate::audit::Note;
 use crate::body::refuse_value;
 use crate::caller::Caller;
-use crate::note::Note;
 use crate::openapi::{Input, Taken};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -51,7 +51,7 @@ pub(crate) struct Call<Q = ()> {
     is_explicit: bool,
 }
 
-/// A call about what is in no namespace: oneself, people, the cluster. The gate has asked all that is to be asked.
+/// A call about what is in no namespace: the caller, users, the cluster. The gate has asked all that is to be asked.
 #[derive(Debug)]
 pub(crate) struct Person<Q = ()> {
     pub(crate) web: Web,
@@ -73,7 +73,7 @@ impl<Q> Person<Q> {
     }
 }
 
-fn tell_query<Q: FromQuery>(taken: &mut Taken) {
+fn describe_query<Q: FromQuery>(taken: &mut Taken) {
     let parameters = Reader::parameters_of::<Q>();
     taken.refusals.push(Code::InvalidQuery);
     taken.refusals.extend(parameters.iter().any(Parameter::is_cursor).then_some(Code::InvalidCursor));
@@ -81,17 +81,17 @@ fn tell_query<Q: FromQuery>(taken: &mut Taken) {
 }
 
 impl<Q: FromQuery> Input for Person<Q> {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         taken.query.push(NAMESPACE_UNUSED);
-        tell_query::<Q>(taken);
+        describe_query::<Q>(taken);
     }
 }
 
 impl<Q: FromQuery> Input for Call<Q> {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         taken.query.push(NAMESPACE);
         taken.refusals.push(Code::NamespaceNotFound);
-        tell_query::<Q>(taken);
+        describe_query::<Q>(taken);
     }
 }
 
@@ -135,7 +135,7 @@ impl<Q> Call<Q> {
     }
 
     /// The same for an app by its name, which may not exist yet: then it belongs to the namespace. The refusal is one for
-    /// all, so that nobody learns which apps there are. The app, if it exists.
+    /// all, so that no caller learns which apps there are. The app, if it exists.
     pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
         let known =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };

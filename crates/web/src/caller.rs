@@ -9,7 +9,7 @@ use rondel_store::access::{Means, TokenKind};
 
 use crate::limits::CallerKey;
 
-/// Somebody whose token was good, or who signed in.
+/// A caller with a good token, or who signed in.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     name: String,
@@ -85,7 +85,7 @@ impl Caller {
         }
     }
 
-    /// Somebody with a token.
+    /// A caller with a token.
     #[cfg(test)]
     pub(crate) fn for_tests(rights: Rights) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What can go wrong: every code, its status, and the sentence for people.
+//! What can go wrong: every code, its status, and the sentence for readers.
 
 macro_rules! codes {
     ($($variant:ident = $word:literal, $status:literal, $title:literal;)+) => {

@@ -23,7 +23,7 @@ struct Cursor<T> {
 }
 
 impl Listing {
-    /// The list `noun` with filters that can be told apart by their `Debug`.
+    /// The list `noun` with filters that their `Debug` distinguishes.
     pub(crate) fn new(noun: &'static str, filters: impl std::fmt::Debug) -> Self {
         use std::fmt::Write as _;
         let digest = Sha256::digest(format!("{noun} {filters:?}"));

@@ -1,5 +1,5 @@
-//! The rest of a body that nobody read, since its request was refused before. On HTTP/1 the next request comes behind it: a
-//! short rest is read and dropped, after a long one the connection says that it ends.
+//! The unread rest of a body, since its request was refused before. On HTTP/1 the next request comes behind it: a
+//! short rest is read and dropped, after a long one the answer announces the end of the connection.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ impl Rest {
         (request.map(|body| Returned { body: Some(body), rest: rest.clone() }), rest, waits)
     }
 
-    /// Reads the rest, or lets the answer say that the connection ends.
+    /// Reads the rest, or lets the answer announce that the connection ends.
     pub(crate) async fn settle<B>(self, waits: bool, response: &mut Response<B>) {
         let Some(body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if waits || !is_drained(body).await {

@@ -48,7 +48,7 @@ pub(crate) fn mismatch(version: i64) -> Problem {
 }
 
 impl Input for IfMatch {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         let about = "Refuses the change unless this is the version now: `\"v3\"`; several with commas between them; `*` for any.";
         taken.headers.push(Parameter::text("If-Match").about(about));
         taken.refusals.extend([Code::InvalidHeader, Code::VersionMismatch]);

@@ -14,7 +14,7 @@ use crate::call::quoted;
 use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 
-/// How many roles somebody can have.
+/// How many roles an account or a token can have.
 const COUNT_MAX: usize = 100;
 
 /// A role at a place; null is everywhere.

@@ -1,4 +1,4 @@
-//! `/livez` says that the process answers, `/readyz` that this node does its share of the work, `/metrics` how it fares.
+//! `/livez` shows that the process answers, `/readyz` that this node does its share of the work, `/metrics` how it fares.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -28,7 +28,7 @@ pub(crate) fn routes() -> Routes {
 struct Ready {
     status: &'static str,
     checks: Checks,
-    /// Each check by itself, told to whoever asks for `?verbose`.
+    /// Each check by itself, for callers who ask for `?verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Vec<Detail>>,
 }
@@ -53,7 +53,7 @@ struct Checks {
     database_trouble: Option<Trouble>,
 }
 
-/// What is wrong with the database: told to whoever asks for `?verbose`.
+/// What is wrong with the database: for callers who ask for `?verbose`.
 #[derive(Serialize)]
 struct Trouble {
     kind: &'static str,

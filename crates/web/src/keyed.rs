@@ -23,7 +23,7 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// The header as the API's document tells it.
+/// The header in the API's document.
 pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
     .about("Makes the call once: the same call with the same key, within 24 hours, gets the same answer.");
 /// What a call with a key can be refused for.
@@ -71,7 +71,7 @@ pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
     Problem::new(Code::InvalidHeader, detail).into_response()
 }
 
-/// The key, if there is one: quoted as in the draft of the IETF, or bare as most people send it.
+/// The key, if there is one: quoted as in the draft of the IETF, or bare as most clients send it.
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let wrong = || {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
@@ -120,7 +120,7 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
             ));
         }
     }
-    // Should the caller hang up, the call is forgotten by whoever takes it up.
+    // Should the caller hang up, the caller of the next request with this key makes the call anew.
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     let (response, kept) = keep(response).await;
     store.end_call(call, kept.as_ref()).await?;

@@ -8,13 +8,13 @@
 //! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
 //! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests, `holdings` what is held of them,
 //!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests, `shares` what one caller has of heavy work;
-//! - `note` is what the audit log hears of a request, `denials` how many refusals it keeps, `grants` roles in words; `cookies`, `origin` and `redirect` are what
+//! - `audit` writes the audit entry of a request, `denials` how many refusals it keeps, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `trace` is the span of a request;
 //! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON;
 //!   `shown_runs` and `parent_params` are what a caller may see of runs; `problem` is the one shape of every error;
-//! - `openapi` tells all of this to programs, `parameter` what a parameter can be;
-//! - [`yaml`] reads and writes definitions as people keep them in files;
+//! - `openapi` describes all of this to programs, `parameter` what a parameter can be;
+//! - [`yaml`] reads and writes definitions as users keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
 //!
 //! No decision about jobs or runs is made here: the engine and the store make them.
@@ -23,6 +23,7 @@ mod access;
 mod answer;
 mod api;
 mod app;
+mod audit;
 mod body;
 mod call;
 mod caller;
@@ -40,7 +41,6 @@ mod holdings;
 mod keyed;
 mod limits;
 mod load;
-mod note;
 mod openapi;
 mod origin;
 mod pages;

@@ -1,5 +1,5 @@
-//! Whether a request that changes something comes from our own pages. Browsers say so in `Sec-Fetch-Site`, or at least in
-//! `Origin`; what says neither is no browser and sends no cookie by itself.
+//! Whether a request that changes something comes from our own pages. Browsers state it in `Sec-Fetch-Site`, or at least in
+//! `Origin`; a client that sends neither is no browser and sends no cookie by itself.
 //!
 //! An `Origin` is compared with the URL that the server advertises. Without one it is compared with the address of the request:
 //! that which a trusted proxy names, else `Host`.

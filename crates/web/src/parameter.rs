@@ -1,4 +1,4 @@
-//! Parameters of requests as the API's document tells them: in the path, in the query, in the headers.
+//! Parameters of requests as the API's document describes them: in the path, in the query, in the headers.
 
 use std::ops::RangeInclusive;
 
@@ -28,7 +28,7 @@ pub(crate) struct Parameter {
 }
 
 impl From<&'static str> for Parameter {
-    /// One that no document tells: of a page.
+    /// One that is in no document: of a page.
     fn from(name: &'static str) -> Self {
         Self::text(name)
     }

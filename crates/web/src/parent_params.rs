@@ -1,4 +1,4 @@
-//! What a run got from the runs that it follows from, as far as the caller may look at those: whoever makes a job follow from
+//! What a run got from the runs that it follows from, as far as the caller may look at those: a caller who makes a job follow from
 //! another one sees what that one does only as long as they may look at it.
 
 use std::collections::HashMap;

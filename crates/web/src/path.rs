@@ -46,7 +46,7 @@ nouns! {
 pub(crate) struct Named<N>(pub(crate) String, pub(crate) PhantomData<fn() -> N>);
 
 impl<N: Noun> Input for Named<N> {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         taken.path.push(N::PARAMETER);
         taken.refusals.push(N::MISSING);
     }

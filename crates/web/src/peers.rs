@@ -165,7 +165,7 @@ impl Peers {
     /// Makes room after the system had no file handle left for a connection: waits until one has ended, or for so long.
     pub(crate) async fn make_room(&self, delay: Duration) {
         let mut ended = std::pin::pin!(self.ended.notified());
-        // Before another connection is told to end: it may do so at once.
+        // Before another connection is asked to end: it may do so at once.
         ended.as_mut().enable();
         self.evict_fullest();
         // Without one that ends it is tried again all the same.

@@ -1,4 +1,4 @@
-//! Tells HTTP/2 from HTTP/1 by the first bytes of a connection, within a bounded time.
+//! Distinguishes HTTP/2 from HTTP/1 by the first bytes of a connection, within a bounded time.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! Query strings: each endpoint says what it reads, and what nobody read is refused by name. What it says is also what the
-//! API's document tells.
+//! Query strings: each endpoint names what it reads, and what was not read is refused by name. What it names is also what the
+//! API's document describes.
 
 use std::str::FromStr;
 
@@ -106,7 +106,7 @@ impl Reader {
         .unwrap_or_default()
     }
 
-    /// Complains about what was wrong and about what nobody asked for.
+    /// Complains about what was wrong and about what was not asked for.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
         let known: Vec<&str> = self.known.iter().map(|parameter| parameter.name).collect();

@@ -43,7 +43,7 @@ impl Lapse {
                 Problem::new(Code::Unauthenticated, detail)
             }
             Self::Unchecked => {
-                let detail = format!("the database did not say whether the token or sign-in is still valid, {what}");
+                let detail = format!("the database did not answer whether the token or sign-in is still valid, {what}");
                 Problem::new(Code::Unavailable, detail)
             }
         }

@@ -1,4 +1,4 @@
-//! A builder for routes in which none can be made without saying who may use it, and none of the API without telling what
+//! A builder for routes in which none can be made without naming who may use it, and none of the API without describing what
 //! it does.
 //!
 //! A route either asks for a [`Permission`], or is one of the few [`OpenPath`]s; there is no third way in.
@@ -17,7 +17,7 @@ use rondel_core::access::Permission;
 use crate::access::{Gate, admit, authorization, guard, guard_page};
 use crate::keyed::{keyed, unkeyed};
 use crate::load::open;
-use crate::openapi::{self, Doc, Inputs, Told};
+use crate::openapi::{self, Doc, Inputs, RouteDoc};
 use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
@@ -64,8 +64,8 @@ impl OpenPath {
 struct Route {
     info: RouteInfo,
     handler: MethodRouter<Web>,
-    /// What the API's document tells of it; nothing of what lies outside of the API.
-    told: Option<Told>,
+    /// What the API's document holds about it; nothing of what lies outside of the API.
+    doc: Option<RouteDoc>,
 }
 
 /// Routes to be.
@@ -82,7 +82,7 @@ macro_rules! methods {
             T: Inputs + 'static,
         {
             let info = RouteInfo { method: Method::$method, path, access: Access::Needs(permission) };
-            self.push(info, on(MethodFilter::$method, handler), Some(Told { doc, taken: T::taken }))
+            self.push(info, on(MethodFilter::$method, handler), Some(RouteDoc { doc, taken: T::taken }))
         }
     )+ };
 }
@@ -144,14 +144,14 @@ impl Routes {
         self.push(info, on(MethodFilter::POST, handler), None)
     }
 
-    fn push(mut self, info: RouteInfo, handler: MethodRouter<Web>, told: Option<Told>) -> Self {
-        self.routes.push(Route { info, handler, told });
+    fn push(mut self, info: RouteInfo, handler: MethodRouter<Web>, doc: Option<RouteDoc>) -> Self {
+        self.routes.push(Route { info, handler, doc });
         self
     }
 
-    /// What the API tells of itself.
+    /// The document of the API.
     pub(crate) fn document(&self) -> String {
-        openapi::document(self.routes.iter().filter_map(|route| Some((&route.info, route.told.as_ref()?))))
+        openapi::document(self.routes.iter().filter_map(|route| Some((&route.info, route.doc.as_ref()?))))
     }
 
     /// These and those.
@@ -164,7 +164,7 @@ impl Routes {
         self.routes.iter().map(|route| route.info.clone()).collect()
     }
 
-    /// The router. What it does not have is a 401 below `/api` for whoever has no token, and a 404 or 405 for the others.
+    /// The router. What it does not have is a 401 below `/api` for a caller without a token, and a 404 or 405 for the others.
     pub(crate) fn into_router(self, web: &Web) -> Router {
         let mut router = Router::new();
         for (path, methods) in self.by_path(web) {

@@ -1,4 +1,4 @@
-//! The port: connections are taken, told apart, bounded, and ended gracefully.
+//! The port: connections are taken, distinguished, bounded, and ended gracefully.
 
 use std::io;
 use std::net::SocketAddr;

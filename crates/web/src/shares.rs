@@ -21,10 +21,10 @@ use crate::state::Web;
 const TURN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Shorter answers are not counted: the number of requests of a caller bounds them.
 const ANSWER_LEN_MIN: usize = 16 * 1024;
-/// Queues of callers that are kept before those that nobody uses are removed.
+/// Queues of callers that are kept before unused ones are removed.
 const QUEUE_COUNT_MAX: usize = 1_000;
 
-/// On an answer to a change that was only tried: nothing has happened that the answer has to tell.
+/// On an answer to a change that was only tried: nothing has happened that the answer has to report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial;
 
@@ -138,6 +138,6 @@ mod tests {
         for id in 0..i64::try_from(2 * QUEUE_COUNT_MAX).unwrap() {
             drop(shares.turns(CallerKey::Token(TokenId::new(id)), 1));
         }
-        assert!(shares.turns.lock().unwrap().len() <= QUEUE_COUNT_MAX, "queues that nobody uses are forgotten");
+        assert!(shares.turns.lock().unwrap().len() <= QUEUE_COUNT_MAX, "unused queues are forgotten");
     }
 }

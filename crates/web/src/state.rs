@@ -33,7 +33,7 @@ pub struct WebConfig {
     pub tls: bool,
     /// The URL at which browsers reach the server, if it is known: forms come from its pages alone.
     pub advertised: Option<String>,
-    /// Whether browsers are told to use https alone from now on.
+    /// Whether browsers are asked to use https alone from now on.
     pub hsts: bool,
     /// The secret that lets its bearer read metrics without the database.
     pub metrics_token: Option<Token>,

@@ -24,7 +24,7 @@ pub struct TlsFiles {
     /// Its key, in PEM.
     pub key: PathBuf,
     /// Whose signature certificates of clients must have; without it, clients are not asked for one. Browsers and the API
-    /// come without one all the same: who must have one is the gateway's to say.
+    /// come without one all the same: the gateway decides who must have one.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -87,7 +87,7 @@ impl Tls {
     }
 
     /// Looks at the files again and again, and takes up what is new: connections that come afterwards see it. What cannot
-    /// be used is told once, and the old ones stay.
+    /// be used is logged once, and the old ones stay.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut seen = stamps(&self.files);
         loop {

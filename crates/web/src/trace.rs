@@ -94,7 +94,7 @@ impl HttpBody for InSpan {
     }
 }
 
-/// What a caller says of its trace; what is not in the standard's words is as good as nothing.
+/// The trace that a caller names; what is not in the standard's words is as good as nothing.
 fn caller(headers: &HeaderMap) -> Option<TraceParent> {
     headers.get(HEADER)?.to_str().ok()?.parse().ok()
 }

@@ -144,7 +144,7 @@ async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem>
     })?;
     let status = if app.id == id { StatusCode::CREATED } else { StatusCode::OK };
     let (state, count) = (state_of(&call, app.id).await?, executor_count(&call, app.id));
-    call.note.after(&serde_json::json!({"name": app.name, "is_new": status == StatusCode::CREATED}));
+    call.note.changed_to(&serde_json::json!({"name": app.name, "is_new": status == StatusCode::CREATED}));
     json(status, &show(&call, app, state, count))
 }
 
@@ -157,7 +157,7 @@ async fn set_state(
     let switch = body.read()?.state;
     let id = jobs::find_app(&call, &name).await?;
     call.note.before(&serde_json::json!({"state": state_of(&call, id).await?.as_str()}));
-    call.note.after(&serde_json::json!({"state": switch.as_str()}));
+    call.note.changed_to(&serde_json::json!({"state": switch.as_str()}));
     call.engine().store().set_app_switch(id, switch).await?;
     call.engine().poke_beat();
     let app = App { id, namespace: call.namespace.id, name };

@@ -152,7 +152,7 @@ async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response,
     }
     let (mut page, mut query) = (Filling::new(query.limit), query);
     while let Some(count) = page.wanted() {
-        // One more says whether there are more.
+        // One more shows whether there are more.
         query.limit = count + 1;
         let mut found = person.engine().store().audit(&query).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -219,7 +219,7 @@ fn next_count(count: usize, len: usize) -> u32 {
     u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
 }
 
-/// All that is asked for, one entry in each line, the newest first. One that ends early has a last line that says why.
+/// All that is asked for, one entry in each line, the newest first. One that ends early has a last line with the reason.
 fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
         web: person.web.clone(),

@@ -313,7 +313,7 @@ async fn save<Q>(
 }
 
 fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Result<Response, Problem> {
-    call.note.after(&record.spec);
+    call.note.changed_to(&record.spec);
     let body = CalendarJson {
         spec: &record.spec,
         namespace: &call.namespace.name,

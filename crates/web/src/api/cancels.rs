@@ -110,18 +110,18 @@ async fn job(
     // Runs of an app that the job belonged to before are for those who may cancel there.
     let app = call.within(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
-    let told = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
-    call.note.after(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": told}));
-    json(StatusCode::ACCEPTED, &told)
+    let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
+    call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": answer}));
+    json(StatusCode::ACCEPTED, &answer)
 }
 
 /// For the audit log: what the run was when its cancel was asked for, and why it was.
 pub(crate) fn note_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
     call.note.before(&serde_json::json!({"job": run.job, "status": run.status, "attempt": run.attempt}));
-    call.note.after(&serde_json::json!({"cancel_asked": true, "reason": reason}));
+    call.note.changed_to(&serde_json::json!({"cancel_asked": true, "reason": reason}));
 }
 
-/// Who asks, and why: what the verdict's message says.
+/// Who asks, and why: the message of the verdict.
 pub(crate) fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(name.to_owned()) };
     let len = reason.chars().count();

@@ -48,7 +48,7 @@ pub(crate) struct Wanted {
     app: Option<String>,
     /// Words of [`KINDS`]; none for all.
     kinds: Vec<Kind>,
-    /// Where somebody listened before; as good as `Last-Event-ID`.
+    /// Where the caller listened before; equal to `Last-Event-ID`.
     after: Option<Cursor>,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn routes() -> Routes {
             Doc::new(
                 "Listen to what happens",
                 "Runs that come to stand elsewhere, jobs that are saved, executors and servers that come and go: as server-sent events, \
-                 or with `Accept: application/x-ndjson` as lines of JSON. The first one is `ready`, the last one `end`; `gap` says that \
+                 or with `Accept: application/x-ndjson` as lines of JSON. The first one is `ready`, the last one `end`; `gap` reports that \
                  something may have been missed.",
             )
             .stream("text/event-stream", "A stream of events, until one side ends it.")
@@ -203,7 +203,7 @@ struct Stream {
     wanted: Wanted,
     form: Form,
     listener: Listener,
-    /// Up to where everything was told, or was none of the listener's.
+    /// Up to where everything was sent, or was not for this listener.
     cursor: Option<Cursor>,
     ends_at: Instant,
     spoke_at: Instant,

@@ -1,7 +1,7 @@
 //! A log as a stream: each line as it comes in, until the run is over and its log complete.
 //!
 //! The store is asked again and again; nothing is kept for a reader but its position. A stream that ends before the log
-//! does says so and gives the cursor to go on with.
+//! does reports it and gives the cursor to go on with.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -58,7 +58,7 @@ impl FromStr for Level {
 }
 
 impl Wanted {
-    /// What to search for, from what somebody typed.
+    /// What to search for, from what the caller typed.
     pub(crate) fn parse_contains(text: &str) -> Result<String, String> {
         if text.is_empty() || text.len() > CONTAINS_BYTES_MAX {
             return Err(format!("is to be a text of 1 to {CONTAINS_BYTES_MAX} bytes"));

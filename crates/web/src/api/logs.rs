@@ -124,7 +124,7 @@ async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position
     json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete })
 }
 
-/// Where to begin: after the cursor (or what an event stream says that it saw last), else with the attempt that is asked
+/// Where to begin: after the cursor (or what an event stream saw last), else with the attempt that is asked
 /// for, else with the newest.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
     if query.attempt.is_some_and(|attempt| attempt > run.attempt) {

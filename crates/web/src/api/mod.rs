@@ -1,5 +1,5 @@
 //! The endpoints: one file for each noun, or one for each verb of a noun with many; each has the paths and permissions of its routes,
-//! and what the API's document says of them.
+//! and their texts in the API's document.
 
 mod apps;
 mod audit;

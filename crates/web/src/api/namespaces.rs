@@ -79,7 +79,7 @@ async fn create(person: Person, body: JsonBody<NewNamespace>) -> Result<Response
         return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", made.name)));
     }
     let made = NamespaceJson { id: made.id, name: made.name };
-    person.note.after(&made);
+    person.note.changed_to(&made);
     json(StatusCode::CREATED, &made)
 }
 

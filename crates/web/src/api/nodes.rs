@@ -148,7 +148,7 @@ async fn set_state(
     let store = call.engine().store();
     let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
     call.note.before(&serde_json::json!({"state": before.map(Switch::as_str)}));
-    call.note.after(&serde_json::json!({"state": switch.as_str()}));
+    call.note.changed_to(&serde_json::json!({"state": switch.as_str()}));
     let is_known = store.set_node_switch(&name, switch).await?;
     let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);
     let node = node.ok_or_else(missing)?;
@@ -160,7 +160,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;
-    // The beat is one of them: without a database the row cannot say that it fails.
+    // The beat is one of them: without a database the row cannot show that it fails.
     let loops = if is_this { call.engine().loops() } else { report.loops };
     NodeJson {
         id: node.id,

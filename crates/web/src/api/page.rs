@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::parameter::Parameter;
 use crate::query::{FromQuery, Reader};
 
-/// How many items a page has if the caller does not say.
+/// How many items a page has if the caller names no number.
 pub(crate) const LIMIT_DEFAULT: u32 = 50;
 /// How many it can have.
 pub(crate) const LIMIT_MAX: u32 = 200;

@@ -73,7 +73,7 @@ pub(super) struct RunJson {
     /// The reason in words, or what an open run waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<Sentence>,
-    /// How far it is, while it is open and its handler has told.
+    /// How far it is, while it is open and its handler has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressJson>,
     /// How it came to its executor.
@@ -89,7 +89,7 @@ pub(super) struct RunJson {
 #[schemars(rename = "Progress")]
 struct ProgressJson {
     done: u64,
-    /// 0 where nobody knows it.
+    /// 0 where it is not known.
     total: u64,
 }
 
@@ -163,11 +163,11 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
     let (job_version, parent) = (run.job_version, run.parent);
     let root = run.fire_root();
     let (children, has_more_children) = run_tree::children(call, &run).await?;
-    let progress = call.engine().progress(&run).map(|told| ProgressJson { done: told.done, total: told.total });
+    let progress = call.engine().progress(&run).map(|at| ProgressJson { done: at.done, total: at.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let trace = run.trace.clone();
-    let said = |lang| sentence(Subject::of(&run), lang);
-    let why = said(Lang::En).zip(said(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
+    let sentence = |lang| sentence(Subject::of(&run), lang);
+    let why = sentence(Lang::En).zip(sentence(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
     let item = items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
     Ok(RunJson {

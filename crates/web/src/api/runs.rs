@@ -28,9 +28,9 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 use crate::trace;
 
-/// By which our own clients say that a person stands behind a request.
+/// By which our own clients mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
-/// The same as the API's document tells it.
+/// The same in the API's document.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
 
@@ -139,7 +139,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         RunQuery { job, within: call.seen_apps(), statuses: query.statuses.clone(), after, ..RunQuery::default() };
     let mut page = Filling::new(query.limit);
     while let Some(count) = page.wanted() {
-        // One more says whether there are more.
+        // One more shows whether there are more.
         wanted.limit = count + 1;
         let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -193,7 +193,7 @@ pub(crate) async fn repetition<Q>(
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
     let run = call.engine().request_run(record, request).await?;
     trace::about(run.id);
-    call.note.after(&serde_json::json!({"run": run.id}));
+    call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
     let mut response = json(StatusCode::CREATED, &run_json::whole(call, run).await?)?;
     if let Ok(location) = HeaderValue::from_str(&location) {

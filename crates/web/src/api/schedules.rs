@@ -21,7 +21,7 @@ use crate::openapi::Doc;
 use crate::problem::Problem;
 use crate::routes::Routes;
 
-/// How many fires an answer has if the caller does not say.
+/// How many fires an answer has if the caller names no number.
 const COUNT_DEFAULT: u32 = 10;
 /// How many it can have.
 const COUNT_MAX: u32 = 100;

@@ -1,4 +1,4 @@
-//! Links that sign in to the console, for whoever has a token.
+//! Links that sign in to the console, for the owner of a token.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -41,7 +41,7 @@ async fn create(person: Person) -> Result<Response, Problem> {
     let token = person.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
     let now = person.engine().now();
     let secret = sign_in::link(person.engine().store(), Whose::Token(token), now).await?;
-    person.note.after(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
+    person.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let path = format!("/sign-in?token={}", secret.reveal());
     json(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })
 }

@@ -28,7 +28,7 @@ pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<
     Err(Problem::new(Code::TooManyTokens, detail))
 }
 
-/// Which of all tokens the caller may have a say in; `None` for all of them.
+/// Which of all tokens the caller may manage; `None` for all of them.
 pub(super) async fn scope<Q>(person: &Person<Q>) -> Result<Option<TokenScope>, Problem> {
     let rights = &person.caller.rights;
     if rights.allow_somewhere(Permission::Cluster) {

@@ -33,9 +33,9 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// How long a token of the API works if nobody says.
+/// How long a token of the API works unless the caller names a time.
 const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How long a replaced token works on if nobody says, and at most.
+/// How long a replaced token works on unless the caller names a time, and at most.
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Tokens that are read at a time while those within reach are looked for.
@@ -54,7 +54,7 @@ impl FromQuery for ListTokens {
         Self {
             all: reader.flag(
                 "all",
-                "All that one has a say in: those of executors within reach, for admins of everything everybody's.",
+                "All that the caller may manage: those of executors within reach; for admins of everything, those of all owners.",
             ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.one(Parameter::cursor()),
@@ -76,7 +76,7 @@ enum Kind {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewToken {
     kind: Kind,
-    /// For people, on one line.
+    /// For readers, on one line.
     #[schemars(length(min = 1, max = 100))]
     name: String,
     /// What it may do; of an executor's token, the places of its apps.
@@ -121,7 +121,7 @@ pub(crate) struct TokenJson {
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) last_used_at: Option<Timestamp>,
     pub(crate) revoked_at: Option<Timestamp>,
-    /// Shown once, to whoever makes it.
+    /// Shown once, to the caller that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
     /// With the secret: what its user should know.
@@ -195,7 +195,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// One's own; if asked so, all that the caller has a say in: for whoever guards the cluster those of everybody, for admins of
+/// The caller's own; if asked so, all that it may manage: for admins of the cluster those of all owners, for admins of
 /// a namespace or an app those of its executors.
 async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     let caller = &person.caller;
@@ -212,7 +212,7 @@ async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
-/// A page, and whether there is more. Of all tokens, those that the caller has a say in.
+/// A page, and whether there is more. Of all tokens, those that the caller may manage.
 async fn page(
     person: &Person<ListTokens>,
     mut after: Option<TokenId>,
@@ -265,8 +265,8 @@ async fn create(person: Person, body: JsonBody<NewToken>) -> Result<Response, Pr
     json(StatusCode::CREATED, &made)
 }
 
-/// Makes a token. One of the API belongs to whoever makes it and can do no more than they; one for executors belongs to
-/// the server: it works on when people leave.
+/// Makes a token. One of the API belongs to its creator and can do no more than that one; one for executors belongs to
+/// the server: it works on when its creator leaves.
 pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJson, Problem> {
     let engine = person.engine();
     person.note.object(&new.name);
@@ -280,7 +280,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
         None => None,
         Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
     };
-    // Before an app comes into being by its name: whoever may give the role everywhere in the namespace may make it.
+    // Before an app comes into being by its name: a caller who may give the role everywhere in the namespace may make it.
     let grants = covered_grants(person, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
@@ -298,19 +298,19 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
     }
-    told(person, &record, (&secret, is_inherited)).await
+    with_secret(person, &record, (&secret, is_inherited)).await
 }
 
 /// The token in words, with its secret, which the audit log does not see, and a warning for executors whose token expires because
 /// that of its maker does.
-async fn told<Q>(
+async fn with_secret<Q>(
     person: &Person<Q>,
     record: &TokenRecord,
     (secret, is_inherited): (&Token, bool),
 ) -> Result<TokenJson, Problem> {
     let places = Places::of(person.engine(), record.grants.iter()).await?;
     let shown = TokenJson::new(record, &places);
-    person.note.after(&shown);
+    person.note.changed_to(&shown);
     let end = record.expires_at.filter(|_| is_inherited && record.kind == TokenKind::Executor);
     let warning = |end: Timestamp| {
         format!(
@@ -327,7 +327,7 @@ async fn covered_grants<Q>(
     wanted: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
     for one in wanted {
-        // Of a place that the caller does not see it must not be told whether it is there.
+        // Of a place that the caller does not see the answer must not show whether it is there.
         if let Some(namespace) = &one.namespace {
             visible_namespace(person.engine(), &person.caller, namespace).await?;
         }
@@ -335,7 +335,7 @@ async fn covered_grants<Q>(
     let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
     let whole = read_grants(person.engine(), &whole).await?;
     if check_covered(&person.caller, &whole).is_err() {
-        // Somebody whose roles end at an app can name no app that is not there.
+        // A caller whose roles end at an app can name no app that is not there.
         for one in wanted {
             check_known_app(person, one).await?;
         }
@@ -443,7 +443,7 @@ async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> 
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; make a new one"));
     }
-    told(person, &record, (&secret, is_inherited)).await
+    with_secret(person, &record, (&secret, is_inherited)).await
 }
 
 async fn revoke(person: Person, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
@@ -455,12 +455,12 @@ async fn revoke(person: Person, Named(id, ..): Named<path::Token>) -> Result<Res
 pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Problem> {
     let found = find(person, id).await?;
     let now = person.engine().now();
-    person.note.after(&serde_json::json!({"revoked_at": now}));
+    person.note.changed_to(&serde_json::json!({"revoked_at": now}));
     person.engine().store().revoke_token(found.id, now).await?;
     Ok(())
 }
 
-/// A token that the caller has a say in.
+/// A token that the caller may manage.
 async fn find<Q>(person: &Person<Q>, id: &str) -> Result<TokenRecord, Problem> {
     let caller = &person.caller;
     let found = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {

@@ -27,7 +27,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 use crate::state::Web;
 
-/// The longest name that people read, in characters.
+/// The longest display name, in characters.
 const DISPLAY_LEN_MAX: usize = 100;
 
 /// The query of the list.
@@ -233,7 +233,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account,
         grants,
     };
     if engine.store().create_account(&account).await? {
-        person.note.after(&show(person, &account).await?);
+        person.note.changed_to(&show(person, &account).await?);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))
@@ -265,7 +265,7 @@ async fn change(
     Named(name, ..): Named<path::User>,
     body: JsonBody<ChangeUser>,
 ) -> Result<Response, Problem> {
-    // What does not exist is said before what is wrong with the body.
+    // What does not exist is reported before what is wrong with the body.
     find(&person, &name).await?;
     json(StatusCode::OK, &apply(&person, &name, body.read()?).await?)
 }
@@ -291,7 +291,7 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
     let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
     changed(person.engine().store().change_account(account.id, &change).await?, name)?;
     let shown = show(person, &find(person, name).await?).await?;
-    person.note.after(&shown);
+    person.note.changed_to(&shown);
     Ok(shown)
 }
 
@@ -301,7 +301,7 @@ async fn set_password(
     Named(name, ..): Named<path::User>,
     body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
-    // What does not exist is said before what is wrong with the body.
+    // What does not exist is reported before what is wrong with the body.
     find(&person, &name).await?;
     reset_password(&person, &name, body.read()?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -311,8 +311,7 @@ async fn set_password(
 pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
     let account = find(person, name).await?;
     if person.caller.account == Some(account.id) {
-        let detail =
-            "your own password is set on the page Account, by whoever knows the current one; a token cannot set it";
+        let detail = "your own password is set on the page Account, by the user who knows the current one; a token cannot set it";
         return Err(Problem::new(Code::Forbidden, detail));
     }
     let hash = hashed(&person.web, &new.password, name).await?;
@@ -326,10 +325,10 @@ pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPa
 pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
     person.note.object(&account.name);
     person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
-    person.note.after(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
+    person.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
 
-/// A link by which somebody comes in, once: to set a password, or because it was forgotten.
+/// A link that signs a user in, once: to set a password, or because it was forgotten.
 async fn link(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let (path, expires_at) = new_link(&person, &name).await?;
     json(StatusCode::CREATED, &LinkJson { path, expires_at })
@@ -343,7 +342,7 @@ pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(Strin
         return Err(Problem::new(Code::Forbidden, detail));
     }
     let now = person.engine().now();
-    person.note.after(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
+    person.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let whose = match person.caller.minting_token() {
         Some(token) => Whose::AccountBy(account.id, token),
         None => Whose::Account(account.id),
@@ -369,7 +368,7 @@ fn changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
         AccountChanged::Done => Ok(()),
         AccountChanged::NotFound => Err(missing(name)),
         AccountChanged::LastAdmin => {
-            Err(Problem::new(Code::LastAdmin, "nobody who can sign in would be left who may do everything"))
+            Err(Problem::new(Code::LastAdmin, "no user who can sign in would be left who may do everything"))
         }
     }
 }

@@ -86,7 +86,7 @@ async fn put(
     let namespace = guarded(&call, &name).await?;
     let new = body.read()?;
     note_before(&call, namespace.id, &name).await?;
-    call.note.after(&serde_json::json!({"url": new.url}));
+    call.note.changed_to(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
         Ok(PutWebhook::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());

@@ -1,4 +1,4 @@
-//! What people say about an operation: all that its types cannot.
+//! What is written about an operation: all that its types cannot express.
 
 use schemars::JsonSchema;
 use serde_json::Value;
@@ -89,7 +89,7 @@ impl Doc {
         self
     }
 
-    /// Refusals that its arguments do not tell.
+    /// Refusals that its arguments do not name.
     pub(crate) fn refuses(mut self, codes: &[Code]) -> Self {
         self.refusals.extend_from_slice(codes);
         self

@@ -1,4 +1,4 @@
-//! What a handler takes from a request, told by the types of its arguments.
+//! What a handler takes from a request, described by the types of its arguments.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -34,7 +34,7 @@ pub(crate) struct Taken {
 
 /// An argument of a handler.
 pub(crate) trait Input {
-    fn tell(taken: &mut Taken);
+    fn describe(taken: &mut Taken);
 }
 
 /// The arguments of a handler, behind the mark that axum puts before them.
@@ -47,7 +47,7 @@ macro_rules! inputs {
         impl<Mark, $($argument: Input),+> Inputs for (Mark, $($argument,)+) {
             fn taken() -> Taken {
                 let mut taken = Taken::default();
-                $($argument::tell(&mut taken);)+
+                $($argument::describe(&mut taken);)+
                 taken
             }
         }
@@ -61,6 +61,6 @@ inputs!(A, B, C, D);
 inputs!(A, B, C, D, E);
 
 impl Input for http::HeaderMap {
-    /// Which headers are looked at, the route says.
-    fn tell(_: &mut Taken) {}
+    /// Which headers are looked at, the route names.
+    fn describe(_: &mut Taken) {}
 }

@@ -1,6 +1,6 @@
 //! The API's own description: an OpenAPI 3.1 document, made from the routes and from the types that they read and write.
 //!
-//! A route is built with its permission and a [`Doc`]; what its handler takes is told by the handler's own arguments
+//! A route is built with its permission and a [`Doc`]; what its handler takes is described by the handler's own arguments
 //! ([`Inputs`]), what bodies look like by the types themselves. So nothing here can be forgotten when a route changes.
 
 mod doc;
@@ -22,8 +22,8 @@ use self::schemas::Schemas;
 use crate::problem;
 use crate::route_info::RouteInfo;
 
-/// What a route tells of itself.
-pub(crate) struct Told {
+/// What the document holds about a route.
+pub(crate) struct RouteDoc {
     pub(crate) doc: Doc,
     /// What its handler takes.
     pub(crate) taken: fn() -> Taken,
@@ -40,13 +40,13 @@ struct Document {
     components: Value,
 }
 
-/// What the API is, for people who begin with this document.
+/// What the API is, for readers who begin with this document.
 const ABOUT: &str = "Jobs, their runs and their logs, and who may do what. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, lengths of time \
 text (`30s`, `1h30m`), ids decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC 9457 document whose `code` \
-does not change between releases. `x-permission` says what an operation asks of the token: `own` (any token of the API), `view`, \
+does not change between releases. `x-permission` names what an operation asks of the token: `own` (any token of the API), `view`, \
 `operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only add.";
 
-/// The nouns, in the order in which people meet them.
+/// The nouns, in the order in which readers meet them.
 const TAGS: &[(&str, &str)] = &[
     ("jobs", "What is to run, when, and where."),
     ("runs", "What ran, and what became of it."),
@@ -67,13 +67,13 @@ const TAGS: &[(&str, &str)] = &[
 ];
 
 /// The document of these routes, as it is served, printed and committed.
-pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Told)>) -> String {
+pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r RouteDoc)>) -> String {
     let mut schemas = Schemas::default();
     let problem = schemas.of_answer(problem::schema);
     let mut paths: BTreeMap<&'static str, Map<String, Value>> = BTreeMap::new();
-    for (info, told) in routes {
+    for (info, doc) in routes {
         let entry = paths.entry(info.path).or_default();
-        entry.insert(info.method.as_str().to_ascii_lowercase(), operation(info, told, &mut schemas));
+        entry.insert(info.method.as_str().to_ascii_lowercase(), operation(info, doc, &mut schemas));
     }
     let renamed = schemas.finish();
     paths.values_mut().flat_map(Map::values_mut).for_each(|operation| renamed.apply(operation));

@@ -6,7 +6,7 @@ use http::Method;
 use rondel_core::access::Permission;
 use serde_json::{Map, Value, json};
 
-use super::Told;
+use super::RouteDoc;
 use super::doc::{Answer, Form};
 use super::inputs::Taken;
 use super::schemas::Schemas;
@@ -43,8 +43,8 @@ const fn word(permission: Permission) -> &'static str {
     }
 }
 
-pub(super) fn operation(info: &RouteInfo, told: &Told, schemas: &mut Schemas) -> Value {
-    let Told { doc, taken } = told;
+pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schemas) -> Value {
+    let RouteDoc { doc, taken } = route;
     let mut taken = taken();
     taken.headers.extend(&doc.headers);
     let mut refusals: Vec<Code> = ALWAYS.to_vec();

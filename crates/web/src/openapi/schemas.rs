@@ -1,7 +1,7 @@
 //! The schemas that operations share, each once by its name.
 //!
 //! A type that is read and written may look different both ways: what may be left out of a request is there in every
-//! answer. Then the way in has the name with `Input` behind it.
+//! answer. Then that of the request has the name with `Input` behind it.
 
 use std::collections::BTreeSet;
 
@@ -103,7 +103,7 @@ impl Renamed {
     }
 }
 
-/// Answers may have more fields one day, so nobody is told that they have none beside these.
+/// Answers may have more fields one day, so the schema does not exclude others.
 fn open(value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -172,7 +172,7 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
     html(status, &template)
 }
 
-/// The account that signed in. A sign-in that a token began is the token's, whoever owns that: it sets no password.
+/// The account that signed in. A sign-in that a token began is the token's, whatever its owner is: it sets no password.
 async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
     let caller = &visitor.caller;
     let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
@@ -188,8 +188,8 @@ async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
     Ok((account.ok_or_else(|| refuse("the account is gone"))?, session))
 }
 
-/// Sets a new password, for whoever knows the old one. Every sign-in ends, and this browser gets a new one. The tokens end too
-/// unless the form says to keep them: a stolen sign-in may have made some.
+/// Sets a new password, for a user who knows the old one. Every sign-in ends, and this browser gets a new one. The tokens end too
+/// unless the form keeps them: a stolen sign-in may have made some.
 pub(super) async fn password(
     visitor: Visitor,
     prefs: Prefs,

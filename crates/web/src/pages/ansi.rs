@@ -46,7 +46,7 @@ impl Writer {
         }
         if bytes[end] == b'm' {
             let before = self.pen;
-            self.pen = self.pen.after(&tail[..end]);
+            self.pen = self.pen.with(&tail[..end]);
             if self.pen != before {
                 self.close();
             }
@@ -102,7 +102,7 @@ fn visible(c: char) -> Option<String> {
 }
 
 impl Pen {
-    fn after(self, parameters: &str) -> Self {
+    fn with(self, parameters: &str) -> Self {
         let mut pen = self;
         let mut codes =
             parameters.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });

@@ -97,7 +97,7 @@ async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> R
     }
     let author = page.call.caller.name();
     let saved = page.engine().save_calendar(record.namespace, &spec, Some(record.version), author).await?;
-    page.call.note.after(&saved.record.spec);
+    page.call.note.changed_to(&saved.record.spec);
     Ok(None)
 }
 

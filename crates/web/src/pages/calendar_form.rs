@@ -66,12 +66,12 @@ impl CalendarForm {
 
 /// What is wrong, each with its place.
 pub(super) fn messages(problem: &Problem) -> Vec<String> {
-    let told = |pointer: Option<&str>, message: &str| match pointer {
+    let line = |pointer: Option<&str>, message: &str| match pointer {
         None | Some("") => message.to_owned(),
         Some(pointer) => format!("{pointer}: {message}"),
     };
     let complaints = problem.complaints().iter();
-    let messages: Vec<String> = complaints.map(|one| told(one.pointer.as_deref(), &one.message)).collect();
+    let messages: Vec<String> = complaints.map(|one| line(one.pointer.as_deref(), &one.message)).collect();
     if messages.is_empty() { vec![problem.detail().to_owned()] } else { messages }
 }
 

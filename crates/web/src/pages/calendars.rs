@@ -78,7 +78,7 @@ async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem
     }
     page.call.note.object(&spec.name);
     let saved = page.engine().save_calendar(namespace, &spec, None, page.call.caller.name()).await?;
-    page.call.note.after(&saved.record.spec);
+    page.call.note.changed_to(&saved.record.spec);
     Ok(None)
 }
 

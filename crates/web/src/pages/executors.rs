@@ -89,6 +89,6 @@ pub(super) async fn list(page: Page<ExecutorsFrom>) -> Result<Response, Problem>
 async fn problems(page: &Page<ExecutorsFrom>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
     let seen = apps.into_iter().filter(|app| page.call.sees(app.id));
-    let told = seen.map(|app| (app.name, page.engine().declaration_problems(app.id)));
-    Ok(told.filter(|(_, problems)| !problems.is_empty()).collect())
+    let declared = seen.map(|app| (app.name, page.engine().declaration_problems(app.id)));
+    Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
 }

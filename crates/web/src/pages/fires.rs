@@ -29,7 +29,7 @@ const AHEAD_COUNT: usize = 25;
 /// How often a shorter stretch of the past is read where a day has too many fires.
 const TRY_COUNT: usize = 8;
 
-/// The query of the page: up to when the past is told, and what is asked.
+/// The query of the page: up to when the past is shown, and what is asked.
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -228,7 +228,7 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
 }
 
 pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job comes first: a fire that is claimed meanwhile has a row, and is told by it.
+    // The job comes first: a fire that is claimed meanwhile has a row, and is shown by it.
     let record = find(&page.call, &name).await?;
     let (now, t, query) = (page.engine().now(), page.t, page.query());
     let teller = Teller { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
@@ -283,7 +283,7 @@ fn before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
-/// The account of the day up to `to`; of less, where that has more fires than a page shows. Also says where it begins.
+/// The account of the day up to `to`; of less, where that has more fires than a page shows. Also where it begins.
 async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
     let mut length = DAY;
     let mut tries = TRY_COUNT;

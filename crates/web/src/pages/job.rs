@@ -80,7 +80,7 @@ struct RunWith {
     is_offered: bool,
     /// As JSON text.
     params: String,
-    /// The same as fields, where its handler says what it takes.
+    /// The same as fields, where its handler declares what it takes.
     fields: Vec<ParamField>,
     hint: String,
 }
@@ -230,7 +230,7 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
         let record = find(&page.call, name).await?;
         match page.engine().set_enabled(&record, enabled, page.call.caller.name()).await {
             Ok(changed) => {
-                page.call.note.after(&changed.spec);
+                page.call.note.changed_to(&changed.spec);
                 return Ok(());
             }
             Err(JobError::Conflict { .. }) => {}
@@ -243,7 +243,7 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
 /// Puts back what code declares.
 pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let reset = put_back(&page.call, &name, &IfMatch::Any).await?;
-    page.call.note.after(&reset.spec);
+    page.call.note.changed_to(&reset.spec);
     Ok(to(&format!("/jobs/{name}")))
 }
 
@@ -263,7 +263,7 @@ pub(super) async fn trigger(
     let params = own_params(&page, &fields, &record)?;
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };
     let run = page.engine().request_run(&record, request).await?;
-    page.call.note.after(&serde_json::json!({"run": run.id}));
+    page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))
 }
 

@@ -34,7 +34,7 @@ struct EditPage {
     is_new: bool,
     /// What the next save is made upon.
     version: i64,
-    /// The version that somebody else made meanwhile.
+    /// The version that another caller made meanwhile.
     conflict: Option<i64>,
     /// The whole definition, as JSON.
     whole: String,
@@ -124,7 +124,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     page.call.check_definition(&spec).await?;
     match page.engine().change_job(&record, spec, seen, page.call.caller.name()).await {
         Ok(saved) => {
-            page.call.note.after(&saved.spec);
+            page.call.note.changed_to(&saved.spec);
             return Ok(to(&format!("/jobs/{}", saved.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),

@@ -67,7 +67,7 @@ impl Errors {
         self.0.is_empty()
     }
 
-    /// The first complaint about a field is told; what belongs to no field is told whole.
+    /// The first complaint about a field is shown; what belongs to no field is shown whole.
     fn add(&mut self, field: &'static str, message: impl Into<String>) {
         let message = message.into();
         match self.0.entry(field) {
@@ -291,7 +291,7 @@ impl JobForm {
         Value::Object(schedule)
     }
 
-    /// What a server said about the definition.
+    /// The server's complaints about the definition.
     pub(super) fn add_problem(&self, errors: &mut Errors, problem: &Problem, t: &Texts) {
         if problem.code() == Code::JobExists {
             errors.add("name", t.error_name_taken);
@@ -311,7 +311,7 @@ impl JobForm {
             _ if pointer.starts_with("/overrides") => "overrides",
             _ => field_at(pointer),
         };
-        // Where the field does not say it, the place is named.
+        // Where the field does not show it, the place is named.
         let is_within = matches!(field, "form" | "schedule_json") || (field == "params" && pointer != "/params");
         let placed = is_within && !pointer.is_empty();
         errors.add(field, if placed { format!("{pointer}: {message}") } else { message.to_owned() });

@@ -98,7 +98,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     page.call.note.object(&spec.name);
     match page.engine().create_job(page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => {
-            page.call.note.after(&record.spec);
+            page.call.note.changed_to(&record.spec);
             Ok(to(&format!("/jobs/{}", record.spec.name)))
         }
         Err(JobError::Store(error)) => Err(error.into()),
@@ -155,7 +155,7 @@ struct PreviewPart {
     error: Option<String>,
 }
 
-/// The next fires of a schedule, or what is wrong with it. Half a schedule is no mistake while somebody types: always 200.
+/// The next fires of a schedule, or what is wrong with it. Half a schedule is no mistake while the user types: always 200.
 pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     let form = &page.query().0;
     let schedule = match form.kind.as_str() {
@@ -166,7 +166,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     };
     let part = match schedule {
         Ok(schedule) => match compile(&page.call, schedule, form.calendar_use()).await {
-            Ok(job) => told(&job, page.engine().now(), page.t),
+            Ok(job) => preview_part(&job, page.engine().now(), page.t),
             Err(problem) => wrong(page.t, &problem),
         },
         Err(message) => failed(page.t, message),
@@ -174,7 +174,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     html(StatusCode::OK, &part)
 }
 
-fn told(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
+fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     let (timetable, anchor) = (&job.timetable, now.ceil_second());
     let ask = Ask { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
     let found = rondel_core::preview::preview(ask);

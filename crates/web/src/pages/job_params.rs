@@ -1,4 +1,4 @@
-//! The parameters in the form of a job: as fields where its handler says what it takes, else as JSON.
+//! The parameters in the form of a job: as fields where its handler declares what it takes, else as JSON.
 
 use askama::Template;
 use axum::response::Response;
@@ -32,7 +32,7 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
     html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
 }
 
-/// The fields that the chosen handler's parameters have, with what was typed into them; none where it does not say, or where
+/// The fields that the chosen handler's parameters have, with what was typed into them; none where it declares none, or where
 /// its app is out of reach.
 pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Result<Vec<ParamField>, Problem> {
     let namespace = page.call.namespace.id;

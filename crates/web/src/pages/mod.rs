@@ -1,10 +1,10 @@
-//! The pages for people: askama templates from `web/templates`, moved by htmx, without a line of code or style of their own.
+//! The console: askama templates from `web/templates`, moved by htmx, without a line of code or style of their own.
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `assets` the files that pages load; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
 //! - `sign_in`, `oidc`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `executors` and `namespaces` are the pages;
-//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what people read; `form` reads forms.
+//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms.
 
 mod account;
 mod ansi;

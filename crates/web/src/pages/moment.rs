@@ -11,7 +11,7 @@ use super::texts::Texts;
 pub(crate) struct Moment {
     /// For programs.
     pub(crate) iso: String,
-    /// For people, in UTC: the date, the time, and the milliseconds.
+    /// For readers, in UTC: the date, the time, and the milliseconds.
     pub(crate) date: String,
     pub(crate) time: String,
     pub(crate) millis: String,

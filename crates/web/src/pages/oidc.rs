@@ -20,7 +20,7 @@ use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::own_path;
 use crate::state::Web;
-use crate::{cookies, note};
+use crate::{audit, cookies};
 
 /// Sends a browser to the provider, with what it is to bring back.
 pub(super) async fn leave(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
@@ -107,7 +107,7 @@ fn answer(uri: &Uri) -> Answer {
     }
 }
 
-/// The answer to somebody who does not come in; so many from one address, and no more of them are looked at.
+/// The answer to a user who is not let in; so many from one address, and no more of them are looked at.
 async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
@@ -116,11 +116,11 @@ async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) 
     let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();
     let entry = entry(web, stranger, (name, Means::Anonymous), ("session.create", Verdict::Denied));
-    note::add(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
+    audit::add(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
-/// What the provider's word is about to change here, and that somebody comes in: what cannot be written is not done.
+/// What the provider's word is about to change here, and that a user signs in: what cannot be written is not done.
 async fn write(
     web: &Web,
     stranger: &Stranger,

@@ -1,5 +1,5 @@
-//! Parameters as fields of a form, drawn from what a handler says of them. Works without a script: the name of each field
-//! says how its text is read, so that what is sent means the same after the schema has changed.
+//! Parameters as fields of a form, drawn from what a handler declares of them. Works without a script: the name of each field
+//! shows how its text is read, so that what is sent means the same after the schema has changed.
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(super) struct ParamField {
     pub(super) id: String,
     /// The parameter's name.
     pub(super) name: String,
-    /// What the handler's code says of it.
+    /// The description in the handler's code.
     pub(super) hint: String,
     pub(super) is_required: bool,
     pub(super) value: String,
@@ -44,7 +44,7 @@ pub(super) enum FieldKind {
     Text,
     /// A number; the step that the browser takes.
     Number(&'static str),
-    /// One of these, as JSON and as people read it.
+    /// One of these, as JSON and as users read it.
     Choice(Vec<(String, String)>),
     Json,
 }

@@ -1,4 +1,4 @@
-//! Problems as pages, for people who came with a browser.
+//! Problems as pages, for users with a browser.
 
 use askama::Template;
 use axum::body::Body;
@@ -29,7 +29,7 @@ struct ProblemPage<'a> {
     status: u16,
     title: &'static str,
     hint: &'static str,
-    /// The sentence about this case; programs and people who ask for help need it, so it stays as it is.
+    /// The sentence about this case; programs and users who ask for help need it, so it stays as it is.
     detail: &'a str,
     complaints: &'a [Complaint],
     request_id: &'a str,

@@ -230,6 +230,6 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     let run = find(&page.call, &path).await?;
     let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
     let run = page.engine().request_run(&record, again).await?;
-    page.call.note.after(&serde_json::json!({"run": run.id}));
+    page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }

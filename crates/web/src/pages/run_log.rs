@@ -143,7 +143,7 @@ async fn part<Q>(page: &Page<Q>, run: &Run, from: Position, search: &Search) -> 
     })
 }
 
-/// The look of a level; those that nobody knows look like none.
+/// The look of a level; unknown ones look like none.
 fn class(level: &str) -> &'static str {
     match level {
         "trace" | "debug" => "faint",

@@ -31,8 +31,8 @@ pub(crate) fn schedules(spec: &JobSpec) -> &[ScheduleSpec] {
 fn of_schedule(schedule: &ScheduleSpec, calendar: Option<&str>, t: &Texts) -> ScheduleText {
     let zone = schedule.time_zone.as_deref().unwrap_or("UTC");
     let code = schedule.cron.as_ref().map(|cron| format!("{cron} · {zone}"));
-    let said = words::schedule_spec(schedule, t.lang()).or(schedule.cron.clone()).unwrap_or_default();
-    let words = std::iter::once(said.as_str()).chain(calendar).collect::<Vec<_>>().join(" · ");
+    let sentence = words::schedule_spec(schedule, t.lang()).or(schedule.cron.clone()).unwrap_or_default();
+    let words = std::iter::once(sentence.as_str()).chain(calendar).collect::<Vec<_>>().join(" · ");
     ScheduleText { words, code }
 }
 
@@ -50,7 +50,7 @@ mod tests {
             "schedule": [{"cron": "0 30 2 * * ?", "time_zone": "Asia/Shanghai"}, {"every": "90m"}],
         }))
         .unwrap();
-        let told = |lang: Lang| -> Vec<(String, Option<String>)> {
+        let shown = |lang: Lang| -> Vec<(String, Option<String>)> {
             of_job(&spec, lang.texts()).into_iter().map(|text| (text.words, text.code)).collect()
         };
         let code = Some("0 30 2 * * ? · Asia/Shanghai".to_owned());
@@ -58,8 +58,8 @@ mod tests {
             "at 02:30 every day (Asia/Shanghai) · only in the calendar cn",
             "every 1 hour 30 minutes · only in the calendar cn",
         ];
-        assert_eq!(told(Lang::En), [(en[0].to_owned(), code.clone()), (en[1].to_owned(), None)]);
+        assert_eq!(shown(Lang::En), [(en[0].to_owned(), code.clone()), (en[1].to_owned(), None)]);
         let zh = ["每天 02:30（Asia/Shanghai） · 仅在日历 cn 之内", "每1小时30分钟 · 仅在日历 cn 之内"];
-        assert_eq!(told(Lang::Zh), [(zh[0].to_owned(), code), (zh[1].to_owned(), None)]);
+        assert_eq!(shown(Lang::Zh), [(zh[0].to_owned(), code), (zh[1].to_owned(), None)]);
     }
 }

@@ -97,7 +97,7 @@ impl Shell {
     }
 }
 
-/// A request for a page by somebody who signed in.
+/// A request for a page by a user who signed in.
 #[derive(Debug)]
 pub(crate) struct Page<Q = Plain> {
     pub(crate) call: Call<Asked<Q>>,
@@ -199,7 +199,7 @@ pub(crate) fn headers(headers: &mut HeaderMap) {
     let pairs: [(HeaderName, HeaderValue); 4] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
-        // Without a referrer, browsers would not say where a form comes from.
+        // Without a referrer, browsers would not send the origin of a form.
         (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
         (VARY, vary),
     ];

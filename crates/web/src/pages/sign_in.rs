@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::{own_path, pair, to};
 use crate::state::Web;
-use crate::{cookies, note};
+use crate::{audit, cookies};
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -56,7 +56,7 @@ struct SetUpPage {
     error: Option<String>,
 }
 
-/// A browser that has not signed in: where it is, and what it says of itself.
+/// A browser that has not signed in: where it is, and how it names itself.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     pub(super) place: Place,
@@ -90,7 +90,7 @@ impl Stranger {
     }
 }
 
-/// Looks at a link without using it up: whoever previews links may do so.
+/// Looks at a link without using it up: previews of links do so.
 pub(super) async fn page(
     State(web): State<Web>,
     prefs: Prefs,
@@ -155,7 +155,7 @@ pub(super) async fn enter(
         SignIn::Wrong => {
             // No account has a colon in its name: what was typed is not taken for the one who acted.
             let entry = entry(&web, &stranger, &format!("typed:{}", plain::cleaned(name)), Means::Anonymous);
-            note::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
+            audit::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
             let t = shell.t;
             let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
@@ -210,7 +210,7 @@ pub(super) async fn leave(State(web): State<Web>, stranger: Stranger) -> Result<
     Ok(response)
 }
 
-/// The page that makes the first account, for whoever has the link.
+/// The page that makes the first account, for the owner of the link.
 pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
     let (token, _) = (reader.one("token").unwrap_or_default(), reader.one("lang"));
@@ -291,7 +291,7 @@ pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: F
     Ok(response)
 }
 
-/// Writes who comes in; without that nobody does.
+/// Writes who signs in; without that no user does.
 async fn comes_in(web: &Web, stranger: &Stranger, actor: &str) -> Result<(), Problem> {
     Ok(web.engine.store().add_audit(&entry(web, stranger, actor, Means::Session)).await?)
 }

@@ -1,4 +1,4 @@
-//! What the console says, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
+//! The texts of the console, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
 
 use rondel_admin::jobs::JobWarning;
 use rondel_core::spec::{Delivery, MisfirePolicy, OverlapPolicy};

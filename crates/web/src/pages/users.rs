@@ -1,4 +1,4 @@
-//! Users: who can sign in, with which roles; for whoever may do everything.
+//! Users: who can sign in, with which roles; for users who may do everything.
 
 use askama::Template;
 use axum::response::Response;
@@ -25,7 +25,7 @@ struct UsersPage {
     t: &'static Texts,
     rows: Vec<UserRow>,
     error: Option<String>,
-    /// A link for somebody, made just now.
+    /// A link for a user, made just now.
     link: Option<String>,
 }
 
@@ -65,7 +65,7 @@ async fn show(
 }
 
 /// Goes back to the list, or shows what was wrong in it.
-async fn told(visitor: &Visitor, prefs: Prefs, outcome: Result<(), Problem>) -> Result<Response, Problem> {
+async fn answered(visitor: &Visitor, prefs: Prefs, outcome: Result<(), Problem>) -> Result<Response, Problem> {
     match outcome {
         Ok(()) => Ok(to("/users")),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::UserNotFound) => {
@@ -89,7 +89,7 @@ pub(super) async fn create(visitor: Visitor, prefs: Prefs, fields: Fields) -> Re
             users::make(&visitor, new).await.map(drop)
         }
     };
-    told(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome).await
 }
 
 pub(super) async fn change(
@@ -107,7 +107,7 @@ pub(super) async fn change(
             users::apply(&visitor, &name, change).await.map(drop)
         }
     };
-    told(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome).await
 }
 
 pub(super) async fn delete(
@@ -116,7 +116,7 @@ pub(super) async fn delete(
     Named(name, ..): Named<path::User>,
 ) -> Result<Response, Problem> {
     let outcome = users::remove(&visitor, &name).await;
-    told(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome).await
 }
 
 /// Sets the password of another user.
@@ -129,10 +129,10 @@ pub(super) async fn password(
     let keep_tokens = fields.get("keep_tokens") == "1";
     let new = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
     let outcome = users::reset_password(&visitor, &name, new).await;
-    told(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome).await
 }
 
-/// A link by which somebody comes in; shown once.
+/// A link that signs a user in; shown once.
 pub(super) async fn link(
     visitor: Visitor,
     prefs: Prefs,
@@ -140,6 +140,6 @@ pub(super) async fn link(
 ) -> Result<Response, Problem> {
     match users::new_link(&visitor, &name).await {
         Ok((path, _)) => show(&visitor, prefs, StatusCode::OK, (None, Some(path))).await,
-        Err(problem) => told(&visitor, prefs, Err(problem)).await,
+        Err(problem) => answered(&visitor, prefs, Err(problem)).await,
     }
 }

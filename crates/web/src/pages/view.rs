@@ -63,7 +63,7 @@ impl RunRow {
     }
 }
 
-/// What the handler or a user said. What the server put into words itself is said by the reason, in the reader's language.
+/// The message of the handler or a user. The server's own message is left out: the reason states it in the reader's language.
 /// What an executor put into words by itself is translated.
 pub(crate) fn own_message(
     message: Option<&str>,
@@ -113,7 +113,7 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
     let shown = &newest_first[..newest_first.len().min(BAR_COUNT)];
     let longest = shown.iter().map(took).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
-        // By the root, so that short runs are still told apart beside a long one.
+        // By the root, so that short runs still differ beside a long one.
         let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {

@@ -1,7 +1,7 @@
-//! YAML as people write definitions in it: read into JSON values that know their lines and columns, and written.
+//! YAML as users write definitions in it: read into JSON values that know their lines and columns, and written.
 //!
 //! The scalars are those of YAML 1.2 (`yes` and `on` are words), with the merge key `<<` of 1.1, which is in wide use. What
-//! JSON cannot say is refused.
+//! JSON cannot express is refused.
 
 mod read;
 mod scalar;

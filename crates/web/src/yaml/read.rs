@@ -80,7 +80,7 @@ impl Size {
 /// The documents of a stream; an empty one is left out.
 ///
 /// # Errors
-/// What is no YAML, and what JSON cannot say.
+/// What is no YAML, and what JSON cannot express.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
     let mut loader = Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), used: Size::default() };
     let mut documents = Vec::new();
@@ -309,7 +309,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
     text.ok_or_else(|| wrong(at, "a key is a word, not a list, a map or nothing"))
 }
 
-/// What `<<` names goes where the map says nothing itself.
+/// What `<<` names goes where the map has nothing itself.
 fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
     let Some(position) = fields.all.iter().position(|(key, _)| key == "<<") else { return Ok(fields.all) };
     let (_, source) = fields.all.remove(position);

@@ -1,4 +1,4 @@
-//! Writing, so that people like to read it and [`super::documents`] reads the same.
+//! Writing, so that it reads well and [`super::documents`] reads the same.
 
 use rondel_core::plain::is_unseen;
 use serde_json::Value;
@@ -91,7 +91,7 @@ fn entry(out: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// A value in one line; a text of lines as a block where `block` says how far in.
+/// A value in one line; a text of lines as a block where `block` has the indentation.
 fn inline(out: &mut String, value: &Value, block: Option<usize>) {
     match value {
         Value::String(it) => text(out, it, block),

@@ -1,4 +1,4 @@
-//! Nobody without a right learns anything.
+//! A caller without a right learns nothing.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -72,8 +72,9 @@ async fn open_routes_are_these() {
     let server = Server::start().await;
     let table = route_table();
     let open: Vec<_> = table.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
-    let people = ["/set-up", "/set-up", "/sign-in", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback", "/sign-out"];
-    assert_eq!(open, [&["/livez", "/readyz"], &people[..], &["/preferences", "/static/{file}"]].concat());
+    let entries =
+        ["/set-up", "/set-up", "/sign-in", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback", "/sign-out"];
+    assert_eq!(open, [&["/livez", "/readyz"], &entries[..], &["/preferences", "/static/{file}"]].concat());
     for path in ["/livez", "/readyz", "/sign-in"] {
         assert_eq!(call(&server, "GET", path, None).await.status, 200, "{path}");
     }

@@ -100,7 +100,7 @@ async fn a_session_is_new_at_each_sign_in_and_ends_by_hand() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "viewer"}])).await;
     let first = signed_in(&server, "ann").await;
-    // A cookie that somebody planted is not taken over: what is signed in gets another one.
+    // A planted cookie is not taken over: the sign-in gets another one.
     let planted = Visitor { cookie: "rondel_session=rondel_planted".to_owned(), ..Visitor::new(&server) };
     let answer = planted.post("/sign-in", "name=ann&password=correct+horse").await;
     assert_ne!(cookie(&answer), planted.cookie);
@@ -209,7 +209,7 @@ async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
         ("editor", "default", vec![]),
         ("viewer", "default", vec![]),
     ] {
-        let bearer = format!("Bearer {}", make("somebody", role, namespace).await);
+        let bearer = format!("Bearer {}", make("user", role, namespace).await);
         let request = http::Request::builder().uri("/api/v1/tokens?all=true").header("authorization", bearer);
         let listed = server.send(request.body(axum::body::Body::empty()).unwrap()).await.expect(200);
         let items = listed["items"].as_array().unwrap();
@@ -224,7 +224,7 @@ async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
         let Some(next) = page["next_cursor"].as_str() else { break };
         cursor = format!("&cursor={next}");
     }
-    // Two of executors, four of somebody, and the two that every server of these tests has.
+    // Two of executors, four of a user, and the two that every server of these tests has.
     assert_eq!(seen, 8);
 }
 

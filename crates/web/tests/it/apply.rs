@@ -106,7 +106,7 @@ async fn one_bad_job_keeps_all_from_being_saved() {
         job("good", json!({})),
         job("bad", json!({"schedule": {"cron": "0 0 24 * * ?"}})),
         job("good", json!({})),
-        job("orphan", json!({"schedule": {"after": ["nobody"]}})),
+        job("orphan", json!({"schedule": {"after": ["missing"]}})),
     ]);
     let problem = apply(&server, "", jobs).await.expect(422);
     let pointers: Vec<&str> =
@@ -160,7 +160,7 @@ async fn an_export_applied_changes_nothing() {
     // More than one page of the export.
     jobs.extend((0..450).map(|number| job(&format!("many-{number:03}"), json!({"params": number}))));
     apply(&server, "", Value::from(jobs.clone())).await.expect(200);
-    // Written down by people, it stays as it is though it has run.
+    // Written down by a user, it stays as it is though it has run.
     let again = apply(&server, "", Value::from(jobs)).await.expect(200);
     assert_eq!(again["summary"]["unchanged"], 454, "{:#}", again["summary"]);
 

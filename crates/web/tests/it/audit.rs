@@ -83,7 +83,7 @@ async fn what_cannot_be_written_down_is_not_done() {
     assert_eq!(visitor.post("/jobs", "name=b&app=app&handler=h&kind=none").await.status, 503);
     let link = server.get("/api/v1/jobs").await.expect(200);
     assert_eq!(link["items"], json!([]), "nothing was done");
-    // Nobody comes in unwritten either.
+    // No sign-in is unwritten either.
     store.fail(&[]);
     let link = server.bare("POST", "/api/v1/sign-in-links").await.expect(201);
     store.fail(&["add_audit"]);
@@ -118,7 +118,7 @@ async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     assert_eq!((entry.object.as_str(), entry.verdict, entry.after), ("a", Verdict::Failed, None));
 }
 
-/// What each changing route leaves behind, in a table that people read: what it says of before and after, and whether it
+/// What each changing route leaves behind, in a table for readers: what it has of before and after, and whether it
 /// names its object. `RONDEL_BLESS=1` writes it anew: read what has changed in it.
 const TABLE: &str = "tests/audited.tsv";
 
@@ -127,7 +127,7 @@ const TABLE: &str = "tests/audited.tsv";
 async fn every_change_says_what_was_before_and_after() {
     let world = World::new().await;
     let store = world.server.engine.store();
-    let mut table = "method\tpath\tsays\tobject\n".to_owned();
+    let mut table = "method\tpath\tfields\tobject\n".to_owned();
     let mut routes = route_table();
     routes.sort_by_key(|route| (route.path, route.method.to_string()));
     for route in routes {
@@ -141,7 +141,7 @@ async fn every_change_says_what_was_before_and_after() {
         let is_done = answer.status.is_success() || answer.status.is_redirection();
         assert_eq!(entry.verdict == Verdict::Allowed, is_done, "{route:?}: {entry:?}");
         assert!(entry.after.as_deref() != Some(UNANSWERED), "{route:?}: {entry:?}");
-        let says = match (entry.before.is_some(), entry.after.is_some()) {
+        let words = match (entry.before.is_some(), entry.after.is_some()) {
             _ if !is_done => "not done here",
             (true, true) => "before and after",
             (true, false) => "before",
@@ -149,7 +149,7 @@ async fn every_change_says_what_was_before_and_after() {
             (false, false) => "nothing",
         };
         let object = if entry.object.is_empty() { "none" } else { "named" };
-        table.push_str(&format!("{}\t{}\t{says}\t{object}\n", route.method, route.path));
+        table.push_str(&format!("{}\t{}\t{words}\t{object}\n", route.method, route.path));
     }
     if std::env::var_os("RONDEL_BLESS").is_some() {
         std::fs::write(TABLE, &table).unwrap();

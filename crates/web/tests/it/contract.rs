@@ -16,7 +16,7 @@ pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::from_
 /// The validators, by the schema.
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
-/// What a schema of the document has to say against a value.
+/// What a schema of the document refuses in a value.
 pub(crate) fn complaints(schema: &Value, value: &Value) -> Vec<String> {
     let key = schema.to_string();
     let mut validators = VALIDATORS.lock().unwrap();

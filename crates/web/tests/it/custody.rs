@@ -171,7 +171,7 @@ fn is_about_people(path: &str) -> bool {
         .any(|part| path.contains(part))
 }
 
-/// Calls a route, and says what came of it: the answer, and what changed or was seen.
+/// Calls a route, and describes what came of it: the answer, and what changed or was seen.
 async fn cell(world: &World, route: &RouteInfo, target: &str, (caller, grant): (&str, Option<Grant>)) -> String {
     let cast = Cast::new(world, grant).await;
     let store = world.server.engine.store();
@@ -228,7 +228,7 @@ async fn try_to_set_password<'w>(world: &'w World, link: &str, place: &str) -> O
     assert_eq!(answer.status, 303, "{place}: the link signs in");
     visitor.cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     let answer = visitor.post("/account/password", "current=&password=taken+over+now").await;
-    // Whoever may do everything may give another account a password; its sign-in does not depend on the token then.
+    // A caller who may do everything may give another account a password; its sign-in does not depend on the token then.
     answer.headers.get("set-cookie").is_none().then_some(visitor)
 }
 

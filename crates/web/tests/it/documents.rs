@@ -1,4 +1,4 @@
-//! What `docs/API.md` says is so.
+//! What `docs/API.md` states is so.
 
 use std::collections::BTreeMap;
 

@@ -154,11 +154,11 @@ async fn who_was_slower_is_told_and_keeps_what_was_typed() {
     let mut sent = fields(&visitor.get("/jobs/there/edit").await.text());
     server.with_body("PATCH", "/api/v1/jobs/there", json!({"shards": 5})).await.expect(200);
     set(&mut sent, "description", "mine");
-    for (language, told) in [("en", "is now at version 2."), ("zh", "现在是版本 2。")] {
+    for (language, expected) in [("en", "is now at version 2."), ("zh", "现在是版本 2。")] {
         visitor.language = language;
         let answer = visitor.post("/jobs/there/edit", &body(&sent)).await;
         assert_eq!(answer.status, 409);
-        assert!(answer.text().contains(told) && answer.text().contains("value=\"mine\""), "{}", answer.text());
+        assert!(answer.text().contains(expected) && answer.text().contains("value=\"mine\""), "{}", answer.text());
     }
     let again = fields(&visitor.post("/jobs/there/edit", &body(&sent)).await.text());
     assert_eq!(location(&visitor.post("/jobs/there/edit", &body(&again)).await), "/jobs/there");
@@ -177,7 +177,7 @@ async fn the_whole_definition_can_be_written_as_json() {
         let form = format!("version={version}&definition={}", encoded(text));
         visitor.post("/jobs/there/edit", &form).await
     };
-    for (text, told) in [
+    for (text, expected) in [
         ("{", "line 1"),
         ("[]", "expected an object, found an array"),
         ("{\"app\": \"a\"}", "/handler"),
@@ -188,7 +188,7 @@ async fn the_whole_definition_can_be_written_as_json() {
         let answer = send(1, text).await;
         assert_eq!(answer.status, 422, "{text}");
         let page = answer.text();
-        assert!(page.contains(told) && page.contains("id=\"whole\" open"), "{text}: {page}");
+        assert!(page.contains(expected) && page.contains("id=\"whole\" open"), "{text}: {page}");
         assert!(!page.contains("<script>alert"), "{page}");
     }
     let good = json!({"app": "a", "handler": "other", "schedule": [{"every": "1h"}, {"cron": "0 0 1 * * ?"}]});

@@ -1,4 +1,4 @@
-//! What happens, as it is told to those who listen.
+//! What happens, as it is sent to listeners.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn listening_for(seconds: u64) -> Server {
 }
 
 /// The events of a stream: id, kind, data.
-fn told(text: &str) -> Vec<(String, String, Value)> {
+fn parsed(text: &str) -> Vec<(String, String, Value)> {
     let field = |block: &str, name: &str| {
         let value = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         value.unwrap_or_default().to_owned()
@@ -32,9 +32,9 @@ fn told(text: &str) -> Vec<(String, String, Value)> {
     events.map(read).collect()
 }
 
-/// Only what is told of one kind.
-fn of<'t>(told: &'t [(String, String, Value)], kind: &str) -> Vec<&'t Value> {
-    told.iter().filter(|(_, one, _)| one == kind).map(|(_, _, data)| data).collect()
+/// Only events of one kind.
+fn of<'t>(events: &'t [(String, String, Value)], kind: &str) -> Vec<&'t Value> {
+    events.iter().filter(|(_, one, _)| one == kind).map(|(_, _, data)| data).collect()
 }
 
 async fn listen(server: &Server, query: &str, last: Option<&str>) -> Vec<(String, String, Value)> {
@@ -45,7 +45,7 @@ async fn listen(server: &Server, query: &str, last: Option<&str>) -> Vec<(String
     let answer = server.send(request.body(Body::empty()).unwrap()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.headers["content-type"], "text/event-stream");
-    told(&answer.text())
+    parsed(&answer.text())
 }
 
 #[tokio::test]
@@ -72,8 +72,8 @@ async fn runs_and_jobs_are_told_as_they_change() {
     assert_eq!((of_run[0]["id"].as_str(), of_run[0]["app"].as_str()), (Some(run.to_string().as_str()), Some("app")));
     let of_before: Vec<_> = of(&all, "run").into_iter().filter(|data| data["job"] == "before").collect();
     assert_eq!(of_before.len(), 1, "it was open before anybody listened: {all:#?}");
-    let changes = |told: &[(String, String, Value)]| -> Vec<Value> {
-        of(told, "job").iter().map(|data| json!([data["name"], data["change"]])).collect()
+    let changes = |events: &[(String, String, Value)]| -> Vec<Value> {
+        of(events, "job").iter().map(|data| json!([data["name"], data["change"]])).collect()
     };
     assert_eq!(changes(&all), [json!(["a", "created"]), json!(["a", "deleted"])], "{all:#?}");
     assert_eq!(changes(&only), changes(&all));
@@ -88,8 +88,8 @@ async fn whoever_comes_back_goes_on_where_they_were() {
         a_while().await;
         server.job("a").await;
     });
-    let created = first.iter().find(|(_, kind, _)| kind == "job").expect("it was told");
-    // Nobody listens meanwhile.
+    let created = first.iter().find(|(_, kind, _)| kind == "job").expect("it was sent");
+    // There is no listener meanwhile.
     server.job("b").await;
     let end = &first.last().unwrap().0;
     let second = listen(&server, "?kind=job", Some(end)).await;
@@ -123,7 +123,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
         assert_eq!((full.status.as_u16(), &full.headers["retry-after"]), (503, &"10".parse().unwrap()));
         server.bare("DELETE", &format!("/api/v1/tokens/{}", made["id"].as_str().unwrap())).await.expect(204);
     });
-    assert_eq!(told(&heard.text()).last().unwrap().2, json!({"reason": "token_over"}));
+    assert_eq!(parsed(&heard.text()).last().unwrap().2, json!({"reason": "token_over"}));
     let (heard, ()) = tokio::join!(listen(&server, "", None), async {
         a_while().await;
         shutdown.cancel();

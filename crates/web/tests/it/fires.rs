@@ -88,5 +88,5 @@ async fn ranges_and_instants_are_checked() {
     server.get("/api/v1/jobs/none/fires").await.expect(404);
     // Without an instant the answer is about the last fire, or the next one.
     let why = server.get("/api/v1/jobs/daily/why").await.expect(200);
-    assert!(why["at"].is_string() && why["answer"]["en"].as_str().is_some_and(|said| !said.is_empty()), "{why}");
+    assert!(why["at"].is_string() && why["answer"]["en"].as_str().is_some_and(|text| !text.is_empty()), "{why}");
 }

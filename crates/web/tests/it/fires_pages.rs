@@ -52,7 +52,7 @@ async fn a_question_that_makes_no_sense_is_kept_and_explained() {
     let server = Server::start().await;
     noon(&server).await;
     let visitor = Visitor::signed_in(&server).await;
-    for (query, told) in [
+    for (query, expected) in [
         ("at=02:30&zone=UTC", "not a date and time"),
         ("at=1969-12-31T23:59&zone=UTC", "not a date and time"),
         ("at=%2B999999-01-01T00:00&zone=UTC", "not a date and time"),
@@ -61,7 +61,7 @@ async fn a_question_that_makes_no_sense_is_kept_and_explained() {
     ] {
         let answer = visitor.get(&format!("/jobs/noon/fires?{query}")).await;
         assert_eq!(answer.status, 422, "{query}");
-        assert!(answer.text().contains(told), "{query}: {}", answer.text());
+        assert!(answer.text().contains(expected), "{query}: {}", answer.text());
         assert!(!answer.text().contains("<script>alert"), "{query}: {}", answer.text());
     }
     // Without an instant the answer is about the last fire, or the next one.

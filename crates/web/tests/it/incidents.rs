@@ -11,9 +11,9 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-/// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: a way in that asks nobody.
+/// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: an entry without a check.
 #[test]
-fn airflow_cve_2020_13927_there_is_no_way_in_that_asks_nobody() {
+fn airflow_cve_2020_13927_there_is_no_way_in_that_asks_missing() {
     let open: Vec<_> =
         route_table().into_iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
     let meant = [
@@ -32,9 +32,9 @@ fn airflow_cve_2020_13927_there_is_no_way_in_that_asks_nobody() {
     assert_eq!(open, meant);
 }
 
-/// `PowerJob` CVE-2023-29922 and CVE-2023-37754, Dkron without its proxy: users, apps and jobs, made by nobody.
+/// `PowerJob` CVE-2023-29922 and CVE-2023-37754, Dkron without its proxy: users, apps and jobs, made without a caller.
 #[tokio::test]
-async fn powerjob_cve_2023_29922_nobody_makes_users_apps_or_jobs_without_a_token() {
+async fn powerjob_cve_2023_29922_missing_makes_users_apps_or_jobs_without_a_token() {
     let server = Server::start().await;
     for (path, body) in [
         ("/api/v1/users", json!({"name": "evil", "password": "correct horse", "grants": [{"role": "admin"}]})),
@@ -193,7 +193,7 @@ async fn cronicle_755_what_was_asked_for_comes_back_as_text() {
     }
 }
 
-/// XXL-JOB #3360 and #3964: what jobs say (logs, messages, results, names of executors) is run by whoever looks at it.
+/// XXL-JOB #3360 and #3964: what jobs write (logs, messages, results, names of executors) is run by its reader.
 #[tokio::test]
 async fn xxl_job_3360_what_jobs_say_is_text() {
     let server = Server::start().await;
@@ -286,7 +286,7 @@ async fn xxl_job_ghsa_v3c9_another_site_changes_nothing() {
     assert_eq!(server.send(request.body(Body::from("{\"name\":\"evil\"}")).unwrap()).await.status, 401);
 }
 
-/// XXL-JOB CVE-2020-23814 and #3360: what was typed in is run in the browser of whoever looks at it.
+/// XXL-JOB CVE-2020-23814 and #3360: what was typed in is run in the browser of its reader.
 #[tokio::test]
 async fn xxl_job_cve_2020_23814_names_of_users_and_tokens_are_text() {
     let server = Server::start().await;
@@ -312,7 +312,7 @@ async fn xxl_job_cve_2020_23814_names_of_users_and_tokens_are_text() {
     assert_eq!(server.with_body("POST", "/api/v1/users", turned).await.status, 422);
 }
 
-/// XXL-JOB CVE-2022-36157 and CVE-2025-9264, `DolphinScheduler` CVE-2026-41280: what is somebody else's, by its number.
+/// XXL-JOB CVE-2022-36157 and CVE-2025-9264, `DolphinScheduler` CVE-2026-41280: what is another user's, by its number.
 #[tokio::test]
 async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
     let server = Server::start().await;
@@ -327,19 +327,19 @@ async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
         let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
         server.send(request.header("x-request-id", "same").body(Body::empty()).unwrap()).await
     };
-    for (method, theirs, nobodys) in [
-        ("GET", "/api/v1/jobs/theirs".to_owned(), "/api/v1/jobs/nobody".to_owned()),
-        ("DELETE", "/api/v1/jobs/theirs".to_owned(), "/api/v1/jobs/nobody".to_owned()),
-        ("POST", "/api/v1/jobs/theirs/runs".to_owned(), "/api/v1/jobs/nobody/runs".to_owned()),
+    for (method, theirs, missings) in [
+        ("GET", "/api/v1/jobs/theirs".to_owned(), "/api/v1/jobs/missing".to_owned()),
+        ("DELETE", "/api/v1/jobs/theirs".to_owned(), "/api/v1/jobs/missing".to_owned()),
+        ("POST", "/api/v1/jobs/theirs/runs".to_owned(), "/api/v1/jobs/missing/runs".to_owned()),
         ("GET", format!("/api/v1/runs/{run}"), "/api/v1/runs/77".to_owned()),
         ("GET", format!("/api/v1/runs/{run}/logs"), "/api/v1/runs/77/logs".to_owned()),
         ("POST", format!("/api/v1/runs/{run}/cancel"), "/api/v1/runs/77/cancel".to_owned()),
     ] {
-        let (found, absent) = (ask(method, &theirs).await, ask(method, &nobodys).await);
+        let (found, absent) = (ask(method, &theirs).await, ask(method, &missings).await);
         assert_eq!((found.status.as_u16(), absent.status.as_u16()), (404, 404), "{theirs}");
         let plain = |text: String| {
             let text = text.replace(&run.to_string(), "#").replace("77", "#");
-            text.replace("theirs", "#").replace("nobody", "#")
+            text.replace("theirs", "#").replace("missing", "#")
         };
         assert_eq!(plain(found.text()), plain(absent.text()));
     }
@@ -365,9 +365,9 @@ async fn powerjob_cve_2024_44546_text_stays_text_in_filters() {
     }
 }
 
-/// XXL-JOB CVE-2024-42681 and CVE-2023-33779: somebody with few rights makes themselves more.
+/// XXL-JOB CVE-2024-42681 and CVE-2023-33779: a caller with few rights gains more.
 #[tokio::test]
-async fn xxl_job_cve_2024_42681_nobody_gives_a_token_more_than_they_have() {
+async fn xxl_job_cve_2024_42681_missing_gives_a_token_more_than_they_have() {
     let server = Server::start().await;
     server.with_body("POST", "/api/v1/apps", json!({"name": "mine"})).await;
     server.with_body("POST", "/api/v1/apps", json!({"name": "theirs"})).await;

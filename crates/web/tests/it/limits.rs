@@ -209,13 +209,13 @@ async fn a_body_that_never_arrives_leaves_no_row() {
     listening.stop().await;
 }
 
-/// A request that is refused before its body was read leaves the connection usable, or says that it ends.
+/// A request that is refused before its body was read leaves the connection usable, or announces its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_body_does_not_end_the_connection_unsaid() {
     let listening = Listening::start(HttpLimits::default(), &[]).await;
     let post = |headers: &str, len: usize| {
         format!(
-            "POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\ncontent-type: application/json\r\n\
+            "POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer unknown\r\ncontent-type: application/json\r\n\
              {headers}content-length: {len}\r\n\r\n"
         )
     };
@@ -275,7 +275,7 @@ async fn a_proxy_that_is_trusted_names_the_client() {
     }
 }
 
-/// Which origin a form is to have: only a trusted proxy says by which scheme and host browsers reach it.
+/// Which origin a form is to have: only a trusted proxy states by which scheme and host browsers reach it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_that_is_trusted_names_the_origin() {
     for (trusted, headers, status) in [

@@ -1,6 +1,6 @@
 //! The API from outside: requests in, answers out, over an engine on the store in memory.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by its panic")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on reports it by its panic")]
 
 mod access;
 mod accounts;

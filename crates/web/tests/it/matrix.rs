@@ -1,5 +1,5 @@
 //! Who may do what, for every route: each is called by each kind of caller, on an object within their reach, on one of
-//! another app, and on one of another namespace. What came of it is held against a table that people read and change.
+//! another app, and on one of another namespace. What came of it is held against a table for readers to change.
 //!
 //! A new route is not in the table, and fails. `RONDEL_BLESS=1` writes the table anew: read what has changed in it.
 
@@ -73,7 +73,7 @@ impl Things {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        // Who listens is told that it is over, at once.
+        // A listener is notified that it has ended, at once.
         let config = WebConfig { follow_timeout: Duration::ZERO, ..WebConfig::default() };
         let server = Server::start_with(config).await;
         let engine = &server.engine;
@@ -116,7 +116,7 @@ impl World {
         Self { server, keys }
     }
 
-    /// A fresh sign-in: the call before may have ended the last one. Nobody signs in by an executor's token.
+    /// A fresh sign-in: the call before may have ended the last one. No user signs in by an executor's token.
     async fn cookie(&self, caller: &str) -> String {
         let engine = &self.server.engine;
         let account = engine.store().account_by_name(caller).await.unwrap().filter(|_| caller != "executor");
@@ -156,7 +156,7 @@ impl World {
                 serde_json::from_value(json!({"name": "cal", "rule": {"weekdays": ["mon"]}})).unwrap();
             engine.save_calendar(id, &spec, None, "test").await.unwrap();
         }
-        // One's own, or root's, which is nobody else's.
+        // One's own, or root's, which is no other's.
         let owner = if object == "own" { caller } else { "root" };
         let owner = store.account_by_name(owner).await.unwrap();
         let token = Token::generate().record(engine.new_id(), TokenKind::Api, now);
@@ -231,14 +231,14 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
             json!({"kind": "api", "name": "made", "grants": [grant]})
         }
         ("POST", "/api/v1/namespaces") => json!({"name": "fresh"}),
-        ("POST", "/api/v1/users") => json!({"name": "somebody"}),
+        ("POST", "/api/v1/users") => json!({"name": "new-user"}),
         ("POST", path) if path.ends_with("/password") => json!({"password": "a long password"}),
         _ => json!({}),
     };
     ("application/json", document.to_string())
 }
 
-/// What an answer says about rights: everything else is "yes".
+/// What an answer shows about rights: everything else is "yes".
 fn word(answer: &Answer) -> &'static str {
     let to_sign_in = answer.headers.get("location").is_some_and(|to| to.as_bytes().starts_with(b"/sign-in?next="));
     match answer.status.as_u16() {
@@ -301,7 +301,7 @@ async fn every_route_is_open_to_those_whom_the_table_names() {
     assert_eq!(found.lines().count(), expected.lines().count(), "a route is not in {TABLE}, or is gone");
 }
 
-/// What holds of the whole table, whoever wrote it.
+/// What holds of the whole table.
 #[test]
 fn the_table_itself_is_right() {
     let table = std::fs::read_to_string(TABLE).unwrap();
@@ -318,7 +318,7 @@ fn the_table_itself_is_right() {
                 assert!(outcomes[..2].iter().all(|word| matches!(*word, "sign-in" | "401")), "{line}");
             }
         }
-        // Whoever may do less may not do more.
+        // A lesser role may not do more.
         let may: Vec<bool> = outcomes[2..6].iter().map(|word| *word == "yes").collect();
         assert!(may.windows(2).all(|pair| pair[0] <= pair[1]), "{line}");
         let one_of_it = route.1.contains("{name}") || route.1.contains("{id}") || route.1.contains("{app}");

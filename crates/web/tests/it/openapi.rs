@@ -58,11 +58,11 @@ fn every_route_is_documented_with_its_permission() {
     };
     let built: BTreeMap<(String, &str), &str> =
         routes().into_iter().map(|route| ((route.method.to_string(), route.path), word(route.access))).collect();
-    let told: BTreeMap<(String, &str), &str> = operations()
+    let documented: BTreeMap<(String, &str), &str> = operations()
         .into_iter()
         .map(|(method, path, operation)| ((method, path), operation["x-permission"].as_str().unwrap_or_default()))
         .collect();
-    assert_eq!(built, told, "left: the routes; right: the document");
+    assert_eq!(built, documented, "left: the routes; right: the document");
     assert_eq!(built.len(), routes().len(), "a route is built twice");
 }
 

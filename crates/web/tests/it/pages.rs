@@ -41,9 +41,9 @@ async fn without_a_session_nothing_is_shown_or_done() {
             assert_eq!(visitor.post(path, "").await.status, 401, "{path}");
         }
     }
-    let told = visitor.get("/sign-in?next=/jobs").await;
-    assert_eq!(told.status, 401);
-    assert!(told.text().contains("rondel sign-in-link"));
+    let answer = visitor.get("/sign-in?next=/jobs").await;
+    assert_eq!(answer.status, 401);
+    assert!(answer.text().contains("rondel sign-in-link"));
     assert_eq!(server.get("/jobs").await.status, 303, "a token opens no page");
     assert_eq!(server.get("/api/v1/jobs/there").await.expect(200)["enabled"], true);
 }

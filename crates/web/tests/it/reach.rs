@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{Answer, Server};
 use crate::visitor::Visitor;
 
-/// Somebody with this role for the app `mine`, beside whom there is the app `theirs`.
+/// A caller with this role for the app `mine`, beside whom there is the app `theirs`.
 pub(crate) struct Scoped<'s> {
     server: &'s Server,
     bearer: String,
@@ -62,7 +62,7 @@ pub(crate) async fn job(server: &Server, name: &str, app: &str, more: Value) {
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
 }
 
-pub(crate) fn after(parent: &str) -> Value {
+pub(crate) fn follows(parent: &str) -> Value {
     json!({"schedule": {"after": [parent]}})
 }
 
@@ -96,8 +96,8 @@ async fn refusals_name_no_job_of_another_app() {
     let server = Server::start().await;
     let scoped = Scoped::new(&server, "editor").await;
     job(&server, "parent", "mine", json!({})).await;
-    job(&server, "own-child", "mine", after("parent")).await;
-    job(&server, "secret-child", "theirs", after("parent")).await;
+    job(&server, "own-child", "mine", follows("parent")).await;
+    job(&server, "secret-child", "theirs", follows("parent")).await;
     let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409);
     let detail = refused["detail"].as_str().unwrap();
     assert!(detail.contains("own-child, 1 in apps that you may not see") && !detail.contains("secret"), "{detail}");
@@ -106,11 +106,11 @@ async fn refusals_name_no_job_of_another_app() {
     let detail = server.bare("DELETE", "/api/v1/jobs/parent").await.expect(409)["detail"].to_string();
     assert!(detail.contains("own-child, secret-child"), "{detail}");
 
-    job(&server, "last", "mine", after("secret-child")).await;
-    let refused = scoped.ask("PATCH", "/api/v1/jobs/parent", after("last")).await.expect(422);
+    job(&server, "last", "mine", follows("secret-child")).await;
+    let refused = scoped.ask("PATCH", "/api/v1/jobs/parent", follows("last")).await.expect(422);
     let message = refused["errors"][0]["message"].as_str().unwrap();
     assert!(message.ends_with("after itself: last -> parent -> … -> last"), "{message}");
-    let refused = server.with_body("PATCH", "/api/v1/jobs/parent", after("last")).await.expect(422);
+    let refused = server.with_body("PATCH", "/api/v1/jobs/parent", follows("last")).await.expect(422);
     let message = refused["errors"][0]["message"].as_str().unwrap();
     assert!(message.ends_with("after itself: last -> parent -> secret-child -> last"), "{message}");
 
@@ -135,7 +135,7 @@ async fn what_code_declares_is_put_back_by_those_alone_who_may_edit_its_app() {
     };
     job(&server, "secret", "theirs", json!({})).await;
     declare("moved", json!({"app": "theirs"})).await;
-    declare("follower", after("secret")).await;
+    declare("follower", follows("secret")).await;
     declare("own", json!({})).await;
     for (name, status) in [("moved", 403), ("follower", 422), ("own", 200)] {
         scoped.ask("POST", &format!("/api/v1/jobs/{name}/reset"), Value::Null).await.expect(status);

@@ -1,4 +1,4 @@
-//! Rotating tokens: which end the successor has, what it ends with, and what its user is told; and which tokens a new password
+//! Rotating tokens: which end the successor has, what it ends with, and what its user learns; and which tokens a new password
 //! of one's own ends.
 
 use std::time::Duration;
@@ -151,7 +151,7 @@ async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
         let stolen = signed_in(&server, "ann").await;
         let (token, began) = viewer_of(&server, &stolen).await;
         let child = make(&server, &token, json!({"kind": "api", "name": "c", "grants": [{"role": "viewer"}]})).await;
-        assert!(ann.get("/account").await.text().contains("Keep my tokens working (2)"), "it says how many there are");
+        assert!(ann.get("/account").await.text().contains("Keep my tokens working (2)"), "it names how many there are");
         let body = format!("current=correct+horse&password=correct+horse{form}");
         let changed = ann.post("/account/password", &body).await;
         assert_eq!(location(&changed), "/account");

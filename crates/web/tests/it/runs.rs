@@ -99,7 +99,7 @@ async fn params_of_the_job_are_repeated_as_they_were() {
     assert_eq!(again["params"], "old");
 }
 
-/// Each field says itself how it is read: no executor is needed, and none of the job's other parameters is lost.
+/// Each field names how it is read: no executor is needed, and none of the job's other parameters is lost.
 #[tokio::test]
 async fn params_sent_in_fields_make_a_run() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! What an applied list did, or would do, as the API says it.
+//! What an applied list did, or would do, as the API shows it.
 
 use rondel_admin::jobs::{Action, PlannedJob, SavedJob};
 use rondel_core::Timestamp;

@@ -69,7 +69,7 @@ pub(crate) struct Documents {
 }
 
 impl Input for Documents {
-    fn tell(taken: &mut Taken) {
+    fn describe(taken: &mut Taken) {
         let media = &["application/json", "application/yaml"];
         taken.body = Some(BodyForm { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
         taken.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);

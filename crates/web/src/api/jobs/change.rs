@@ -42,7 +42,7 @@ pub(super) async fn edited<Q>(
         let record = find(call, name).await?;
         if_match.against(record.version)?;
         let Some(spec) = edit(&record)? else { return Ok(record) };
-        // Whoever has lost sight of a parent may switch the job on and off, and change nothing else: the next run would hand the
+        // A caller who has lost sight of a parent may switch the job on and off, and change nothing else: the next run would hand the
         // parent's parameters to the new definition.
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;

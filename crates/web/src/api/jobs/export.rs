@@ -147,7 +147,7 @@ impl Form {
     }
 }
 
-/// A stream that ends early says why, and breaks off after that: what was received is not to be taken for the whole.
+/// A stream that ends early names the reason, and breaks off after that: what was received is not to be taken for the whole.
 fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
     unfold((exporter, Some(Ok(first))), async |(mut exporter, ready)| {
         if let Some(ready) = ready {
@@ -203,7 +203,7 @@ impl Exporter {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.form {
             Form::Json => as_json(&records, is_first, self.is_over),
-            // A list without anything in it is said where there is nothing at all.
+            // A list without anything in it is written where there is nothing at all.
             Form::Yaml if records.is_empty() && !is_first => String::new(),
             Form::Yaml => as_yaml(&records),
         };

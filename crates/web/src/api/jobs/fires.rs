@@ -210,7 +210,7 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job comes first: a fire that is claimed meanwhile has a row, and is told by it.
+    // The job comes first: a fire that is claimed meanwhile has a row, and is shown by it.
     let record = find(&call, &name).await?;
     let query = &call.query;
     let listing = Listing::new("fires", (record.id, query.from, query.to));
@@ -323,7 +323,7 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// So many of the versions before one, the newest first. Those of the same instant come along: they are told apart by number,
+/// So many of the versions before one, the newest first. Those of the same instant come along: their numbers distinguish them,
 /// and more are read where too many of them do.
 async fn older<Q>(
     call: &Call<Q>,

@@ -92,7 +92,7 @@ pub(super) async fn answer(
     record: &JobRecord,
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
-    call.note.after(&record.spec);
+    call.note.changed_to(&record.spec);
     let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(children(call, record).await?);

@@ -80,7 +80,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     let mut page = Filling::new(query.limit);
     let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
     while let Some(count) = page.wanted() {
-        // One more says whether there are more.
+        // One more shows whether there are more.
         wanted.limit = count + 1;
         let mut records = call.engine().store().jobs(call.namespace.id, &wanted).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Jobs: one file for each thing that can be done to them, with its route and what the API's document says of it.
+//! Jobs: one file for each thing that can be done to them, with its route and its text in the API's document.
 //!
 //! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
 //! - `apply` takes lists of definitions, `applied` is its answer, and `export` makes such lists;

@@ -1,4 +1,4 @@
-//! What an edit of a job changed, and putting back what an earlier version said.
+//! What an edit of a job changed, and putting back an earlier version.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// Which two versions: the newest one and the one before it where nothing is said.
+/// Which two versions: the newest one and the one before it where none is named.
 #[derive(Debug)]
 pub(crate) struct DiffQuery {
     from: Option<i64>,
@@ -169,7 +169,7 @@ async fn definition(
     Ok(serde_json::to_value(&spec).unwrap_or_default())
 }
 
-/// What a version says, or that there is none. From before the job moved to another app there is none for a caller who does
+/// What a version holds, or that there is none. From before the job moved to another app there is none for a caller who does
 /// not see the app of then.
 async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
     let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();

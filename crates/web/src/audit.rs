@@ -1,8 +1,8 @@
 //! What is remembered of a request for the audit log while it is handled, and the writing of it.
 //!
 //! The gate writes the entry of a change before the handler runs: what cannot be written down is not done. When the request is
-//! answered the entry is, with what the handler alone knows; should the server die in between, the entry says that nobody
-//! knows. So there may be an entry without a change, and never a change without an entry. Of documents only fields on a list are kept.
+//! answered the entry is, with what the handler alone knows; should the server die in between, the entry states that this is
+//! unknown. So there may be an entry without a change, and never a change without an entry. Of documents only fields on a list are kept.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::state::Web;
 
-/// What a handler tells about its request.
+/// What a handler adds to the audit entry of its request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Note(Arc<Mutex<Told>>);
+pub(crate) struct Note(Arc<Mutex<AuditFields>>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct AuditFields {
     namespace: Option<String>,
     object: Option<String>,
     before: Option<Value>,
@@ -34,51 +34,51 @@ struct Told {
 }
 
 impl Note {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn fields(&self) -> MutexGuard<'_, AuditFields> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn namespace(&self, name: &str) {
-        self.told().namespace = Some(name.to_owned());
+        self.fields().namespace = Some(name.to_owned());
     }
 
     /// The namespace that the request was handled in, where it is known.
     pub(crate) fn shown_namespace(&self) -> Option<String> {
-        self.told().namespace.clone()
+        self.fields().namespace.clone()
     }
 
-    /// What the request is about, where its path does not say.
+    /// What the request is about, where its path does not name it.
     pub(crate) fn object(&self, name: impl Into<String>) {
-        self.told().object = Some(name.into());
+        self.fields().object = Some(name.into());
     }
 
     /// What it was; the first word counts.
     pub(crate) fn before(&self, document: &impl Serialize) {
-        let mut told = self.told();
-        if told.before.is_none() {
-            told.before = serde_json::to_value(document).ok().map(for_audit);
+        let mut fields = self.fields();
+        if fields.before.is_none() {
+            fields.before = serde_json::to_value(document).ok().map(for_audit);
         }
     }
 
     /// What it has become; the last word counts.
-    pub(crate) fn after(&self, document: &impl Serialize) {
-        self.told().after = serde_json::to_value(document).ok().map(for_audit);
+    pub(crate) fn changed_to(&self, document: &impl Serialize) {
+        self.fields().after = serde_json::to_value(document).ok().map(for_audit);
     }
 
     /// What several were and have become, by their names; `more` are not among them.
     pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>, more: usize) {
-        let mut told = self.told();
-        (told.before, told.after) = (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, more)));
+        let mut fields = self.fields();
+        (fields.before, fields.after) = (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, more)));
     }
 
     /// It was a trial: nothing has become anything.
     pub(crate) fn dry_run(&self) {
-        self.after(&serde_json::json!({"dry_run": true}));
+        self.changed_to(&serde_json::json!({"dry_run": true}));
     }
 
-    /// It was refused, though the answer does not say so.
+    /// It was refused, though the answer does not show it.
     pub(crate) fn denied(&self) {
-        self.told().is_denied = true;
+        self.fields().is_denied = true;
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Asked {
     pub(crate) object: String,
 }
 
-/// An entry of the log in which nobody has said yet what became of it.
+/// An entry of the log whose outcome is not known yet.
 pub(crate) struct Begun(AuditEntry);
 
 impl Asked {
@@ -119,7 +119,7 @@ impl Asked {
         Ok(Begun(entry))
     }
 
-    /// Writes that somebody was refused, unless very many were.
+    /// Writes that a caller was refused, unless very many were.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
         if web.denials.take(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
@@ -132,19 +132,19 @@ impl Begun {
     /// Writes what became of it.
     pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &Note) {
         let entry = {
-            let mut told = note.told();
+            let mut fields = note.fields();
             let verdict = match status {
-                _ if told.is_denied || status == StatusCode::FORBIDDEN => Verdict::Denied,
+                _ if fields.is_denied || status == StatusCode::FORBIDDEN => Verdict::Denied,
                 status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
             // What was not done has no after.
-            let after = told.after.take().filter(|_| verdict == Verdict::Allowed);
+            let after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
-                object: told.object.take().unwrap_or(self.0.object),
-                namespace: told.namespace.clone(),
+                object: fields.object.take().unwrap_or(self.0.object),
+                namespace: fields.namespace.clone(),
                 verdict,
-                before: told.before.take().map(|document| document.to_string()),
+                before: fields.before.take().map(|document| document.to_string()),
                 after: after.map(|document| document.to_string()),
                 ..self.0
             }
@@ -157,7 +157,7 @@ impl Begun {
 
 /// Whether a refusal is to be written although nothing was to be changed.
 pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
-    status == StatusCode::FORBIDDEN || note.told().is_denied
+    status == StatusCode::FORBIDDEN || note.fields().is_denied
 }
 
 /// Writes a whole entry of what was not done. What could not be written is an error in the log of the server.
