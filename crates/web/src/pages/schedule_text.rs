@@ -1,8 +1,7 @@
 //! Schedules in plain words, with the expression and the zone that the words stand for.
 
-use rondel_core::JobSpec;
 use rondel_core::spec::{OneOrMany, ScheduleSpec};
-use rondel_core::words;
+use rondel_core::{JobSpec, words};
 
 use super::texts::Texts;
 
