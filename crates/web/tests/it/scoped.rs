@@ -11,7 +11,7 @@ use rondel_store::access::{AccountChange, TokenKind, TokenRecord};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::reach::{Scoped, after, job};
+use crate::reach::{Scoped, follows, job};
 use crate::visitor::Visitor;
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_follower_of_another_app_holds_no_job_fast() {
     let server = Server::start().await;
     let scoped = Scoped::new(&server, "editor").await;
     job(&server, "parent", "mine", json!({})).await;
-    job(&server, "secret-child", "theirs", after("parent")).await;
+    job(&server, "secret-child", "theirs", follows("parent")).await;
     let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409).to_string();
     assert!(!refused.contains("secret") && refused.contains("force"), "{refused}");
     scoped.ask("DELETE", "/api/v1/jobs/secret-child?force=true", Value::Null).await.expect(404);
