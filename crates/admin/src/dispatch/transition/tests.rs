@@ -378,7 +378,7 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     assert_eq!(world.at(3.0), NOTHING, "and has its place");
     world.result(2, 1, 2);
     world.settled(1, 2, verdict());
-    assert_eq!(world.flush(), ["sent to 1: 2"]);
+    assert_eq!(world.flush(), ["sent to 2: 2"]);
 }
 
 /// A thousand runs that no executor takes do not hide one that an executor takes.
