@@ -31,7 +31,7 @@ pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError 
 /// A count that is not what the locked rows promise: something else than this program writes into the tables.
 pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: u64) -> StoreError {
     let message = format!("{found} rows were written where {expected} are locked");
-    StoreError::Query { operation, source: Error::Protocol(message) }
+    StoreError::Query { operation, source: Error::InvalidArgument(message) }
 }
 
 /// What the error of a transaction means, as [`store_error`] kept it.
@@ -44,9 +44,13 @@ pub(super) fn of(error: &StoreError) -> Failure {
 
 pub(super) fn classify(error: &Error) -> Failure {
     match error {
-        Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed => {
-            Failure::Unavailable
-        }
+        // A connection that is accepted and closed at once, as by a proxy without a database behind it, is a protocol error.
+        Error::Io(_)
+        | Error::Tls(_)
+        | Error::Protocol(_)
+        | Error::PoolTimedOut
+        | Error::PoolClosed
+        | Error::WorkerCrashed => Failure::Unavailable,
         Error::Encode(_) => Failure::Data,
         Error::Database(database) => {
             if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
@@ -215,6 +219,9 @@ mod tests {
         for number in [1040, 1044, 1045, 1049, 1129, 1130, 1698, 4151] {
             assert_eq!(of_mysql(number), Failure::Unavailable, "{number}");
         }
+        let closed = Error::Protocol("expected to read 5 bytes, got 0 bytes at EOF".to_owned());
+        assert_eq!(classify(&closed), Failure::Unavailable, "a proxy without a database behind it");
+        assert_eq!(of(&unexpected_count("finish", 2, 3)), Failure::Statement);
         assert_eq!((of_postgres("42601"), of_mysql(1064)), (Failure::Statement, Failure::Statement), "syntax");
     }
 }

@@ -54,7 +54,9 @@ pub(super) async fn run(
 async fn lock_mysql(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     let locked: Option<i64> = connection.fetch_one(LOCK_MYSQL).await?.try_get(0)?;
     if locked != Some(1) {
-        return Err(sqlx::Error::Protocol("another server has been migrating this database for a minute".to_owned()));
+        return Err(sqlx::Error::InvalidArgument(
+            "another server has been migrating this database for a minute".to_owned(),
+        ));
     }
     let found: i64 = connection.fetch_one(FIND_BOOKS_MYSQL).await?.try_get(0)?;
     if found > 0 {
