@@ -65,21 +65,43 @@ async fn the_run_of_a_killed_agent_on_the_servers_host_is_tried_again_at_once() 
     let mut first = Agent::start(&server, "files").await;
     let run = api.post("/api/v1/jobs/long/runs", json!({})).await.expect(201);
     let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"));
-    wait_until(Duration::from_secs(20), "the run is running", async || {
-        let run = api.get(&path).await.expect(200);
-        if run["status"] == "running" { Ok(()) } else { Err(run) }
-    })
-    .await;
+    run_is(&server, &path, "the run is running", |run| run["status"] == "running").await;
     let second = Agent::start(&server, "files").await;
     first.kill().await;
-    wait_until(Duration::from_secs(10), "the other agent has the run", async || {
-        let run = api.get(&path).await.expect(200);
-        if run["attempt"] == 2 && run["executor"] == second.name() { Ok(()) } else { Err(run) }
+    run_is(&server, &path, "the other agent has the run", |run| {
+        run["attempt"] == 2 && run["executor"] == second.name()
     })
     .await;
-    wait_until(Duration::from_secs(20), "the run has its verdict", async || {
-        let run = api.get(&path).await.expect(200);
-        if run["status"] == "succeeded" { Ok(()) } else { Err(run) }
+    run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
+}
+
+/// A server that starts again sees that the process of an executor on its own host is gone: the run does not wait for 30 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_run_of_an_agent_that_died_while_its_server_was_away_is_tried_again_at_once() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let mut server = Server::start(&db).await;
+    let job = json!({"name": "long", "app": "files", "handler": "shell", "params": {"argv": ["sleep", "4"]}});
+    server.api().post("/api/v1/jobs", job).await.expect(201);
+    let mut first = Agent::start(&server, "files").await;
+    let run = server.api().post("/api/v1/jobs/long/runs", json!({})).await.expect(201);
+    let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"));
+    run_is(&server, &path, "the run is running", |run| run["status"] == "running").await;
+    server.kill().await;
+    first.kill().await;
+    server.restart().await;
+    let second = Agent::start(&server, "files").await;
+    run_is(&server, &path, "the other agent has the run", |run| {
+        run["attempt"] == 2 && run["executor"] == second.name()
+    })
+    .await;
+    run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
+}
+
+/// Waits for a run to look as expected, for less time than a silent executor has.
+async fn run_is(server: &Server, path: &str, what: &str, is: impl Fn(&Value) -> bool) {
+    wait_until(Duration::from_secs(20), what, async || {
+        let run = server.api().get(path).await.expect(200);
+        if is(&run) { Ok(()) } else { Err(run) }
     })
     .await;
 }

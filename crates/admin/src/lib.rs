@@ -28,6 +28,7 @@ pub mod engine;
 pub mod events;
 pub mod fires;
 pub mod gateway;
+mod host_process;
 mod housekeeping;
 pub mod identity;
 pub mod jobs;

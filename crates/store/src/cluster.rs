@@ -1,5 +1,7 @@
 //! The database's clock, nodes with their leases, executors with their sessions.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -289,6 +291,45 @@ pub struct Session {
     pub ended_at: Option<Timestamp>,
     /// Whether the executor has ended in order: it has nothing in hand and takes nothing more.
     pub has_left: bool,
+    /// The executor's process, if the node saw it on its own host.
+    pub process: Option<HostProcess>,
+}
+
+/// A process of a host, which every other process of that host and pid namespace can look for. In the database it is its four
+/// parts in decimal digits, with spaces between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostProcess {
+    /// A random number, new at each boot of the host.
+    pub boot_id: u128,
+    /// The inode of the pid namespace.
+    pub pid_namespace: u64,
+    /// Its id in that namespace.
+    pub pid: i32,
+    /// When it started, in clock ticks since the boot.
+    pub started_ticks: u64,
+}
+
+impl fmt::Display for HostProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", self.boot_id, self.pid_namespace, self.pid, self.started_ticks)
+    }
+}
+
+impl FromStr for HostProcess {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("{text:?} is no process: expected four numbers");
+        let [boot_id, pid_namespace, pid, started_ticks] = text.split(' ').collect::<Vec<_>>()[..] else {
+            return Err(wrong());
+        };
+        Ok(Self {
+            boot_id: boot_id.parse().map_err(|_| wrong())?,
+            pid_namespace: pid_namespace.parse().map_err(|_| wrong())?,
+            pid: pid.parse().map_err(|_| wrong())?,
+            started_ticks: started_ticks.parse().map_err(|_| wrong())?,
+        })
+    }
 }
 
 impl Session {
@@ -363,8 +404,14 @@ pub trait Cluster {
 #[async_trait]
 pub trait Executors {
     /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now. False, and
-    /// nothing, where the id is that of an executor of another app, or of one with another secret.
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool>;
+    /// nothing, where the id is that of an executor of another app, or of one with another secret. `process` is the executor's
+    /// process, if the node sees it on its own host.
+    async fn open_session(
+        &self,
+        token: LeaseToken,
+        executor: &ExecutorRecord,
+        process: Option<HostProcess>,
+    ) -> Result<bool>;
 
     /// Records in one statement that the node hears these executors. Streams outlive a lease: those that were opened under an
     /// earlier one are this one's from then on.

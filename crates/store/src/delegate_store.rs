@@ -56,7 +56,7 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunStand, SavedJob};
             use $crate::cluster::{
-                ExecutorProof, ExecutorRecord, HomeMove, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
+                ExecutorProof, ExecutorRecord, HomeMove, HostProcess, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
@@ -208,7 +208,7 @@ macro_rules! delegate_store {
                 }
             });
             $crate::delegate_store!(@$wrapper, Executors {
-                fn open_session(token: LeaseToken, executor: &ExecutorRecord) -> bool;
+                fn open_session(token: LeaseToken, executor: &ExecutorRecord, process: Option<HostProcess>) -> bool;
                 fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
                 fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
                 fn leave_sessions(executor: ExecutorId) -> ();

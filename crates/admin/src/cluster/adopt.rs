@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::{Held, Over, leases_over};
 use crate::dispatch::{CalledRun, Event, Ready};
+use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -290,8 +291,12 @@ impl AdoptLoop {
         // Whoever may have been sent something since the oldest of these runs was due.
         let now = shared.clock.now();
         let mut witnesses = shared.store.witnesses(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
-        // One that is open still has not been heard later than now.
-        witnesses.iter_mut().for_each(|session| session.last_seen_at = session.last_seen_at.min(now));
+        for session in &mut witnesses {
+            // One that is open still has not been heard later than now.
+            session.last_seen_at = session.last_seen_at.min(now);
+            // An executor that died on this host while no node saw it: it has nothing in hand, as one that left.
+            session.has_left |= session.process.is_some_and(host_process::is_gone);
+        }
         let called = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             let from = from.get(&run.id).copied();

@@ -8,15 +8,15 @@ use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, NamespaceId, RunId};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::{PROTOCOL, v1};
-use rondel_store::cluster::ExecutorRecord;
+use rondel_store::cluster::{ExecutorRecord, HostProcess};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::process::LocalProcess;
 use super::{Pass, bounds, message_bounds, proof};
 use crate::apps::{self, AppError};
 use crate::declared::Said;
 use crate::dispatch::Report;
+use crate::host_process;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
 
@@ -31,7 +31,7 @@ pub(super) struct Greeted {
     /// The jobs that its code declares.
     pub(super) said: Said,
     /// Where its process is one of this host.
-    pub(super) process: Option<LocalProcess>,
+    pub(super) process: Option<HostProcess>,
 }
 
 pub(super) async fn receive(
@@ -112,7 +112,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable)?;
     let predecessor = lineage.first().copied();
     let said = Said::new(&hello.declared);
-    let process = LocalProcess::find(hello.process.as_ref());
+    let process = host_process::find(hello.process.as_ref());
     let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
     let infos = hello.handler_infos.into_iter().filter(has_handler).map(|info| (info.name, info.params_schema));
     let params_schemas = shared.registry.schemas.of_executor(app.id, &hello.name, infos);

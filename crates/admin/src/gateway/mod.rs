@@ -10,7 +10,6 @@ mod logs;
 mod message_bounds;
 mod open_streams;
 mod outgoing_stream;
-mod process;
 mod proof;
 mod session;
 

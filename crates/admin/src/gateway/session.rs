@@ -10,6 +10,7 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
 use rondel_proto::{PROTOCOL, encoded_len, v1};
 use rondel_store::LeaseToken;
+use rondel_store::cluster::HostProcess;
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -21,10 +22,10 @@ use super::hello::Greeted;
 use super::logs::log_ack;
 use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
-use super::process::LocalProcess;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::declared::Declaring;
 use crate::dispatch::{Event, FenceAnswer, IncomingResult, Reply, SessionHandle, fence, incoming};
+use crate::host_process;
 use crate::identity::tokens;
 use crate::metrics::add;
 use crate::node::Shared;
@@ -48,7 +49,7 @@ pub(super) struct Session {
     /// What it authenticated with.
     authorization: Option<String>,
     /// Its process, where that is one of this host.
-    process: Option<LocalProcess>,
+    process: Option<HostProcess>,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
     /// Its last log message found no room.
@@ -66,7 +67,7 @@ impl Session {
     ) -> Result<Self, Status> {
         let shared = &inner.shared;
         let token = shared.membership.token();
-        let is_own = shared.store.open_session(token, &greeted.record).await.map_err(|error| {
+        let is_own = shared.store.open_session(token, &greeted.record, greeted.process).await.map_err(|error| {
             tracing::warn!(error = %chain(&error), "cannot note an executor's session");
             Status::unavailable("the server cannot reach its database now")
         })?;
@@ -202,7 +203,7 @@ impl Session {
         if said_goodbye {
             drop(inner.events.send(Event::Gone(id)).await);
         } else if let Some(process) = process
-            && let Some(true) = stop.run_until_cancelled(process.is_gone_soon()).await
+            && let Some(true) = stop.run_until_cancelled(host_process::is_gone_soon(process)).await
         {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
             drop(inner.events.send(Event::Died(id)).await);

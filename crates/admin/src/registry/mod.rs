@@ -142,20 +142,23 @@ impl Registry {
         Some(agreed(takers.map(|one| one.params_schemas.get(handler))))
     }
 
-    /// The handlers of an app, by name.
+    /// The handlers of an app, by name. Executors may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
-        let all = self.all();
-        let takers: Vec<_> = all.iter().filter(|one| one.app == app && !one.draining).collect();
-        let names: BTreeSet<&String> = takers.iter().flat_map(|one| &one.handlers).collect();
-        let handler = |name: &String| {
-            let takers: Vec<_> = takers.iter().filter(|one| one.takes(name)).collect();
-            Handler {
-                name: name.clone(),
-                executors: takers.iter().map(|one| one.name.clone()).collect(),
-                params_schema: agreed(takers.iter().map(|one| one.params_schemas.get(name))),
+        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.draining).collect();
+        takers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+        let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
+        for taker in takers {
+            for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
+                by_handler.entry(name).or_default().push(taker);
             }
+        }
+        let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
+            name: name.clone(),
+            executors: takers.iter().map(|one| one.name.clone()).collect(),
+            params_schema: agreed(takers.iter().map(|one| one.params_schemas.get(name))),
         };
-        names.into_iter().map(handler).collect()
+        by_handler.into_iter().map(handler).collect()
     }
 
     /// The names of everyone online, without what they said of themselves.

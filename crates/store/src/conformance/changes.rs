@@ -48,7 +48,7 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     assert_eq!(store.jobs_saved(Timestamp::MAX, 10).await.unwrap(), []);
 
     let record = ExecutorRecord { name: "executor-ü".to_owned(), ..super::executor(first.app, start) };
-    store.open_session(token, &record).await.unwrap();
+    store.open_session(token, &record, None).await.unwrap();
     let names = store.executor_names(&[record.id, ExecutorId::new(next_id())]).await.unwrap();
     assert_eq!(names, [(record.id, DEFAULT, record.name)]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, Timestamp};
 
 use super::{DEFAULT, LEASE, app, join, name, next_id};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest};
+use crate::cluster::{ExecutorRecord, HostProcess, Join, JoinRequest};
 use crate::{LeaseToken, Store};
 
 pub(super) fn request(name: &str) -> JoinRequest {
@@ -116,7 +116,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
     };
-    assert!(store.open_session(dead, &record).await.unwrap());
+    assert!(store.open_session(dead, &record, None).await.unwrap());
     let later = start + LEASE / 2;
     assert_eq!(of(store.sessions(later).await.unwrap()), []);
     let [open] = of(store.witnesses(later).await.unwrap())[..] else { unreachable!("one") };
@@ -127,7 +127,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     assert_eq!(of(store.witnesses(later).await.unwrap()), [], "it is closed");
     assert_eq!(of(store.witnesses(start).await.unwrap()).len(), 1);
 
-    assert!(store.open_session(dead, &record).await.unwrap());
+    assert!(store.open_session(dead, &record, None).await.unwrap());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -137,7 +137,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
     let next = joined().await;
     assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "its epoch is not the fenced one's");
-    assert!(store.open_session(next, &record).await.unwrap());
+    assert!(store.open_session(next, &record, None).await.unwrap());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -148,7 +148,11 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
         assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), [], "no longer for {next:?}");
         store.release(next, Timestamp::EPOCH).await.unwrap();
     }
-    assert!(store.open_session(other, &record).await.unwrap());
+    let process = HostProcess { boot_id: u128::MAX, pid_namespace: u64::MAX, pid: i32::MAX, started_ticks: u64::MAX };
+    assert!(store.open_session(other, &record, Some(process)).await.unwrap());
+    let with_process = |sessions| of(sessions).into_iter().filter(|session| session.process == Some(process)).count();
+    assert_eq!(with_process(store.witnesses(Timestamp::EPOCH).await.unwrap()), 1);
+    assert_eq!(with_process(store.sessions(Timestamp::EPOCH).await.unwrap()), 1);
     tokio::time::sleep(Duration::from_millis(10)).await;
     let closing = store.now().await.unwrap();
     store.close_session(other, record.id).await.unwrap();
@@ -175,14 +179,14 @@ pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
         (Some("b"), false, Some("a")),
         (None, false, Some("a")),
     ] {
-        assert_eq!(store.open_session(token, &with(secret)).await.unwrap(), is_let_in, "{secret:?}");
+        assert_eq!(store.open_session(token, &with(secret), None).await.unwrap(), is_let_in, "{secret:?}");
         let proof = store.executor_proof(record.id).await.unwrap().unwrap();
         assert_eq!((proof.app, proof.secret_hash.as_deref()), (record.app, known));
     }
     let other = ExecutorRecord { id: ExecutorId::new(next_id()), ..with(Some("a")) };
-    assert!(store.open_session(token, &other).await.unwrap());
+    assert!(store.open_session(token, &other, None).await.unwrap());
     let successor = ExecutorRecord { id: ExecutorId::new(next_id()), predecessor: Some(record.id), ..other };
-    assert!(store.open_session(token, &successor).await.unwrap());
+    assert!(store.open_session(token, &successor, None).await.unwrap());
     assert_eq!(store.executor_proof(successor.id).await.unwrap().unwrap().predecessor, Some(record.id));
 }
 
@@ -198,12 +202,12 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
         handlers: r#"["h"]"#.to_owned(),
         ..super::executor(app(store).await, start)
     };
-    assert!(store.open_session(a, &record).await.unwrap());
-    assert!(store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());
-    assert!(store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }).await.unwrap());
+    assert!(store.open_session(a, &record, None).await.unwrap());
+    assert!(store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }, None).await.unwrap());
+    assert!(store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }, None).await.unwrap());
     // An executor cannot take the id of one of another app.
     let stranger = store.ensure_app(AppId::new(next_id()), DEFAULT, "stranger", start).await.unwrap();
-    assert!(!store.open_session(b, &ExecutorRecord { app: stranger.id, ..record.clone() }).await.unwrap());
+    assert!(!store.open_session(b, &ExecutorRecord { app: stranger.id, ..record.clone() }, None).await.unwrap());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     store.beat_sessions(b, &[record.id]).await.unwrap();
@@ -258,14 +262,14 @@ pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
         let sessions = store.witnesses(start).await.unwrap().into_iter();
         sessions.filter(|session| session.executor == record.id).map(|session| session.has_left).collect()
     };
-    assert!(store.open_session(a, &record).await.unwrap());
-    assert!(store.open_session(b, &record).await.unwrap());
+    assert!(store.open_session(a, &record, None).await.unwrap());
+    assert!(store.open_session(b, &record, None).await.unwrap());
     assert_eq!(left().await, [false, false]);
     store.close_session(a, record.id).await.unwrap();
     store.leave_sessions(record.id).await.unwrap();
     assert_eq!(left().await, [true, true]);
     store.beat_sessions(b, &[record.id]).await.unwrap();
     assert_eq!(left().await, [true, true], "a stream that is just closing");
-    assert!(store.open_session(a, &record).await.unwrap());
+    assert!(store.open_session(a, &record, None).await.unwrap());
     assert_eq!(left().await, [false, true]);
 }

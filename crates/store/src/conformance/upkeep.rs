@@ -122,7 +122,7 @@ pub async fn executors_are_forgotten(store: &dyn Store) {
     let record = async |first_seen_at: Timestamp| super::executor(app(store).await, first_seen_at);
     let now = store.now().await.unwrap();
     let here = record(now - DAY * 9).await;
-    store.open_session(token, &here).await.unwrap();
+    store.open_session(token, &here, None).await.unwrap();
     let heard_here = async || {
         let all = store.executors(DEFAULT, Timestamp::EPOCH).await.unwrap();
         all.iter().any(|executor| executor.id == here.id)

@@ -3,14 +3,19 @@
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NamespaceId, Timestamp};
 
-use crate::cluster::{ExecutorProof, ExecutorRecord, SeenExecutor, Session};
+use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session};
 use crate::mem::{MemStore, State, size};
 use crate::settle::clean_name;
 use crate::{Executors, LeaseToken, Result};
 
 #[async_trait]
 impl Executors for MemStore {
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool> {
+    async fn open_session(
+        &self,
+        token: LeaseToken,
+        executor: &ExecutorRecord,
+        process: Option<HostProcess>,
+    ) -> Result<bool> {
         let now = self.now();
         let mut state = self.state();
         let mut record = executor.clone();
@@ -30,6 +35,7 @@ impl Executors for MemStore {
             last_seen_at: now,
             ended_at: None,
             has_left: false,
+            process,
         };
         state.sessions.insert((token.node, executor.id), session);
         Ok(true)

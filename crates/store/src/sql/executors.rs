@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::cluster::{ExecutorProof, ExecutorRecord, SeenExecutor, Session, newest_of_each};
+use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session, newest_of_each};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, transact};
@@ -24,12 +24,12 @@ const UPDATE_EXECUTOR: Statement = Statement {
 const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
     text: "INSERT {ignore} INTO executor_session (node_id, executor_id, node_epoch, app_id, connected_at_ms, \
-           last_seen_at_ms) VALUES (?, ?, ?, ?, ?, ?) {or_ignore}",
+           last_seen_at_ms, process) VALUES (?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const REOPEN_SESSION: Statement = Statement {
     name: "reopen_session",
     text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL, \
-           has_left = 0 WHERE node_id = ? AND executor_id = ?",
+           has_left = 0, process = ? WHERE node_id = ? AND executor_id = ?",
 };
 /// A stream that outlived its lease is open again. (MySQL assigns in the order of the text: the epoch comes last.)
 const BEAT_SESSIONS: Statement = Statement {
@@ -50,18 +50,19 @@ const END_SESSIONS: Statement = Statement {
 };
 pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms, has_left FROM executor_session \
+    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE last_seen_at_ms >= ?",
 };
 pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     name: "read_ended_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left FROM executor_session \
+    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
 /// The cross join makes SQLite begin with the few nodes.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
-    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left \
+    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \
+           heard.process \
            FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
            AND heard.node_epoch = node.epoch AND node.lease_until_ms >= ?",
 };
@@ -114,7 +115,13 @@ const DELETE_OLD_EXECUTORS: Statement = Statement {
 
 #[async_trait]
 impl Executors for SqlStore {
-    async fn open_session(&self, token: LeaseToken, executor: &ExecutorRecord) -> Result<bool> {
+    async fn open_session(
+        &self,
+        token: LeaseToken,
+        executor: &ExecutorRecord,
+        process: Option<HostProcess>,
+    ) -> Result<bool> {
+        let process = process.map(|process| process.to_string());
         transact!(self, "open_session", |tx| {
             let now = tx.now().await?;
             if tx.execute(insert_executor(executor)).await? == 0 && tx.execute(update_executor(executor)).await? == 0 {
@@ -126,13 +133,15 @@ impl Executors for SqlStore {
                 .int(token.epoch)
                 .int(executor.app.get())
                 .at(now)
-                .at(now);
+                .at(now)
+                .opt_text(process.as_deref());
             if tx.execute(insert).await? == 0 {
                 let reopen = Query::new(&REOPEN_SESSION)
                     .int(token.epoch)
                     .int(executor.app.get())
                     .at(now)
                     .at(now)
+                    .opt_text(process.as_deref())
                     .int(token.node.get())
                     .int(executor.id.get());
                 tx.execute_all(reopen, 1).await?;
@@ -292,6 +301,7 @@ fn session(row: &AnyRow) -> Result<Session> {
         last_seen_at: columns.at("last_seen_at_ms")?,
         ended_at: columns.opt_at("ended_at_ms")?,
         has_left: columns.int("has_left")? != 0,
+        process: columns.opt_word("process")?,
     })
 }
 

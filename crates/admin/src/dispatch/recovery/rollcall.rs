@@ -239,6 +239,7 @@ mod tests {
                 last_seen_at: Timestamp::from_secs(100),
                 ended_at: None,
                 has_left: false,
+                process: None,
             };
             let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
             let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
@@ -261,6 +262,7 @@ mod tests {
             last_seen_at: Timestamp::from_secs(100),
             ended_at: None,
             has_left: false,
+            process: None,
         };
         let mut rollcall = RollCall::default();
         let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
@@ -354,6 +356,7 @@ mod tests {
             last_seen_at: Timestamp::from_secs(100),
             ended_at: None,
             has_left,
+            process: None,
         };
         for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
             let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());

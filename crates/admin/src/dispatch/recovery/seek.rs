@@ -183,6 +183,7 @@ mod tests {
             last_seen_at: NOW,
             ended_at: None,
             has_left: false,
+            process: None,
         }
     }
 

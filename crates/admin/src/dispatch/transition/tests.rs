@@ -119,6 +119,7 @@ fn session_of(executor: i64) -> Session {
         last_seen_at: Timestamp::from_secs(1),
         ended_at: None,
         has_left: false,
+        process: None,
     }
 }
 

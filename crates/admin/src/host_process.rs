@@ -1,0 +1,184 @@
+//! Executors on this host: whether the process of one has died is seen at once, without waiting for its silence.
+//!
+//! Only what the server sees itself counts. The hello names a process of the same boot and the same pid namespace, and the server finds
+//! it alive, with the instant of its start, when the hello comes. Whatever it cannot read proves nothing.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rondel_proto::v1;
+use rondel_store::cluster::HostProcess;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use tokio::time::sleep;
+
+/// How long the process is looked for after its stream has ended: the stream ends before the process is quite gone.
+const LOOK_FOR: Duration = Duration::from_secs(5);
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Host {
+    boot_id: u128,
+    pid_namespace: u64,
+}
+
+/// What is seen of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Alive,
+    Gone,
+    /// The host does not say.
+    Unknown,
+}
+
+/// The process that a hello names, where it is one of this host and lives.
+pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
+    let named = named?;
+    let process = HostProcess {
+        boot_id: parse_boot_id(&named.boot_id)?,
+        pid_namespace: named.pid_namespace,
+        pid: named.pid,
+        started_ticks: named.started_ticks,
+    };
+    (is_here(process) && look(process) == Seen::Alive).then_some(process)
+}
+
+/// Whether it is a process of this host, and gone.
+pub(crate) fn is_gone(process: HostProcess) -> bool {
+    is_here(process) && look(process) == Seen::Gone
+}
+
+/// Whether a process of this host is gone, or goes within a moment. One that lives on is not waited for long.
+pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
+    let mut left = LOOK_FOR;
+    loop {
+        match look(process) {
+            Seen::Gone => return true,
+            Seen::Unknown => return false,
+            Seen::Alive if left.is_zero() => return false,
+            Seen::Alive => sleep(LOOK_PERIOD).await,
+        }
+        left = left.saturating_sub(LOOK_PERIOD);
+    }
+}
+
+fn is_here(process: HostProcess) -> bool {
+    static HOST: OnceLock<Option<Host>> = OnceLock::new();
+    let here = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
+    HOST.get_or_init(Host::read).as_ref() == Some(&here)
+}
+
+fn look(process: HostProcess) -> Seen {
+    // A number that is not positive means a group of processes.
+    let Some(pid) = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else { return Seen::Unknown };
+    // Files of processes may be hidden, this is not.
+    if test_kill_process(pid) == Err(Errno::SRCH) {
+        return Seen::Gone;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
+    let Some((state, started_ticks)) = read_stat(&stat) else { return Seen::Unknown };
+    let is_over = matches!(state, "Z" | "X") && thread_count(process.pid).is_some_and(|count| count <= 1);
+    if started_ticks != process.started_ticks || is_over { Seen::Gone } else { Seen::Alive }
+}
+
+/// The threads of a process may outlive its first one.
+fn thread_count(pid: i32) -> Option<usize> {
+    Some(std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
+}
+
+/// A boot id is a UUID.
+fn parse_boot_id(text: &str) -> Option<u128> {
+    u128::from_str_radix(&text.replace('-', ""), 16).ok().filter(|id| *id != 0)
+}
+
+impl Host {
+    fn read() -> Option<Self> {
+        let boot_id = parse_boot_id(std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim())?;
+        let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        let pid_namespace = namespace.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
+        Some(Self { boot_id, pid_namespace })
+    }
+}
+
+/// The state of a process, and when it started, in clock ticks. Its name, in parentheses, may hold anything.
+fn read_stat(stat: &str) -> Option<(&str, u64)> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn named(pid: u32) -> v1::HostProcess {
+        let host = Host::read().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let (_, started_ticks) = read_stat(&stat).unwrap();
+        let pid = i32::try_from(pid).unwrap();
+        v1::HostProcess {
+            boot_id: format!("{:032x}", host.boot_id),
+            pid_namespace: host.pid_namespace,
+            pid,
+            started_ticks,
+        }
+    }
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("60").spawn().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_gone_when_it_died_and_not_before() {
+        let mut child = sleeper();
+        let process = find(Some(&named(child.id()))).unwrap();
+        assert!(!is_gone_soon(process).await);
+        child.kill().unwrap();
+        // Dead as soon as it is a zombie, which its parent has not asked about.
+        while look(process) == Seen::Alive {
+            std::thread::yield_now();
+        }
+        assert!(is_gone_soon(process).await);
+        child.wait().unwrap();
+        assert!(is_gone_soon(process).await);
+    }
+
+    #[test]
+    fn nothing_is_known_of_processes_of_other_hosts_and_of_those_that_do_not_live() {
+        let mut child = sleeper();
+        let own = named(child.id());
+        assert!(find(Some(&own)).is_some());
+        for foreign in [
+            v1::HostProcess { boot_id: "00000000-0000-4000-8000-000000000000".to_owned(), ..own.clone() },
+            v1::HostProcess { pid_namespace: own.pid_namespace + 1, ..own.clone() },
+            v1::HostProcess { started_ticks: own.started_ticks + 1, ..own.clone() },
+            v1::HostProcess { pid: 0, ..own.clone() },
+            v1::HostProcess { pid: -1, ..own.clone() },
+            v1::HostProcess::default(),
+        ] {
+            assert_eq!(find(Some(&foreign)), None, "{foreign:?}");
+        }
+        assert_eq!(find(None), None);
+        let seen = find(Some(&own)).unwrap();
+        assert!(!is_gone(seen));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(find(Some(&own)), None, "it was not seen alive");
+        assert!(is_gone(seen));
+        assert!(
+            !is_gone(HostProcess { boot_id: seen.boot_id + 1, ..seen }),
+            "it ran before the last boot, or elsewhere"
+        );
+        assert!(!is_gone(HostProcess { pid_namespace: seen.pid_namespace + 1, ..seen }));
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
+        assert_eq!(read_stat(stat), Some(("S", 12_345)));
+        assert_eq!(read_stat(""), None);
+    }
+}
