@@ -3,7 +3,9 @@ use serde_json::{Value, json};
 use super::*;
 
 fn spec(rule: Value) -> CalendarSpec {
-    serde_json::from_value(json!({"name": "c", "rule": rule})).unwrap()
+    let mut document = json!({"name": "c"});
+    document["rule"] = rule;
+    serde_json::from_value(document).unwrap()
 }
 
 fn calendar(rule: Value) -> Calendar {

@@ -303,7 +303,7 @@ fn circles<'f>(uses: &BTreeMap<&'f Path, BTreeSet<&'f Path>>) -> Vec<BTreeSet<&'
         let others = reached[file].iter().filter(|other| reached[*other].contains(file));
         others.copied().collect::<BTreeSet<_>>()
     };
-    let found: BTreeSet<_> = uses.keys().map(|file| circle(file)).filter(|circle| circle.len() > 1).collect();
+    let found: BTreeSet<_> = uses.keys().map(circle).filter(|circle| circle.len() > 1).collect();
     found.into_iter().collect()
 }
 
@@ -319,7 +319,7 @@ fn files_form_no_large_circles() {
         let modules = Modules::read(&start);
         let uses = modules.uses();
         for circle in circles(&uses).into_iter().filter(|circle| circle.len() > SIZE_MAX) {
-            let name = |file: &Path| file.strip_prefix(&root).unwrap().display().to_string();
+            let name = |file: &Path| file.strip_prefix(root).unwrap().display().to_string();
             shown.push_str(&format!("\na circle of {}:\n", circle.len()));
             for file in &circle {
                 let used: Vec<_> =

@@ -139,6 +139,10 @@ pub(crate) enum Reply {
 
 /// Everything that the dispatcher reacts to.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most events are batches behind one pointer; a box for each hello would only add an allocation"
+)]
 pub(crate) enum Event {
     /// Checked runs, to be released at their instants.
     Ready(Vec<Ready>),

@@ -145,6 +145,7 @@ pub(crate) enum Arrival {
 
 /// A run in the table.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all entries are open")]
 enum Entry {
     Open(OpenRun),
     /// A decision about it is under way and has taken it out. It puts it back, hands it on, or ends it.

@@ -1,4 +1,4 @@
-//! Who a caller is: accounts with passwords, sign-ins, API tokens, and the provider of OpenID Connect.
+//! Who a caller is: accounts with passwords, sign-ins, API tokens, and the provider of `OpenID` Connect.
 //!
 //! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides which token a new one descends from;
 //! - [`passwords`] hashes and checks passwords, [`current_password`] bounds wrong ones of a signed-in account;

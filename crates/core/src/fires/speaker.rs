@@ -131,9 +131,9 @@ impl<'a> Speaker<'a> {
     }
 
     /// The answer for a run that did not begin in its last attempt: an earlier one may have.
-    fn not_begun(&self, row: Option<&Run>, why: Bilingual) -> Bilingual {
+    fn not_begun(&self, row: Option<&Run>, why: &Bilingual) -> Bilingual {
         match row.and_then(|row| Some((last_begun(self.facts.attempts, row)?, row))) {
-            Some((begun, row)) => not_begun(begun, row, &why, |at| self.moment(at)),
+            Some((begun, row)) => not_begun(begun, row, why, |at| self.moment(at)),
             None => both(format!("It did not run: {}.", why.0), format!("没有执行：{}。", why.1)),
         }
     }
@@ -148,7 +148,7 @@ impl<'a> Speaker<'a> {
                 format!("已于 {started} 开始{}，{zh}。", on.1),
             );
         }
-        self.not_begun(row, both(en, zh))
+        self.not_begun(row, &both(en, zh))
     }
 
     fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
@@ -177,7 +177,7 @@ impl<'a> Speaker<'a> {
                     both(format!("It may have run{}{}.", on.0, tail.0), format!("可能执行过{}{}。", on.1, tail.1))
                 }
                 _ => match clause(row, reason) {
-                    Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun(row, why),
+                    Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun(row, &why),
                     _ => both(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
                 },
             };
@@ -209,7 +209,7 @@ impl<'a> Speaker<'a> {
                 ),
             };
         }
-        self.not_begun(row, both(en, zh))
+        self.not_begun(row, &both(en, zh))
     }
 
     fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {

@@ -184,6 +184,6 @@ fn a_stored_detail_is_as_long_as_its_bound_and_no_longer() {
         let text = of(len);
         assert!(text.len() <= DETAIL_LEN_MAX, "{}", text.len());
         let read = Detail::from_json(&text);
-        assert_eq!(read.obstacles.len() + usize::try_from(read.obstacles_more).unwrap_or(0), OBSTACLE_COUNT_MAX);
+        assert_eq!(read.obstacles.len() + read.obstacles_more, OBSTACLE_COUNT_MAX);
     }
 }

@@ -13,7 +13,7 @@ use crate::visitor::{Visitor, location};
 
 /// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: an entry without a check.
 #[test]
-fn airflow_cve_2020_13927_there_is_no_way_in_that_asks_missing() {
+fn airflow_cve_2020_13927_every_way_in_asks_for_an_account() {
     let open: Vec<_> =
         route_table().into_iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
     let meant = [
@@ -34,7 +34,7 @@ fn airflow_cve_2020_13927_there_is_no_way_in_that_asks_missing() {
 
 /// `PowerJob` CVE-2023-29922 and CVE-2023-37754, Dkron without its proxy: users, apps and jobs, made without a caller.
 #[tokio::test]
-async fn powerjob_cve_2023_29922_missing_makes_users_apps_or_jobs_without_a_token() {
+async fn powerjob_cve_2023_29922_no_token_no_new_users_apps_or_jobs() {
     let server = Server::start().await;
     for (path, body) in [
         ("/api/v1/users", json!({"name": "evil", "password": "correct horse", "grants": [{"role": "admin"}]})),
@@ -327,7 +327,7 @@ async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
         let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
         server.send(request.header("x-request-id", "same").body(Body::empty()).unwrap()).await
     };
-    for (method, theirs, missings) in [
+    for (method, theirs, absent_path) in [
         ("GET", "/api/v1/jobs/theirs".to_owned(), "/api/v1/jobs/missing".to_owned()),
         ("DELETE", "/api/v1/jobs/theirs".to_owned(), "/api/v1/jobs/missing".to_owned()),
         ("POST", "/api/v1/jobs/theirs/runs".to_owned(), "/api/v1/jobs/missing/runs".to_owned()),
@@ -335,7 +335,7 @@ async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
         ("GET", format!("/api/v1/runs/{run}/logs"), "/api/v1/runs/77/logs".to_owned()),
         ("POST", format!("/api/v1/runs/{run}/cancel"), "/api/v1/runs/77/cancel".to_owned()),
     ] {
-        let (found, absent) = (ask(method, &theirs).await, ask(method, &missings).await);
+        let (found, absent) = (ask(method, &theirs).await, ask(method, &absent_path).await);
         assert_eq!((found.status.as_u16(), absent.status.as_u16()), (404, 404), "{theirs}");
         let plain = |text: String| {
             let text = text.replace(&run.to_string(), "#").replace("77", "#");
@@ -367,7 +367,7 @@ async fn powerjob_cve_2024_44546_text_stays_text_in_filters() {
 
 /// XXL-JOB CVE-2024-42681 and CVE-2023-33779: a caller with few rights gains more.
 #[tokio::test]
-async fn xxl_job_cve_2024_42681_missing_gives_a_token_more_than_they_have() {
+async fn xxl_job_cve_2024_42681_no_token_gets_more_than_its_maker_has() {
     let server = Server::start().await;
     server.with_body("POST", "/api/v1/apps", json!({"name": "mine"})).await;
     server.with_body("POST", "/api/v1/apps", json!({"name": "theirs"})).await;
