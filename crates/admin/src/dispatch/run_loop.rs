@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
-use rondel_store::ledger::RunCheck;
+use rondel_store::ledger::{Finished, RunCheck};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -144,7 +144,7 @@ impl DispatchLoop {
                 if let Some(count) = shared.log_limit.count("results", reporter.session.executor.get()) {
                     tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");
                 }
-                shared.results.refuse(&reporter.session, run, attempt);
+                shared.results.refuse(&reporter.session, (run, attempt), &Finished::NoSuchRun);
             }
             Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results),
             Effect::Forget(runs) => shared.in_memory.forget(runs),

@@ -104,9 +104,17 @@ mod tests {
         // In the migrations, and in the statements: this folder's own sources.
         let mut texts: Vec<String> = MYSQL.iter().map(|migration| migration.sql.as_str().to_owned()).collect();
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sql");
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-            texts.push(text.split("#[cfg(test)]").next().unwrap().to_owned());
+        let mut folders = vec![folder];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(path).unwrap();
+                texts.push(text.split("#[cfg(test)]").next().unwrap().to_owned());
+            }
         }
         for text in texts {
             let code = text.lines().filter(|line| !["--", "//"].iter().any(|mark| line.trim_start().starts_with(mark)));

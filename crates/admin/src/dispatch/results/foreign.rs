@@ -13,6 +13,7 @@ use rondel_core::error_chain::chain;
 use rondel_core::run::Attempt;
 use rondel_core::{Run, RunId};
 use rondel_store::StoreError;
+use rondel_store::ledger::Finished;
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
@@ -118,7 +119,11 @@ impl ForeignLoop {
                         let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
                         let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
                         self.shared.counters.add(why, 1);
-                        self.shared.results.refuse(&reporter.session, result.run, result.attempt);
+                        let answer = match run {
+                            Some(run) if has_ended_unnamed(run, &result, &reporter) => Finished::Duplicate,
+                            _ => Finished::NoSuchRun,
+                        };
+                        self.shared.results.refuse(&reporter.session, (result.run, result.attempt), &answer);
                     }
                 }
             }
@@ -146,4 +151,10 @@ impl ForeignLoop {
         let now = self.shared.clock.now();
         reporter.claim((result.attempt, result.finished_at), &reported, (token, lost_after), now)
     }
+}
+
+/// Whether the reported attempt has its verdict, and no executor is named for it: the reporter may have had it, and is not told
+/// that there is no such run. Its result comes too late either way.
+fn has_ended_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
+    run.app == reporter.app && run.attempt == result.attempt && run.status.is_terminal() && run.executor_id.is_none()
 }

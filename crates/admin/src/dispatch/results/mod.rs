@@ -114,9 +114,9 @@ impl ResultLanes {
         }
     }
 
-    /// Answers a result that belongs to no run of the executor's app.
-    pub(crate) fn refuse(&self, session: &SessionHandle, run: RunId, attempt: i32) {
-        send_acks(session, vec![ack(run, attempt, &Finished::NoSuchRun)]);
+    /// Answers a result that is not taken: `Duplicate` where the attempt has its end without it, else `NoSuchRun`.
+    pub(crate) fn refuse(&self, session: &SessionHandle, (run, attempt): (RunId, i32), answer: &Finished) {
+        send_acks(session, vec![ack(run, attempt, answer)]);
     }
 
     fn lane(&self, job: JobId) -> &Lane {
