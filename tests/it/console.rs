@@ -223,9 +223,9 @@ async fn switch_on_the_list(browser: &mut Browser, url: &str) {
 /// A job's page has the account of its fires, and answers on the clock of the schedule.
 async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
     browser.goto(&format!("{url}/jobs/cache.warm")).await;
-    browser.until("the account is there", "document.querySelectorAll('#account tbody tr').length >= 2").await;
-    browser.until("what succeeded is told", "document.querySelector('#account .s-succeeded')").await;
-    browser.until("what comes is told", "document.querySelector('#account .s-pending')").await;
+    browser.until("the account is there", "document.querySelectorAll('#fires tbody tr').length >= 2").await;
+    browser.until("what succeeded is told", "document.querySelector('#fires .s-succeeded')").await;
+    browser.until("what comes is told", "document.querySelector('#fires .s-pending')").await;
     browser.goto(&format!("{url}/jobs/billing.close-month")).await;
     browser.fill("#why [name=at]", "2030-01-01T01:00").await;
     browser.follow("#why button").await;

@@ -11,13 +11,13 @@ use crate::time::Timestamp;
 pub struct Candidate<'a> {
     /// Its stable name, by which routers order, hash and remember; never the incarnation.
     pub seat: &'a Seat,
-    /// What it declares for [`Route::Weight`].
+    /// What it declares for `Route::Weight`.
     pub weight: u32,
     /// How many runs it has in hand.
     pub active: usize,
     /// Why it cannot take this run now; `None` for an open one. Only open ones are picked, the others are remembered.
     pub refusal: Option<Refusal>,
-    /// What it said to the route's [`question`].
+    /// What it said to the route's `question`.
     pub answer: Answer,
 }
 
