@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rondel_core::error_chain::chain;
 use rondel_core::run::Attempt;
-use rondel_core::{Run, RunId};
+use rondel_core::{Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::ledger::Finished;
 use tokio_util::sync::CancellationToken;
@@ -120,7 +120,7 @@ impl ForeignLoop {
                         let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
                         self.shared.counters.add(why, 1);
                         let answer = match run {
-                            Some(run) if has_ended_unnamed(run, &result, &reporter) => Finished::Duplicate,
+                            Some(run) if was_cancelled_unnamed(run, &result, &reporter) => Finished::Duplicate,
                             _ => Finished::NoSuchRun,
                         };
                         self.shared.results.refuse(&reporter.session, (result.run, result.attempt), &answer);
@@ -153,8 +153,9 @@ impl ForeignLoop {
     }
 }
 
-/// Whether the reported attempt has its verdict, and no executor is named for it: the reporter may have had it, and is not told
-/// that there is no such run. Its result comes too late either way.
-fn has_ended_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
-    run.app == reporter.app && run.attempt == result.attempt && run.status.is_terminal() && run.executor_id.is_none()
+/// Whether the run was cancelled while no executor was named for it: the reporter may have had it, so "no such run" would be
+/// untrue. Its result comes too late either way.
+fn was_cancelled_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
+    let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
+    is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()
 }
