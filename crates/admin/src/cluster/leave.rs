@@ -32,7 +32,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     }
     lifecycle.soft.cancel();
     let (done, drained) = oneshot::channel();
-    // Nobody waits any more where the grace is over.
+    // The receiver is gone once the grace has ended.
     let done = Answer::new(|()| {
         done.send(()).ok();
     });

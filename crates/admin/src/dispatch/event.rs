@@ -158,7 +158,7 @@ pub(crate) enum Event {
     Beat(ExecutorId, usize),
     /// An executor answered a fence, on the stream with this number.
     FenceAnswered(ExecutorId, u64, FenceAnswer),
-    /// When other nodes last heard executors that are not connected here; an executor that is not named was not heard of late.
+    /// When other nodes last heard executors without a stream to this node. The map leaves out executors that no node heard lately.
     Heard(Vec<ExecutorId>, BTreeMap<ExecutorId, Timestamp>),
     /// An executor answered a question: its number, and the jobs that it is free for.
     Probed(ExecutorId, i64, BTreeSet<JobId>),
@@ -254,7 +254,7 @@ pub(crate) struct Shards {
 pub(crate) struct Settled {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
-    /// Under which lease the server came to it by itself.
+    /// The lease of the server that decided the end; `None` where an executor reported it.
     pub(crate) owner: Option<LeaseToken>,
     pub(crate) finished: Finished,
 }

@@ -39,7 +39,7 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
 }
 
 /// The shards take their places beside the broadcast's row, and then that gives up its own: nothing of the job comes
-/// between. Those that this node did not write itself under this lease come by the standing queries.
+/// between. The standing queries find shards that were written by another node or under another lease.
 pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let Shards { asked, open } = shards;
     let root = d.state.runs.take_expanding(row);

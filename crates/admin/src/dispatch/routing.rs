@@ -32,8 +32,8 @@ enum Chosen {
     Nobody,
 }
 
-/// Routes a run and assigns it; gives it back where no executor takes it. One that executors are asked about comes back
-/// by itself.
+/// Routes a run and assigns it; returns it where no executor takes it. Where executors are asked first, their answers route
+/// it again.
 pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);

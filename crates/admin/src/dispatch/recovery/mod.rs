@@ -1,5 +1,5 @@
-//! What this node cannot know by itself: what became of runs under leases that have ended, with executors that are silent, and in rows
-//! that other nodes change.
+//! Runs whose state this node's memory does not show: those of leases that have ended, those of silent executors, and those whose rows
+//! other nodes change.
 
 pub(crate) mod fences;
 pub(crate) mod look;

@@ -36,7 +36,7 @@ pub enum Refusal {
     /// Nobody made the account.
     #[error("there is no user {0} here; ask an administrator for one: rondel user create {0}")]
     NoAccount(String),
-    /// It signs in by password, and nobody has linked it.
+    /// The account has a password, and no admin has linked it to the provider.
     #[error(
         "the user {0} signs in by password here and is not linked to the provider; sign in by password, or ask an \
          administrator to link it: rondel user change {0} --provider-sign-in true"

@@ -1,4 +1,4 @@
-//! Runs whose last attempt never began, and runs of which nobody knows whether they ran.
+//! Runs whose last attempt never began, and runs whose outcome is unknown.
 
 use super::*;
 use crate::reason::Detail;
