@@ -151,9 +151,12 @@ async fn failover_passes_by_who_is_silent() {
     // The silence itself is what counts: who was heard within the last second need not be asked.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let run = verdict(&api, &trigger(&api, "over").await).await;
-    assert_eq!((&run["status"], &run["executor"]), (&json!("succeeded"), &json!("e2")), "{run:#}");
-    assert_eq!(run["trace"]["route"], "failover", "{run:#}");
-    assert_eq!(run["trace"]["refused"], json!({"e1": "silent"}), "{run:#}");
+    assert_eq!((&run["status"], &run["trace"]["route"]), (&json!("succeeded"), &json!("failover")), "{run:#}");
+    // On a machine with much to do, others may be too slow for the probe as well: the first that answered has the run.
+    let refused = run["trace"]["refused"].as_object().expect("who was passed by");
+    assert_eq!(refused.get("e1"), Some(&json!("silent")), "{run:#}");
+    let first = ["e2", "e3", "e4", "e5"].into_iter().find(|name| !refused.contains_key(*name));
+    assert_eq!(run["executor"].as_str(), first, "{run:#}");
     agents[0].process().signal(Signal::CONT);
 }
 
