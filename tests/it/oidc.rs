@@ -167,7 +167,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
         (Fault::Unsigned, ann(), "", "is not signed"),
         (Fault::SignedWithTheSecret, ann(), "", "not in a way that is taken"),
         (Fault::OtherKey, ann(), "", "does not fit the provider"),
-        (Fault::None, json!({"name": "Ann"}), "", "does not tell your e-mail address"),
+        (Fault::None, json!({"name": "Ann"}), "", "does not send your e-mail address"),
         (Fault::None, json!({"email": "ann@example.com"}), "ann@example.com", "has not verified"),
         (
             Fault::None,

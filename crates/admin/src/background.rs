@@ -15,7 +15,7 @@ use rondel_store::cluster::LoopReport;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::node::Shared;
+use crate::clock::Clock;
 
 /// How much of an error's text is kept.
 const ERROR_LEN_MAX: usize = 300;
@@ -73,8 +73,11 @@ pub(crate) trait Background: Send {
 }
 
 /// Runs a loop until it is told to stop.
-pub(crate) async fn drive<B: Background>(mut background: B, shared: Arc<Shared>, stop: CancellationToken) {
-    let board = &shared.loops;
+pub(crate) async fn drive<B: Background>(
+    mut background: B,
+    (board, clock): (Arc<LoopBoard>, Arc<Clock>),
+    stop: CancellationToken,
+) {
     let mut next = Some(Instant::now() + background.first_wait());
     let mut failed_count = 0_u32;
     loop {
@@ -89,7 +92,7 @@ pub(crate) async fn drive<B: Background>(mut background: B, shared: Arc<Shared>,
         let began = Instant::now();
         let done = background.tick(&stop).await;
         failed_count = if done.is_ok() { 0 } else { failed_count.saturating_add(1) };
-        let news = board.note(B::NAME, &done, shared.clock.now(), began.elapsed());
+        let news = board.note(B::NAME, &done, clock.now(), began.elapsed());
         if !B::REPORTS_FAILURE {
             match (news, done) {
                 (News::Failing, Err(TickError(error))) => {

@@ -6,7 +6,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::CancelAsked;
 
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// Runs that one transaction asks for.
 const BATCH: u32 = 500;
@@ -22,48 +22,46 @@ pub struct CancelledRuns {
     pub has_more: bool,
 }
 
-impl Engine {
-    /// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` says who asks, and why.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
-        let asked = self.store().ask_cancel(run, CancelRequest::requested(by), self.now()).await?;
-        if let CancelAsked::Noted(run) = &asked {
-            let shards: Vec<RunId> = self.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
-            self.store().ask_cancels(&shards, CancelRequest::requested(by), self.now()).await?;
-            self.poke_cancels(run);
-        }
-        Ok(asked)
+/// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` says who asks, and why.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
+    let asked = node.store().ask_cancel(run, CancelRequest::requested(by), node.now()).await?;
+    if let CancelAsked::Noted(run) = &asked {
+        let shards: Vec<RunId> = node.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
+        node.store().ask_cancels(&shards, CancelRequest::requested(by), node.now()).await?;
+        node.poke_cancels(run);
     }
+    Ok(asked)
+}
 
-    /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as above. Runs of fires
-    /// to come are not meant: pause the job for that. With an app, only runs of that app: a job that moved leaves runs behind.
-    ///
-    /// # Errors
-    /// The store's; some may have been asked for by then.
-    pub async fn cancel_runs(
-        &self,
-        record: &JobRecord,
-        fire_at: Option<Timestamp>,
-        by: &str,
-        app: Option<AppId>,
-    ) -> Result<CancelledRuns, StoreError> {
-        let mut cancelled = CancelledRuns::default();
-        for _ in 0..BATCH_COUNT_MAX {
-            let open = self.store().open_runs(record.id, fire_at, app, BATCH).await?;
-            let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
-            self.store().ask_cancels(&ids, CancelRequest::requested(by), self.now()).await?;
-            let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
-            cancelled.asked += u64::try_from(open.iter().filter(whole).count()).unwrap_or(0);
-            if let Some(run) = open.first() {
-                self.poke_cancels(run);
-            }
-            if ids.len() < usize::try_from(BATCH).unwrap_or(usize::MAX) {
-                return Ok(cancelled);
-            }
+/// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as above. Runs of fires
+/// to come are not meant: pause the job for that. With an app, only runs of that app: a job that moved leaves runs behind.
+///
+/// # Errors
+/// The store's; some may have been asked for by then.
+pub(crate) async fn cancel_runs(
+    node: &Node,
+    record: &JobRecord,
+    fire_at: Option<Timestamp>,
+    by: &str,
+    app: Option<AppId>,
+) -> Result<CancelledRuns, StoreError> {
+    let mut cancelled = CancelledRuns::default();
+    for _ in 0..BATCH_COUNT_MAX {
+        let open = node.store().open_runs(record.id, fire_at, app, BATCH).await?;
+        let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
+        node.store().ask_cancels(&ids, CancelRequest::requested(by), node.now()).await?;
+        let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
+        cancelled.asked += u64::try_from(open.iter().filter(whole).count()).unwrap_or(0);
+        if let Some(run) = open.first() {
+            node.poke_cancels(run);
         }
-        cancelled.has_more = true;
-        Ok(cancelled)
+        if ids.len() < usize::try_from(BATCH).unwrap_or(usize::MAX) {
+            return Ok(cancelled);
+        }
     }
+    cancelled.has_more = true;
+    Ok(cancelled)
 }

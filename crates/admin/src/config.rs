@@ -6,7 +6,6 @@ use rondel_core::homes::ClaimStrategy;
 use rondel_core::outgoing::AllowedAddresses;
 
 use crate::clock::Boot;
-use crate::gateway::Certificates;
 
 /// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
 #[derive(Clone, Debug)]
@@ -111,4 +110,16 @@ impl Default for EngineConfig {
             boot: Boot::Host,
         }
     }
+}
+
+/// What is asked of executors beside a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Certificates {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// A certificate that is signed as it must be.
+    Required,
+    /// One that is made out to the executor's app and to its name.
+    Named,
 }

@@ -1,81 +1,52 @@
 //! The engine: its loops put together, and the handle that the edges hold.
 
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::Duration;
 
-use rondel_core::calendar::Rule;
-use rondel_core::homes::Switch;
-use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
+use rondel_core::fires::{Account, Range, Why};
+use rondel_core::{AppId, NamespaceId, Run, RunId, Timestamp};
 use rondel_proto::v1;
-use rondel_store::cluster::LoopReport;
-use rondel_store::{LeaseToken, Store, StoreError};
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::CancelAsked;
+use rondel_store::{Store, StoreError};
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::alert::AlertLoop;
-use crate::background::{Background, LoopBoard, drive};
+use crate::alert::{self, AlertLoop, PutWebhook, WebhookError};
+use crate::background::{Background, drive};
+use crate::cancel::{self, CancelledRuns};
 use crate::clock::Clock;
-use crate::cluster::{
-    AdoptLoop, AppSwitches, BeatLoop, DatabaseTrouble, DatabaseWatch, Departing, MoveLoop, join, leave,
-};
+use crate::cluster::{AdoptLoop, AppSwitches, BeatLoop, DatabaseWatch, Departing, MoveLoop, StartError, join, leave};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::declared::{Board, DeclarationProblem, DeclareLoop};
-use crate::definitions::{Compiled, Definitions, Key};
+use crate::declared::{Board, DeclareLoop};
+use crate::definitions::Definitions;
 use crate::dispatch::DispatchLoop;
 use crate::dispatch::persist::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::results::foreign::{ForeignLoop, ForeignQueue};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
-use crate::gateway::{GatewayService, LogLoop, LogReader, LogReaders, Pass, SentRuns, Service, log_queue};
+use crate::exposition;
+use crate::fires;
+use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
 use crate::housekeeping::HousekeepingLoop;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::log_limit::LogLimit;
-use crate::metrics::{self, Limit, Metrics};
-use crate::node::Shared;
-use crate::progress::{Progress, ProgressBoard};
-use crate::registry::{OnlineExecutor, OnlineName, Registry};
+use crate::metrics::Metrics;
+use crate::node::{Node, Shared};
+use crate::progress::ProgressBoard;
+use crate::registry::Registry;
 use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::scan::ScanLoop;
 use crate::scheduler::share::ClaimCounts;
-use crate::scheduler::tick::{Command, TickLoop};
+use crate::scheduler::tick::TickLoop;
+use crate::sight;
 
 const EVENT_CAPACITY: usize = 4_096;
 const COMMAND_CAPACITY: usize = 1_024;
-
-/// Why an engine did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A living node has this node's name.
-    #[error("another server is running as node {name:?}; give each its own --node-name")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// The database did not answer.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// Whether a node does its work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readiness {
-    /// Its lease holds.
-    pub lease_held: bool,
-    /// What was open when it started is known to it.
-    pub knows_open_runs: bool,
-    /// It is on its way out.
-    pub draining: bool,
-    /// What is wrong with the database, where the last beat was not answered.
-    pub database: Option<DatabaseTrouble>,
-    /// The node's switch.
-    pub switch: Switch,
-    /// Jobs are quiet until then, because the database's clock stepped back.
-    pub quiet_until: Option<Timestamp>,
-}
 
 /// Starts the loops of a node.
 struct Start<'a> {
@@ -89,16 +60,25 @@ impl Start<'_> {
             Until::Hard => &self.lifecycle.hard,
             Until::Soft | Until::Done => &self.lifecycle.soft,
         };
-        self.lifecycle.spawn(B::NAME, until, drive(background, Arc::clone(self.shared), stop.clone()));
+        let board = (Arc::clone(&self.shared.loops), Arc::clone(&self.shared.clock));
+        self.lifecycle.spawn(B::NAME, until, drive(background, board, stop.clone()));
     }
 }
 
-/// The handle of a running engine.
+/// The handle of a running engine: its [`Node`], and what it takes to start, serve and stop it.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    node: Node,
     gateway: GatewayService,
     lifecycle: Lifecycle,
+}
+
+impl Deref for Engine {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
 }
 
 impl Engine {
@@ -120,7 +100,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             store,
             config,
-            clock,
+            clock: Arc::new(clock),
             membership,
             definitions,
             in_memory: InMemory::default(),
@@ -144,7 +124,7 @@ impl Engine {
             apps: AppSwitches::default(),
             departing: Departing::default(),
             claims: ClaimCounts::default(),
-            loops: LoopBoard::default(),
+            loops: Arc::default(),
             quiet_until_ms: AtomicI64::new(0),
             draining: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
@@ -170,133 +150,98 @@ impl Engine {
         start.background(Until::Soft, HousekeepingLoop::new(Arc::clone(&shared)));
         start.background(Until::Soft, AlertLoop::new(Arc::clone(&shared)));
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
-        let engine = Self { shared: Arc::clone(&shared), gateway, lifecycle: lifecycle.clone() };
-        start.background(Until::Soft, HealLoop::new(engine.clone()));
-        start.background(Until::Soft, DeclareLoop::new(engine.clone()));
-        Ok(engine)
+        let node = Node::new(Arc::clone(&shared));
+        start.background(Until::Soft, HealLoop::new(node.clone()));
+        start.background(Until::Soft, DeclareLoop::new(node.clone()));
+        Ok(Self { node, gateway, lifecycle: lifecycle.clone() })
     }
 
-    /// What is remembered.
+    /// The node, without what it takes to start and stop it.
     #[must_use]
-    pub fn store(&self) -> &dyn Store {
-        self.shared.store.as_ref()
+    pub const fn node(&self) -> &Node {
+        &self.node
     }
 
-    /// The same, to keep.
-    #[must_use]
-    pub fn store_arc(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.shared.store)
+    /// What became of the fires of a job in a range, and where the next account goes on; `within` are the apps whose runs and
+    /// definitions may be shown, `None` for all.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn fires(
+        &self,
+        record: &JobRecord,
+        range: Range,
+        within: Option<&[AppId]>,
+    ) -> Result<Account, StoreError> {
+        fires::fires(&self.node, record, range, within).await
     }
 
-    /// The present, by the database's clock.
-    #[must_use]
-    pub fn now(&self) -> Timestamp {
-        self.shared.clock.now()
+    /// Why a job ran or did not run at an instant.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn why(&self, record: &JobRecord, at: Timestamp, within: Option<&[AppId]>) -> Result<Why, StoreError> {
+        fires::why(&self.node, record, at, within).await
     }
 
-    /// A fresh id.
-    #[must_use]
-    pub fn new_id(&self) -> i64 {
-        self.shared.membership.latest().ids.next(self.now())
+    /// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
+    /// where that is later; else about its next fire.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn why_now(&self, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
+        fires::why_now(&self.node, record, within).await
     }
 
-    /// What this node acts under.
-    #[must_use]
-    pub fn token(&self) -> LeaseToken {
-        self.shared.membership.token()
+    /// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` names the caller, and the cause.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
+        cancel::cancel_run(&self.node, run, by).await
     }
 
-    /// This node's name.
-    #[must_use]
-    pub fn node_name(&self) -> &str {
-        &self.shared.config.node_name
+    /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; of one app alone, where it is given.
+    ///
+    /// # Errors
+    /// The store's; some may have been asked for by then.
+    pub async fn cancel_runs(
+        &self,
+        record: &JobRecord,
+        fire_at: Option<Timestamp>,
+        by: &str,
+        app: Option<AppId>,
+    ) -> Result<CancelledRuns, StoreError> {
+        cancel::cancel_runs(&self.node, record, fire_at, by, app).await
     }
 
-    /// Executors with a stream to this node, by app and name.
-    #[must_use]
-    pub fn online_executors(&self) -> Vec<OnlineExecutor> {
-        self.shared.registry.all()
+    /// Takes the names of jobs out of runs that belong to none of these apps; `None` for a caller who may look at all of them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn conceal(
+        &self,
+        namespace: NamespaceId,
+        within: Option<&[AppId]>,
+        runs: &mut [Run],
+    ) -> Result<(), StoreError> {
+        sight::conceal(&self.node, namespace, within, runs).await
     }
 
-    /// The names of the executors with a stream to this node.
-    #[must_use]
-    pub fn online_names(&self) -> Vec<OnlineName> {
-        self.shared.registry.names()
+    /// Sets where failed runs of a namespace are reported.
+    ///
+    /// # Errors
+    /// [`WebhookError`].
+    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<PutWebhook, WebhookError> {
+        alert::put_failure_webhook(&self.node, namespace, url).await
     }
 
-    /// One of them, with all that it said of itself.
-    #[must_use]
-    pub fn online_executor(&self, id: rondel_core::ExecutorId) -> Option<OnlineExecutor> {
-        self.shared.registry.get(id)
-    }
-
-    /// What is wrong with the jobs that an app's code declares, as far as executors of it are connected to this node.
-    #[must_use]
-    pub fn declaration_problems(&self, app: AppId) -> Vec<DeclarationProblem> {
-        self.shared.declared.problems(app)
-    }
-
-    pub(crate) fn declared(&self) -> &Board {
-        &self.shared.declared
-    }
-
-    pub(crate) fn lost_after(&self) -> Duration {
-        self.shared.config.lost_after
-    }
-
-    /// How far an open run is, by its handler's last word.
-    #[must_use]
-    pub fn progress(&self, run: &Run) -> Option<Progress> {
-        self.shared.progress.of(run)
-    }
-
-    /// Hears when lines of a run's log are stored by this node; those that other nodes store are not heard of.
-    #[must_use]
-    pub fn follow_log(&self, run: RunId) -> LogReader {
-        self.shared.log_readers.follow(run)
-    }
-
-    /// How many open runs are in this node's memory.
-    #[must_use]
-    pub fn runs_in_memory(&self) -> usize {
-        self.shared.in_memory.len()
-    }
-
-    /// What this process has counted since its start.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
-    }
-
-    /// The same with everything else that operators watch, in the text format of Prometheus ([`METRICS_MEDIA_TYPE`]).
+    /// The same with everything else that operators watch, in the text format of Prometheus ([`crate::METRICS_MEDIA_TYPE`]).
     ///
     /// # Errors
     /// Where the text cannot be put together.
     pub async fn metrics(&self) -> Result<String, std::fmt::Error> {
-        metrics::gather(self).await
-    }
-
-    /// A request was answered.
-    pub fn note_request(&self, status: u16, took: Duration) {
-        self.shared.metrics.answered(status, took);
-    }
-
-    /// The port turned a client away, or ended it: counted each time, and logged at most once a minute for each limit.
-    pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
-        self.shared.metrics.limits.reached(limit, client);
-    }
-
-    /// Whether this node does its work.
-    #[must_use]
-    pub fn readiness(&self) -> Readiness {
-        Readiness {
-            lease_held: self.shared.membership.holds(),
-            knows_open_runs: self.shared.has_adopted(),
-            draining: self.shared.is_leaving(),
-            database: self.shared.database.trouble(),
-            switch: self.shared.membership.switch(),
-            quiet_until: self.shared.quiet_until(),
-        }
+        exposition::gather(self.node.shared()).await
     }
 
     /// The gRPC service for executors, for whoever owns the port.
@@ -319,69 +264,10 @@ impl Engine {
         Ok(outgoing)
     }
 
-    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.
-    pub(crate) async fn definitions(
-        &self,
-        keys: impl IntoIterator<Item = Key>,
-    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
-        self.shared.definitions.load(self.store(), keys).await
-    }
-
-    /// A definition with the rule of its calendar, compiled.
-    pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
-        self.shared.definitions.job(spec, calendar)
-    }
-
-    /// How long runs are kept after their verdict.
-    pub(crate) fn retention(&self) -> Duration {
-        self.shared.config.retention
-    }
-
-    /// What came of the last tick of each of this node's loops.
-    #[must_use]
-    pub fn loops(&self) -> Vec<LoopReport> {
-        self.shared.loops.reports()
-    }
-
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    /// Makes the node look at the switches now.
-    pub fn poke_beat(&self) {
-        self.shared.beat_poke.notify_one();
-    }
-
-    /// Makes the scan look now.
-    pub fn poke_scan(&self) {
-        self.shared.scan_poke.notify_one();
-    }
-
-    /// Hands over durable open runs, so that they need not wait for a standing query. Runs of another home are left.
-    pub fn inject(&self, runs: Vec<Run>) {
-        let token = self.token();
-        let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new = self.shared.in_memory.admit(own);
-        if new.is_empty() {
-            return;
-        }
-        let ids: Vec<RunId> = new.iter().map(|run| run.id).collect();
-        if self.shared.tick.try_send(Command::Put(new)).is_err() {
-            self.shared.in_memory.forget(ids);
-        }
-    }
-
-    /// Makes the owner of a run look at the request to cancel it.
-    pub(crate) fn poke_cancels(&self, run: &Run) {
-        if run.node == self.token().node {
-            self.shared.adopt_poke.notify_one();
-        }
-    }
-
     /// Leaves: its jobs go to other nodes, as far as there are any; the scan and the ring stop, executors are told, runs in
     /// their hands may end within `grace`, and their results become durable; then the lease is given back. What was not
     /// sent is durable and found by others.
     pub async fn drain(&self, grace: Duration) {
-        leave::leave(&self.shared, &self.lifecycle, grace).await;
+        leave::leave(self.node.shared(), &self.lifecycle, grace).await;
     }
 }

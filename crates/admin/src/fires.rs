@@ -7,7 +7,8 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, VersionRecord};
 use rondel_store::ledger::RunQuery;
 
-use crate::engine::Engine;
+use crate::node::Node;
+use crate::sight;
 
 /// Definitions that one account looks at; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
@@ -66,158 +67,161 @@ fn answer_now(read: &Read, is_open: bool) -> Answer {
     }
 }
 
-impl Engine {
-    /// What became of the fires of a job in a range, and where the next account goes on; `within` are the apps whose runs and
-    /// definitions may be told of, `None` for all.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn fires(
-        &self,
-        record: &JobRecord,
-        range: Range,
-        within: Option<&[AppId]>,
-    ) -> Result<Account, StoreError> {
-        let mut to = range.to;
-        let mut versions = self.versions(record, range.from, to).await?;
-        // Of too many definitions only the newest are read: the account ends earlier instead.
-        while is_cut(&versions, range.from) && to > range.from {
-            to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
-            versions = self.versions(record, range.from, to).await?;
-        }
-        let limit = range.limit.min(fires::ENTRY_COUNT_MAX);
-        let row_count = u32::try_from(limit).unwrap_or(u32::MAX).saturating_add(1);
-        let rows = self.store().planned_rows(record.id, range.from, to, row_count).await?;
-        if rows.len() > limit
-            && let Some(last) = rows.last()
-        {
-            to = to.min(last.fire_at.max(range.from));
-        }
-        let read = self.read(record, versions, rows, within).await?;
-        let part = Range { from: range.from, to, limit };
-        let mut account = self.compute(move || fires::account(&read.facts(), part)).await;
-        if to < range.to && account.next.is_none() {
-            account.next = Some(Timestamp::from_millis(to.as_millis() + 1));
-        }
-        Ok(account)
+/// What became of the fires of a job in a range, and where the next account goes on; `within` are the apps whose runs and
+/// definitions may be told of, `None` for all.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn fires(
+    node: &Node,
+    record: &JobRecord,
+    range: Range,
+    within: Option<&[AppId]>,
+) -> Result<Account, StoreError> {
+    let mut to = range.to;
+    let mut versions = read_versions(node, record, range.from, to).await?;
+    // Of too many definitions only the newest are read: the account ends earlier instead.
+    while is_cut(&versions, range.from) && to > range.from {
+        to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
+        versions = read_versions(node, record, range.from, to).await?;
     }
+    let limit = range.limit.min(fires::ENTRY_COUNT_MAX);
+    let row_count = u32::try_from(limit).unwrap_or(u32::MAX).saturating_add(1);
+    let rows = node.store().planned_rows(record.id, range.from, to, row_count).await?;
+    if rows.len() > limit
+        && let Some(last) = rows.last()
+    {
+        to = to.min(last.fire_at.max(range.from));
+    }
+    let read = read_facts(node, record, versions, rows, within).await?;
+    let part = Range { from: range.from, to, limit };
+    let mut account = compute(move || fires::account(&read.facts(), part)).await;
+    if to < range.to && account.next.is_none() {
+        account.next = Some(Timestamp::from_millis(to.as_millis() + 1));
+    }
+    Ok(account)
+}
 
-    /// Why a job ran or did not run at an instant.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn why(&self, record: &JobRecord, at: Timestamp, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        let mut versions = self.versions(record, at - AROUND, at + AROUND).await?;
-        if is_cut(&versions, at) {
-            versions.extend(self.store().versions(record.id, at, at, 2).await?);
+/// Why a job ran or did not run at an instant.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn why(
+    node: &Node,
+    record: &JobRecord,
+    at: Timestamp,
+    within: Option<&[AppId]>,
+) -> Result<Why, StoreError> {
+    let mut versions = read_versions(node, record, at - AROUND, at + AROUND).await?;
+    if is_cut(&versions, at) {
+        versions.extend(node.store().versions(record.id, at, at, 2).await?);
+    }
+    let rows = node.store().planned_rows(record.id, at, at, 2).await?;
+    let read = with_attempts(node, read_facts(node, record, versions, rows, within).await?).await?;
+    Ok(compute(move || fires::why(&read.facts(), at)).await)
+}
+
+/// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
+/// where that is later; else about its next fire.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
+    let now = node.now();
+    let open = newest_run(node, record, &OPEN, within).await?;
+    let last = match open {
+        Some(_) => None,
+        None => newest_run(node, record, &[], within).await?,
+    };
+    let about_run = open.is_some();
+    let versions = read_versions(node, record, now - AROUND, now + AROUND).await?;
+    let read = read_facts(node, record, versions, open.into_iter().chain(last).collect(), within).await?;
+    let read = with_attempts(node, read).await?;
+    let (answer, read) = compute(move || (answer_now(&read, about_run), read)).await;
+    match answer {
+        Answer::Told(why) => Ok(why),
+        // The account of an instant needs the rows of that.
+        Answer::At(at, about) => {
+            let mut rows = node.store().planned_rows(record.id, at, at, 2).await?;
+            rows.retain(|run| is_within(run, within));
+            sight::conceal(node, record.namespace, within, &mut rows).await?;
+            let read = with_attempts(node, Read { rows, ..read }).await?;
+            Ok(compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
         }
-        let rows = self.store().planned_rows(record.id, at, at, 2).await?;
-        let read = self.with_attempts(self.read(record, versions, rows, within).await?).await?;
-        Ok(self.compute(move || fires::why(&read.facts(), at)).await)
     }
+}
 
-    /// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
-    /// where that is later; else about its next fire.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn why_now(&self, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        let now = self.now();
-        let open = self.newest_run(record, &OPEN, within).await?;
-        let last = match open {
-            Some(_) => None,
-            None => self.newest_run(record, &[], within).await?,
-        };
-        let about_run = open.is_some();
-        let versions = self.versions(record, now - AROUND, now + AROUND).await?;
-        let read = self.read(record, versions, open.into_iter().chain(last).collect(), within).await?;
-        let read = self.with_attempts(read).await?;
-        let (answer, read) = self.compute(move || (answer_now(&read, about_run), read)).await;
-        match answer {
-            Answer::Told(why) => Ok(why),
-            // The account of an instant needs the rows of that.
-            Answer::At(at, about) => {
-                let mut rows = self.store().planned_rows(record.id, at, at, 2).await?;
-                rows.retain(|run| is_within(run, within));
-                self.conceal(record.namespace, within, &mut rows).await?;
-                let read = self.with_attempts(Read { rows, ..read }).await?;
-                Ok(self.compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
-            }
-        }
+/// The newest run of a job, by its planned instant, that is due; no shards.
+async fn newest_run(
+    node: &Node,
+    record: &JobRecord,
+    statuses: &[RunStatus],
+    within: Option<&[AppId]>,
+) -> Result<Option<Run>, StoreError> {
+    let statuses = statuses.to_vec();
+    let (now, within) = (node.now(), within.map(<[AppId]>::to_vec));
+    let query = RunQuery { job: Some(record.id), statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
+    let runs = node.store().list_runs(record.namespace, &query).await?;
+    let is_whole = |run: &Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
+    Ok(runs.into_iter().find(|run| run.fire_at <= now && is_whole(run)))
+}
+
+async fn read_versions(
+    node: &Node,
+    record: &JobRecord,
+    from: Timestamp,
+    to: Timestamp,
+) -> Result<Vec<VersionRecord>, StoreError> {
+    node.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
+}
+
+/// What an account within these apps is computed from: a job that moved was another team's before, and its runs and
+/// definitions of then stay theirs.
+async fn read_facts(
+    node: &Node,
+    record: &JobRecord,
+    mut versions: Vec<VersionRecord>,
+    mut rows: Vec<Run>,
+    within: Option<&[AppId]>,
+) -> Result<Read, StoreError> {
+    if let Some(within) = within {
+        let apps = node.store().apps(record.namespace).await?;
+        let is_seen = |name: &str| apps.iter().any(|app| app.name == name && within.contains(&app.id));
+        versions.retain(|version| is_seen(&version.spec.app));
+        rows.retain(|run| is_within(run, Some(within)));
+        sight::conceal(node, record.namespace, Some(within), &mut rows).await?;
     }
+    versions.sort_by_key(|version| version.version);
+    versions.dedup_by_key(|version| version.version);
+    let compile = |version: VersionRecord| {
+        let job = node.compile(&version.spec, version.calendar.as_ref()).ok()?;
+        Some(Definition { from: version.created_at, job })
+    };
+    let now = node.now();
+    Ok(Read {
+        record: record.clone(),
+        definitions: versions.into_iter().filter_map(compile).collect(),
+        rows,
+        attempts: Vec::new(),
+        now,
+        kept_from: now - node.retention(),
+    })
+}
 
-    /// The newest run of a job, by its planned instant, that is due; no shards.
-    async fn newest_run(
-        &self,
-        record: &JobRecord,
-        statuses: &[RunStatus],
-        within: Option<&[AppId]>,
-    ) -> Result<Option<Run>, StoreError> {
-        let statuses = statuses.to_vec();
-        let (now, within) = (self.now(), within.map(<[AppId]>::to_vec));
-        let query = RunQuery { job: Some(record.id), statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
-        let runs = self.store().list_runs(record.namespace, &query).await?;
-        let is_whole = |run: &Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
-        Ok(runs.into_iter().find(|run| run.fire_at <= now && is_whole(run)))
-    }
+/// The same with the earlier attempts of the run that the answer is about.
+async fn with_attempts(node: &Node, read: Read) -> Result<Read, StoreError> {
+    let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
+        Some(run) => node.store().attempts(run.id).await?,
+        None => Vec::new(),
+    };
+    Ok(Read { attempts, ..read })
+}
 
-    async fn versions(
-        &self,
-        record: &JobRecord,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<Vec<VersionRecord>, StoreError> {
-        self.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
-    }
-
-    /// What an account within these apps is computed from: a job that moved was another team's before, and its runs and
-    /// definitions of then stay theirs.
-    async fn read(
-        &self,
-        record: &JobRecord,
-        mut versions: Vec<VersionRecord>,
-        mut rows: Vec<Run>,
-        within: Option<&[AppId]>,
-    ) -> Result<Read, StoreError> {
-        if let Some(within) = within {
-            let apps = self.store().apps(record.namespace).await?;
-            let is_seen = |name: &str| apps.iter().any(|app| app.name == name && within.contains(&app.id));
-            versions.retain(|version| is_seen(&version.spec.app));
-            rows.retain(|run| is_within(run, Some(within)));
-            self.conceal(record.namespace, Some(within), &mut rows).await?;
-        }
-        versions.sort_by_key(|version| version.version);
-        versions.dedup_by_key(|version| version.version);
-        let compile = |version: VersionRecord| {
-            let job = self.compile(&version.spec, version.calendar.as_ref()).ok()?;
-            Some(Definition { from: version.created_at, job })
-        };
-        let now = self.now();
-        Ok(Read {
-            record: record.clone(),
-            definitions: versions.into_iter().filter_map(compile).collect(),
-            rows,
-            attempts: Vec::new(),
-            now,
-            kept_from: now - self.retention(),
-        })
-    }
-
-    /// The same with the earlier attempts of the run that the answer is about.
-    async fn with_attempts(&self, read: Read) -> Result<Read, StoreError> {
-        let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
-            Some(run) => self.store().attempts(run.id).await?,
-            None => Vec::new(),
-        };
-        Ok(Read { attempts, ..read })
-    }
-
-    /// Away from the tasks that fire jobs: an account may look at thousands of instants.
-    pub(crate) async fn compute<T: Send + 'static>(&self, account: impl FnOnce() -> T + Send + 'static) -> T {
-        match tokio::task::spawn_blocking(account).await {
-            Ok(account) => account,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
+/// Away from the tasks that fire jobs: an account may look at thousands of instants.
+pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(account).await {
+        Ok(account) => account,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

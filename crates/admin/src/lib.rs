@@ -1,13 +1,13 @@
 //! The server's engine: it decides when jobs are due, claims their fires, hands runs to executors, and keeps what
 //! comes back.
 //!
-//! - [`engine`] puts the loops together and is what the edges (REST, command line) hold;
+//! - [`engine`] puts the loops together and is what the edges (REST, command line) hold; below it, services work on a [`Node`];
 //! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due; [`fires`] tells what became of
 //!   them;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
 //! - [`events`] finds what happens for those who listen;
-//! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` is what operators watch;
+//! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` counts what operators watch, and `exposition` puts it into words;
 //! - [`apps`] bounds the apps of a namespace; `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
 //!   calendars', [`identity`] is who calls.
@@ -26,6 +26,7 @@ mod definitions;
 mod dispatch;
 pub mod engine;
 pub mod events;
+mod exposition;
 pub mod fires;
 pub mod gateway;
 mod host_process;
@@ -43,13 +44,15 @@ mod sight;
 pub mod trace;
 mod turn_queue;
 
-pub use cluster::DatabaseTrouble;
+pub use cluster::{DatabaseTrouble, StartError};
 pub use config::EngineConfig;
 pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
-pub use engine::{Engine, Readiness, StartError};
+pub use engine::Engine;
+pub use exposition::METRICS_MEDIA_TYPE;
 pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};
-pub use metrics::{Limit, METRICS_MEDIA_TYPE};
+pub use metrics::Limit;
+pub use node::{Node, Readiness};
 pub use progress::Progress;
 pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema};

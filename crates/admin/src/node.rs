@@ -1,30 +1,34 @@
 //! What every part of a running node shares. It starts nothing, and decides nothing.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
+use rondel_core::calendar::Rule;
+use rondel_core::homes::Switch;
 use rondel_core::run::BROADCAST;
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
+use rondel_store::cluster::LoopReport;
 use rondel_store::ledger::RunQuery;
-use rondel_store::{Store, StoreError};
+use rondel_store::{LeaseToken, Store, StoreError};
 use tokio::sync::{Notify, mpsc};
 
 use crate::background::LoopBoard;
 use crate::clock::Clock;
-use crate::cluster::{AppSwitches, DatabaseWatch, Departing, Membership};
+use crate::cluster::{AppSwitches, DatabaseTrouble, DatabaseWatch, Departing, Membership};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::declared::Board;
-use crate::definitions::Definitions;
+use crate::declared::{Board, DeclarationProblem};
+use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::ResultLanes;
 use crate::dispatch::results::foreign::ForeignQueue;
 use crate::dispatch::{self, Event};
-use crate::gateway::{LogReaders, SentRuns};
+use crate::gateway::{LogReader, LogReaders, SentRuns};
 use crate::log_limit::LogLimit;
-use crate::metrics::Metrics;
-use crate::progress::ProgressBoard;
-use crate::registry::Registry;
+use crate::metrics::{Limit, Metrics};
+use crate::progress::{Progress, ProgressBoard};
+use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::share::ClaimCounts;
 use crate::scheduler::tick::Command;
@@ -37,7 +41,7 @@ const SHARD_COUNT_MAX: u32 = 10_000;
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) config: EngineConfig,
-    pub(crate) clock: Clock,
+    pub(crate) clock: Arc<Clock>,
     pub(crate) membership: Membership,
     pub(crate) definitions: Definitions,
     pub(crate) in_memory: InMemory,
@@ -62,7 +66,7 @@ pub(crate) struct Shared {
     pub(crate) departing: Departing,
     pub(crate) claims: ClaimCounts,
     /// What came of the loops' last ticks.
-    pub(crate) loops: LoopBoard,
+    pub(crate) loops: Arc<LoopBoard>,
     /// Until when jobs are quiet, since the database's clock stepped back; in milliseconds.
     pub(crate) quiet_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
@@ -138,5 +142,206 @@ impl Shared {
     pub(crate) fn quiet_until(&self) -> Option<Timestamp> {
         let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
         (until > self.clock.now()).then_some(until)
+    }
+}
+
+/// Whether a node does its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Its lease holds.
+    pub lease_held: bool,
+    /// What was open when it started is known to it.
+    pub knows_open_runs: bool,
+    /// It is on its way out.
+    pub draining: bool,
+    /// What is wrong with the database, where the last beat was not answered.
+    pub database: Option<DatabaseTrouble>,
+    /// The node's switch.
+    pub switch: Switch,
+    /// Jobs are quiet until then, because the database's clock stepped back.
+    pub quiet_until: Option<Timestamp>,
+}
+
+/// A running node, for the services on top of it and for the edges.
+#[derive(Clone, Debug)]
+pub struct Node(Arc<Shared>);
+
+impl Node {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// What is remembered.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        self.0.store.as_ref()
+    }
+
+    /// The same, to keep.
+    #[must_use]
+    pub fn store_arc(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.0.store)
+    }
+
+    /// The present, by the database's clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    /// A fresh id.
+    #[must_use]
+    pub fn new_id(&self) -> i64 {
+        self.0.membership.latest().ids.next(self.now())
+    }
+
+    /// What this node acts under.
+    #[must_use]
+    pub fn token(&self) -> LeaseToken {
+        self.0.membership.token()
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.0.config.node_name
+    }
+
+    /// Executors with a stream to this node, by app and name.
+    #[must_use]
+    pub fn online_executors(&self) -> Vec<OnlineExecutor> {
+        self.0.registry.all()
+    }
+
+    /// The names of the executors with a stream to this node.
+    #[must_use]
+    pub fn online_names(&self) -> Vec<OnlineName> {
+        self.0.registry.names()
+    }
+
+    /// One of them, with all that it said of itself.
+    #[must_use]
+    pub fn online_executor(&self, id: rondel_core::ExecutorId) -> Option<OnlineExecutor> {
+        self.0.registry.get(id)
+    }
+
+    /// What is wrong with the jobs that an app's code declares, as far as executors of it are connected to this node.
+    #[must_use]
+    pub fn declaration_problems(&self, app: AppId) -> Vec<DeclarationProblem> {
+        self.0.declared.problems(app)
+    }
+
+    pub(crate) fn declared(&self) -> &Board {
+        &self.0.declared
+    }
+
+    pub(crate) fn lost_after(&self) -> Duration {
+        self.0.config.lost_after
+    }
+
+    /// How far an open run is, by its handler's last word.
+    #[must_use]
+    pub fn progress(&self, run: &Run) -> Option<Progress> {
+        self.0.progress.of(run)
+    }
+
+    /// Hears when lines of a run's log are stored by this node; those that other nodes store are not heard of.
+    #[must_use]
+    pub fn follow_log(&self, run: RunId) -> LogReader {
+        self.0.log_readers.follow(run)
+    }
+
+    /// How many open runs are in this node's memory.
+    #[must_use]
+    pub fn runs_in_memory(&self) -> usize {
+        self.0.in_memory.len()
+    }
+
+    /// What this process has counted since its start.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// A request was answered.
+    pub fn note_request(&self, status: u16, took: Duration) {
+        self.0.metrics.answered(status, took);
+    }
+
+    /// The port turned a client away, or ended it: counted each time, and logged at most once a minute for each limit.
+    pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
+        self.0.metrics.limits.reached(limit, client);
+    }
+
+    /// Whether this node does its work.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        Readiness {
+            lease_held: self.0.membership.holds(),
+            knows_open_runs: self.0.has_adopted(),
+            draining: self.0.is_leaving(),
+            database: self.0.database.trouble(),
+            switch: self.0.membership.switch(),
+            quiet_until: self.0.quiet_until(),
+        }
+    }
+
+    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.
+    pub(crate) async fn definitions(
+        &self,
+        keys: impl IntoIterator<Item = Key>,
+    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        self.0.definitions.load(self.store(), keys).await
+    }
+
+    /// A definition with the rule of its calendar, compiled.
+    pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
+        self.0.definitions.job(spec, calendar)
+    }
+
+    /// How long runs are kept after their verdict.
+    pub(crate) fn retention(&self) -> Duration {
+        self.0.config.retention
+    }
+
+    /// What came of the last tick of each of this node's loops.
+    #[must_use]
+    pub fn loops(&self) -> Vec<LoopReport> {
+        self.0.loops.reports()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    /// Makes the node look at the switches now.
+    pub fn poke_beat(&self) {
+        self.0.beat_poke.notify_one();
+    }
+
+    /// Makes the scan look now.
+    pub fn poke_scan(&self) {
+        self.0.scan_poke.notify_one();
+    }
+
+    /// Hands over durable open runs, so that they need not wait for a standing query. Runs of another home are left.
+    pub fn inject(&self, runs: Vec<Run>) {
+        let token = self.token();
+        let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
+        let new = self.0.in_memory.admit(own);
+        if new.is_empty() {
+            return;
+        }
+        let ids: Vec<RunId> = new.iter().map(|run| run.id).collect();
+        if self.0.tick.try_send(Command::Put(new)).is_err() {
+            self.0.in_memory.forget(ids);
+        }
+    }
+
+    /// Makes the owner of a run look at the request to cancel it.
+    pub(crate) fn poke_cancels(&self, run: &Run) {
+        if run.node == self.token().node {
+            self.0.adopt_poke.notify_one();
+        }
     }
 }

@@ -456,9 +456,8 @@ async fn a_database_that_refuses_connections_is_away_and_no_fault() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
         let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..place.config.clone() };
         let store = SqlStore::open(&config).await.unwrap();
-        let name = place.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
-        let admin = Server::Postgres.url().unwrap();
-        let mut connection = AnyConnection::connect(&admin).await.unwrap();
+        let Some(Scratch { server_url, name, .. }) = &place.scratch else { unreachable!() };
+        let mut connection = AnyConnection::connect(server_url).await.unwrap();
         let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
         connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false"))).await.unwrap();
         connection.execute(AssertSqlSafe(end)).await.unwrap();

@@ -28,6 +28,31 @@ fn paths_in_documents_exist() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+/// Each step of the life of a run begins with the file and the function that take it, and these exist.
+#[test]
+fn the_life_of_a_run_names_a_file_and_a_function_for_each_step() {
+    let text = read(Path::new("docs/ARCHITECTURE.md"));
+    let (_, walk) = text.split_once("## The life of a run").expect("the section");
+    let (walk, _) = walk.split_once("\n## ").expect("a section after it");
+    let steps: Vec<(&str, &str)> = walk.lines().filter_map(|line| line.split_once(". **")).collect();
+    assert!(steps.len() >= 15, "{steps:?}");
+    let mut functions = Vec::new();
+    for (position, (number, step)) in steps.iter().enumerate() {
+        assert_eq!(number.parse(), Ok(position + 1), "{step}");
+        let (_, place) = step.split_once(".** ").unwrap_or_else(|| panic!("step {number} has no name: {step}"));
+        let words: Vec<&str> = place.split('`').collect();
+        let [_, file, ", ", function, rest, ..] = words[..] else { panic!("step {number}: {step}") };
+        assert!(rest.starts_with(':'), "step {number} names one file and one function: {step}");
+        let is_defined = read(Path::new(file)).lines().any(|line| line.contains(&format!("fn {function}(")));
+        assert!(is_defined, "step {number}: {file} has no function {function}");
+        functions.push((file, function));
+    }
+    let count = functions.len();
+    functions.sort_unstable();
+    functions.dedup();
+    assert_eq!(functions.len(), count, "two steps name the same function");
+}
+
 fn documents(files: &[PathBuf]) -> Vec<&PathBuf> {
     let is_document = |path: &&PathBuf| {
         *path == Path::new("README.md") || (path.starts_with("docs") && path.extension().is_some_and(|end| end == "md"))

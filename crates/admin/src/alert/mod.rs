@@ -10,4 +10,5 @@ mod sign;
 mod webhook;
 
 pub(crate) use send::AlertLoop;
+pub(crate) use webhook::put_failure_webhook;
 pub use webhook::{PutWebhook, WebhookError};

@@ -7,7 +7,7 @@ use rondel_store::StoreError;
 use rondel_store::outbox::FailureWebhook;
 
 use super::sign::generate_secret;
-use crate::engine::Engine;
+use crate::node::Node;
 
 const URL_LEN_MAX: usize = 2_000;
 
@@ -31,19 +31,21 @@ pub enum PutWebhook {
     Changed,
 }
 
-impl Engine {
-    /// Sets where failed runs of a namespace are reported.
-    ///
-    /// # Errors
-    /// [`WebhookError`].
-    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<PutWebhook, WebhookError> {
-        check_url(url, &self.shared().config.outgoing_allow).map_err(WebhookError::Url)?;
-        let now = self.now();
-        let secret = generate_secret();
-        let webhook = FailureWebhook { url: url.to_owned(), secret, created_at: now, updated_at: now };
-        let is_new = self.store().put_failure_webhook(namespace, &webhook).await?;
-        Ok(if is_new { PutWebhook::Created(webhook) } else { PutWebhook::Changed })
-    }
+/// Sets where failed runs of a namespace are reported.
+///
+/// # Errors
+/// [`WebhookError`].
+pub(crate) async fn put_failure_webhook(
+    node: &Node,
+    namespace: NamespaceId,
+    url: &str,
+) -> Result<PutWebhook, WebhookError> {
+    check_url(url, &node.shared().config.outgoing_allow).map_err(WebhookError::Url)?;
+    let now = node.now();
+    let secret = generate_secret();
+    let webhook = FailureWebhook { url: url.to_owned(), secret, created_at: now, updated_at: now };
+    let is_new = node.store().put_failure_webhook(namespace, &webhook).await?;
+    Ok(if is_new { PutWebhook::Created(webhook) } else { PutWebhook::Changed })
 }
 
 /// Whether messages can be sent there, as far as the URL says; where its name leads is judged at each sending.

@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 use rondel_store::calendars::{CalendarChange, CalendarSaved};
 
 use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// How often what others change at the same time is looked at again, before it is left to the healing loop.
 const ROUND_COUNT: usize = 5;
@@ -51,7 +51,7 @@ impl Composition {
     }
 }
 
-impl Engine {
+impl Node {
     pub(crate) async fn composition(&self, namespace: NamespaceId) -> Result<Composition, StoreError> {
         let mut found = BTreeMap::new();
         let mut after: Option<String> = None;

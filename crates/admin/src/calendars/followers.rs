@@ -12,8 +12,8 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
 use super::{CalendarError, PAGE};
-use crate::engine::Engine;
 use crate::jobs::JobError;
+use crate::node::Node;
 use rondel_core::error_chain::chain;
 
 /// Jobs moved on at the same time.
@@ -26,7 +26,7 @@ const TRY_COUNT: u32 = 3;
 
 type Found = Option<(PinnedCalendar, Arc<Calendar>)>;
 
-impl Engine {
+impl Node {
     /// Checks that the jobs of a calendar can be planned by its new version: fires are moved by whole days only.
     pub(super) async fn check_users(
         &self,

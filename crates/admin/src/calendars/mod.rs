@@ -16,7 +16,7 @@ use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, C
 
 use self::composition::Composition;
 pub use self::import::{IMPORT_LEN_MAX, ImportAs, ImportError, ImportFormat, import};
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// The most calendars of one namespace.
 pub const CALENDAR_COUNT_MAX: usize = 1_000;
@@ -74,7 +74,7 @@ pub enum CalendarUser {
     Job(String),
 }
 
-impl Engine {
+impl Node {
     /// Checks a calendar as [`save_calendar`](Self::save_calendar) does, and saves nothing.
     ///
     /// # Errors

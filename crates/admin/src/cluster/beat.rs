@@ -15,7 +15,6 @@ use crate::cluster::Membership;
 use crate::config::EngineConfig;
 use crate::counters::Count;
 use crate::dispatch::Event;
-use crate::engine::StartError;
 use crate::node::Shared;
 use crate::scheduler::tick::Command;
 use rondel_core::backoff::doubled;
@@ -197,6 +196,20 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
         take_over: store.is_single_server(),
         held: None,
     }
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A living node has this node's name.
+    #[error("another server is running as node {name:?}; give each its own --node-name")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The database did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// Takes the node's lease at start. Under a living name it waits for that lease to end; if it is renewed meanwhile,

@@ -10,6 +10,7 @@ mod moves;
 mod switches;
 
 pub(crate) use adopt::AdoptLoop;
+pub use beat::StartError;
 pub(crate) use beat::{BeatLoop, join};
 pub use database::DatabaseTrouble;
 pub(crate) use database::DatabaseWatch;

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use rondel_core::declared::{SeenSet, Standing, Step, parents_first, standing, step};
 use rondel_core::shape::{self, Misfit};
-use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp};
+use rondel_core::{FieldError, JobSpec, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Declared, JobRecord};
 use rondel_store::declarations::DeclaredSet;
 use serde_json::{Value, json};
 
+use super::DeclarationProblem;
+use super::audit::{self, App, author};
 use super::board::called;
-use super::{DeclarationProblem, audit};
-use crate::engine::Engine;
 use crate::jobs::JobError;
+use crate::node::Node;
 
 /// How often a job that somebody else changes meanwhile is looked at again.
 const TRY_COUNT: usize = 3;
@@ -23,23 +24,15 @@ const SET_COUNT_MAX: usize = 20;
 /// How much of a wrong app is shown, in characters.
 const NAMED_LEN_MAX: usize = 100;
 
-/// An app whose jobs are looked at.
-#[derive(Clone, Debug)]
-pub(super) struct App {
-    pub(super) id: AppId,
-    pub(super) namespace: NamespaceId,
-    pub(super) name: String,
-}
-
 /// Brings the jobs in line; answers what is wrong with the declarations.
 pub(super) async fn bring_in_line(
-    engine: &Engine,
+    node: &Node,
     app: &App,
     living_since: Timestamp,
 ) -> Result<Vec<DeclarationProblem>, StoreError> {
-    let sets = engine.store().declared_sets(app.id).await?;
+    let sets = node.store().declared_sets(app.id).await?;
     for set in sets.iter().skip(SET_COUNT_MAX).filter(|set| set.mark.last_seen_at < living_since) {
-        engine.store().forget_declared_set(&set.mark).await?;
+        node.store().forget_declared_set(&set.mark).await?;
     }
     let mut problems = Vec::new();
     let seen: Vec<SeenSet> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
@@ -55,13 +48,13 @@ pub(super) async fn bring_in_line(
     }
     for spec in parents_first(specs) {
         let name = spec.name.clone();
-        match register(engine, app, spec).await {
+        match register(node, app, spec).await {
             Ok(()) => {}
             Err(JobError::Store(error)) if error.is_transient() => return Err(error),
             Err(error) => problems.extend(complaints(&name, error)),
         }
     }
-    undeclare(engine, app, gone.iter()).await?;
+    undeclare(node, app, gone.iter()).await?;
     problems.sort();
     problems.dedup();
     Ok(problems)
@@ -122,14 +115,14 @@ fn other_app(named: &Value, app: &str) -> String {
     )
 }
 
-async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobError> {
-    check_parents(engine, app, &spec).await?;
+async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError> {
+    check_parents(node, app, &spec).await?;
     let mut left = TRY_COUNT;
     loop {
         left -= 1;
-        let done = match engine.store().job(app.namespace, &spec.name).await? {
-            None => create(engine, app, &spec).await,
-            Some(record) => meet(engine, app, &record, &spec).await,
+        let done = match node.store().job(app.namespace, &spec.name).await? {
+            None => create(node, app, &spec).await,
+            Some(record) => meet(node, app, &record, &spec).await,
         };
         match done {
             Err(JobError::Conflict { .. } | JobError::NameTaken | JobError::NotFound) if left > 0 => {}
@@ -139,10 +132,10 @@ async fn register(engine: &Engine, app: &App, spec: JobSpec) -> Result<(), JobEr
 }
 
 /// A declared job follows jobs of its own app: its token may not reach any other, whose results it would get.
-async fn check_parents(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobError> {
+async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     for parent in spec.parents() {
         let known = match rondel_core::name::check(parent.name) {
-            Ok(()) => engine.store().job(app.namespace, parent.name).await?,
+            Ok(()) => node.store().job(app.namespace, parent.name).await?,
             Err(_) => None,
         };
         if known.is_none_or(|known| known.app != app.id) {
@@ -155,17 +148,17 @@ async fn check_parents(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(),
     Ok(())
 }
 
-async fn create(engine: &Engine, app: &App, spec: &JobSpec) -> Result<(), JobError> {
-    let entry = audit::begin(engine, app, "job.create", &spec.name).await?;
-    let created = engine.create_job(app.namespace, spec.clone(), &author(app)).await;
+async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
+    let entry = audit::begin(node, app, "job.create", &spec.name).await?;
+    let created = node.create_job(app.namespace, spec.clone(), &author(app)).await;
     let after = created.as_ref().ok().map(|record| json!({"version": record.version}));
-    audit::end(engine, entry, after).await;
+    audit::end(node, entry, after).await;
     let record = created?;
     tracing::info!(job = spec.name, app = app.name, "created a job that code declares");
-    remember(engine, &record, spec).await
+    remember(node, &record, spec).await
 }
 
-async fn meet(engine: &Engine, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
     // Also where it was this app's: whoever moved a job has taken it out of this code's hands.
     if record.app != app.id {
@@ -174,13 +167,13 @@ async fn meet(engine: &Engine, app: &App, record: &JobRecord, spec: &JobSpec) ->
     }
     match step(&record.spec, before.map(|before| &before.spec), spec) {
         Step::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
-        Step::Nothing | Step::Remember => remember(engine, record, spec).await,
+        Step::Nothing | Step::Remember => remember(node, record, spec).await,
         Step::Change(changed) => {
             let fields = changed_fields(&record.spec, &changed);
-            let entry = audit::begin(engine, app, "job.change", &spec.name).await?;
-            let saved = engine.change_job(record, *changed, Some(record.version), &author(app)).await;
+            let entry = audit::begin(node, app, "job.change", &spec.name).await?;
+            let saved = node.change_job(record, *changed, Some(record.version), &author(app)).await;
             let after = saved.as_ref().ok().map(|saved| json!({"version": saved.version, "changed": fields}));
-            audit::end(engine, entry, after).await;
+            audit::end(node, entry, after).await;
             let record = saved?;
             tracing::info!(
                 job = spec.name,
@@ -188,24 +181,24 @@ async fn meet(engine: &Engine, app: &App, record: &JobRecord, spec: &JobSpec) ->
                 version = record.version,
                 "changed a job as code declares it"
             );
-            remember(engine, &record, spec).await
+            remember(node, &record, spec).await
         }
     }
 }
 
 /// Notes what code declares. Should this be all that fails, the next look finds the job as declared, and notes it then.
-async fn remember(engine: &Engine, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
-    let declared_at = known.map_or_else(|| engine.now(), |declared| declared.declared_at);
+    let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);
     let declared = Declared { spec: spec.clone(), declared_at, undeclared_at: None };
-    engine.store().declare_job(record.id, &declared).await?;
+    node.store().declare_job(record.id, &declared).await?;
     Ok(())
 }
 
-async fn undeclare(engine: &Engine, app: &App, gone: impl Iterator<Item = &String>) -> Result<(), StoreError> {
+async fn undeclare(node: &Node, app: &App, gone: impl Iterator<Item = &String>) -> Result<(), StoreError> {
     let mut ids = Vec::new();
     for name in gone {
-        let Some(record) = engine.store().job(app.namespace, name).await? else { continue };
+        let Some(record) = node.store().job(app.namespace, name).await? else { continue };
         let is_ours = |declared: &Declared| declared.spec.app == app.name && declared.undeclared_at.is_none();
         if record.declared.as_ref().is_some_and(is_ours) {
             tracing::info!(job = name, app = app.name, "no code declares this job any more; it goes on as it is");
@@ -213,7 +206,7 @@ async fn undeclare(engine: &Engine, app: &App, gone: impl Iterator<Item = &Strin
         }
     }
     if !ids.is_empty() {
-        engine.store().undeclare_jobs(&ids, engine.now()).await?;
+        node.store().undeclare_jobs(&ids, node.now()).await?;
     }
     Ok(())
 }
@@ -227,11 +220,6 @@ fn changed_fields(before: &JobSpec, after: &JobSpec) -> Vec<String> {
     changed.sort();
     changed.dedup();
     changed
-}
-
-/// Who a version that code made is by.
-pub(super) fn author(app: &App) -> String {
-    format!("code: {}", app.name)
 }
 
 fn complaints(job: &str, error: JobError) -> Vec<DeclarationProblem> {

@@ -8,10 +8,11 @@ use rondel_store::StoreError;
 use rondel_store::declarations::DeclaredMark;
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{App, bring_in_line};
+use super::apply::bring_in_line;
+use super::audit::App;
 use super::board::{Declaring, tell};
 use crate::background::{Background, TickError};
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// How often the living sets are noted, and whatever could not be registered is tried again.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Keeps declared jobs in step.
 pub(crate) struct DeclareLoop {
-    engine: Engine,
+    node: Node,
     /// What the apps looked like when their jobs were last brought in line.
     known: HashMap<AppId, Looks>,
 }
@@ -41,11 +42,11 @@ impl Background for DeclareLoop {
     }
 
     fn first_wait(&self) -> Duration {
-        self.engine.shared().first_look(PERIOD)
+        self.node.shared().first_look(PERIOD)
     }
 
     async fn woken(&mut self) {
-        self.engine.declared().poke.notified().await;
+        self.node.declared().poke.notified().await;
         tokio::time::sleep(PAUSE).await;
     }
 
@@ -55,31 +56,31 @@ impl Background for DeclareLoop {
 }
 
 impl DeclareLoop {
-    pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, known: HashMap::new() }
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node, known: HashMap::new() }
     }
 
     /// Answers how many apps were brought in line.
     async fn look(&mut self) -> Result<u64, StoreError> {
-        if !self.engine.readiness().lease_held {
+        if !self.node.readiness().lease_held {
             return Ok(0);
         }
-        let apps = self.engine.declared().by_app();
-        let now = self.engine.now();
+        let apps = self.node.declared().by_app();
+        let now = self.node.now();
         for (app, online) in &apps {
             // Executors of one build say the same.
             let said: BTreeMap<&str, &str> =
                 online.iter().map(|one| (one.said.hash.as_str(), one.said.specs.as_str())).collect();
             for (hash, specs) in said {
-                self.engine.store().see_declared_set(*app, hash, specs, now).await?;
+                self.node.store().see_declared_set(*app, hash, specs, now).await?;
             }
         }
         self.known.retain(|app, _| apps.contains_key(app));
         if apps.is_empty() {
             return Ok(0);
         }
-        let living_since = now - self.engine.lost_after();
-        let marks = self.engine.store().declared_marks(living_since).await?;
+        let living_since = now - self.node.lost_after();
+        let marks = self.node.store().declared_marks(living_since).await?;
         let mut count = 0;
         for (app, online) in &apps {
             count += u64::from(self.look_at(*app, online, &marks, living_since).await?);
@@ -99,16 +100,16 @@ impl DeclareLoop {
         let living = marks.iter().filter(|mark| mark.app == id).map(|mark| mark.hash.clone()).collect();
         let looks =
             Looks { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
-        let has_problems = !self.engine.declared().problems(id).is_empty();
+        let has_problems = !self.node.declared().problems(id).is_empty();
         if self.known.get(&id) == Some(&looks) && !has_problems {
             return Ok(false);
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
-        let mut problems = bring_in_line(&self.engine, &app, living_since).await?;
+        let mut problems = bring_in_line(&self.node, &app, living_since).await?;
         problems.extend(online.iter().filter_map(|one| one.said.refusal.clone()));
         problems.sort();
         problems.dedup();
-        let is_news = self.engine.declared().set_problems(id, &problems);
+        let is_news = self.node.declared().set_problems(id, &problems);
         for problem in problems.iter().filter(|_| is_news) {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
             tracing::warn!(app = app.name, job, pointer, message, "cannot take a job as code declares it");

@@ -29,6 +29,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+pub use crate::config::Certificates;
 use crate::dispatch::Event;
 use crate::identity::tokens;
 use crate::lifecycle::{Lifecycle, Until};
@@ -71,18 +72,6 @@ impl std::fmt::Debug for OnAuthenticated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OnAuthenticated(…)")
     }
-}
-
-/// What is asked of executors beside a token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Certificates {
-    /// Nothing.
-    #[default]
-    Ignored,
-    /// A certificate that is signed as it must be.
-    Required,
-    /// One that is made out to the executor's app and to its name.
-    Named,
 }
 
 impl std::fmt::Display for Peer {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::node::Shared;
 
-/// Writes that so many were removed, of what was there up to what `up_to` says.
+/// Writes that so many were removed, of what was there up to `up_to`.
 pub(super) async fn write(
     shared: &Shared,
     action: &str,

@@ -1,6 +1,6 @@
-//! Housekeeping: runs and logs beyond the retention go, executors that nobody hears are forgotten.
+//! Housekeeping: runs and logs beyond the retention go, executors without a stream are forgotten.
 //!
-//! One node per period does it, without a lock: a row says when the last pass began, and who finds it young stays away.
+//! One node per period does it, without a lock: a row has when the last pass began, and a node that finds it recent waits.
 //! Two passes at once would do no harm. Batches are small and have pauses between them, so that firing is not disturbed.
 
 mod audit;
@@ -58,7 +58,7 @@ impl Duty {
     const ALL: [Self; 7] =
         [Self::Stats, Self::Purge, Self::Logs, Self::Calls, Self::Tokens, Self::Executors, Self::Nodes];
 
-    /// Its name in the table that says when it was last begun.
+    /// Its name in the table of when each was last begun.
     const fn task(self) -> &'static str {
         match self {
             Self::Stats => "roll_up",

@@ -30,7 +30,7 @@ pub struct PasswordError(String);
 #[derive(Debug)]
 pub struct Passwords {
     permits: Semaphore,
-    /// What the password of nobody is compared with: an unknown name takes as long as a known one.
+    /// What the password for an unknown name is compared with: it takes as long as for a known one.
     decoy: OnceCell<PasswordHash>,
 }
 
@@ -40,10 +40,10 @@ impl Default for Passwords {
     }
 }
 
-/// Says whether this may become a password; `Err` holds the sentence for the user.
+/// Checks whether this may become a password; `Err` holds the sentence for the user.
 ///
 /// # Errors
-/// A sentence that says what is allowed.
+/// A sentence about what is allowed.
 pub fn check(password: &str, account: &str) -> Result<(), String> {
     if password.chars().count() < PASSWORD_LEN_MIN {
         return Err(format!("a password has at least {PASSWORD_LEN_MIN} characters"));
@@ -75,9 +75,9 @@ impl Passwords {
     /// # Errors
     /// As those of [`Self::hash`].
     pub async fn verify(&self, password: &str, kept: Option<&PasswordHash>) -> Result<bool, PasswordError> {
-        let decoy = self.decoy.get_or_try_init(|| self.hash("the password of nobody at all")).await?;
+        let decoy = self.decoy.get_or_try_init(|| self.hash("the password of no account")).await?;
         let (is_somebody, kept) = (kept.is_some(), kept.unwrap_or(decoy).clone());
-        // A text that could not have become a password costs nothing to refuse, whoever is named.
+        // A text that could not have become a password costs nothing to refuse, whichever name is given.
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }
@@ -139,7 +139,7 @@ mod tests {
         for wrong in ["correct horsf", "", "correct horse ", &"x".repeat(100_000)] {
             assert!(!passwords.verify(wrong, Some(&kept)).await.unwrap());
         }
-        assert!(!passwords.verify("the password of nobody at all", None).await.unwrap());
+        assert!(!passwords.verify("the password of no account", None).await.unwrap());
         // As others write it, and as this server may once have.
         let reference = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
         let reference = PasswordHash::new(reference.to_owned());

@@ -27,7 +27,7 @@ impl Token {
         Self(format!("{TOKEN_PREFIX}{}", hex(&secret)))
     }
 
-    /// A new one that says what it is for.
+    /// A new one, whose prefix is that of its kind.
     #[must_use]
     pub fn generate_for(kind: TokenKind) -> Self {
         let secret: [u8; SECRET_BYTES] = rand::rng().random();
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Somebody whose token is good.
+/// A caller whose token is good.
 #[derive(Clone, Debug)]
 pub struct Principal {
     /// The token.

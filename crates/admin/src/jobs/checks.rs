@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
 use super::JobError;
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// A definition as it is saved.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ fn just_after(now: Timestamp) -> Timestamp {
 /// A calendar as it stands, and which version of it that is.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-impl Engine {
+impl Node {
     /// A calendar of a namespace as it stands, and the version of it that this is; `None` where there is none.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ pub(super) fn no_calendar(name: &str) -> FieldError {
     FieldError::new("/calendar/name", format!("there is no calendar {name:?} in this namespace"))
 }
 
-/// Instants that are over when they are said. What `before` said already is history and stays as it is.
+/// Instants that are past when they are set. Those that `before` has are history and stay as they are.
 fn past(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
     let once = before.map(JobSpec::once_instants).unwrap_or_default();
     let ends = before.map(JobSpec::end_instants).unwrap_or_default();

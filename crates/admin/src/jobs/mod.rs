@@ -1,4 +1,4 @@
-//! The life of a job's definition: created, changed, paused, deleted; and runs that somebody asks for.
+//! The life of a job's definition: created, changed, paused, deleted; and runs that are requested.
 
 mod apply;
 mod checks;
@@ -17,8 +17,8 @@ use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, J
 pub use self::overrides::RunParams;
 pub use self::params::JobWarning;
 use crate::apps::{self, AppError};
-use crate::engine::Engine;
 use crate::jobs::checks::Checked;
+use crate::node::Node;
 
 pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
 
@@ -31,7 +31,7 @@ pub enum JobError {
     /// Another job of the namespace has the name.
     #[error("a job with this name exists")]
     NameTaken,
-    /// Somebody else changed it first.
+    /// Another caller changed it first.
     #[error("the job was changed meanwhile, its version is {version}")]
     Conflict {
         /// Its version now.
@@ -54,7 +54,7 @@ pub enum JobError {
     Store(#[from] StoreError),
 }
 
-/// A run that somebody asks for.
+/// A run that is requested.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
     /// Parameters of this run alone.
@@ -63,11 +63,11 @@ pub struct RunRequest {
     pub trigger: Trigger,
     /// The run that this one repeats.
     pub parent: Option<RunId>,
-    /// The span of whoever asks: the run goes on in its trace.
+    /// The span of the request: the run goes on in its trace.
     pub trace: Option<TraceParent>,
 }
 
-impl Engine {
+impl Node {
     /// Creates a job; its app comes into being with it.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// A job that was saved while its calendar was: whoever saved the calendar did not see it.
+    /// A job that was saved while its calendar was: the save of the calendar did not see it.
     async fn catch_up(&self, record: JobRecord) -> Result<JobRecord, JobError> {
         let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
         let found = self.calendar(record.namespace, &used.name).await?;
@@ -203,7 +203,7 @@ impl Engine {
             return Ok(record);
         }
         match self.follow(&record, found, &format!("calendar {}", used.name)).await {
-            // Somebody else changed it, and catches up.
+            // Another caller changed it, and catches up.
             Ok(()) | Err(JobError::Conflict { .. }) => {}
             Err(error) => return Err(error),
         }

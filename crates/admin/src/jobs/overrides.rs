@@ -8,14 +8,14 @@ use rondel_store::catalog::JobRecord;
 use serde_json::{Map, Value};
 
 use super::JobError;
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// What the server adds to the parameters of a run that follows from others.
 const PARENTS: &str = "parents";
 /// Where it puts a job's parameters that are no object.
 const WRAPPED: &str = "params";
 
-/// Parameters of one run that the job allows. Only [`Engine::run_params`] and [`Engine::params_again`] make them, so that no
+/// Parameters of one run that the job allows. Only [`Node::run_params`] and [`Node::params_again`] make them, so that no
 /// way to request a run can leave the check out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunParams(String);
@@ -26,7 +26,7 @@ impl RunParams {
     }
 }
 
-impl Engine {
+impl Node {
     /// The parameters of one run, where a caller gave some: those of the job, with what it lets callers replace. `None` where
     /// they are the job's.
     ///
@@ -48,7 +48,7 @@ impl Engine {
     }
 
     /// The parameters of a run that repeats this one. They are not held against the handler's schema, but against the job's
-    /// overrides as they are now: what a caller replaced in the first run may be code that nobody may give any more.
+    /// overrides as they are now: what a caller replaced in the first run may be code that no caller may give any more.
     ///
     /// # Errors
     /// [`JobError::Invalid`], and the store's.

@@ -1,4 +1,4 @@
-//! A job's parameters against what its handler says of them, as far as executors that have it are connected to this node.
+//! A job's parameters against the schema of its handler, as far as executors that have it are connected to this node.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rondel_core::overrides::Overrides;
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
 use serde_json::Value;
 
-use crate::engine::Engine;
+use crate::node::Node;
 use crate::registry::{Handler, ParamsSchema};
 
 /// What the author of a definition should know although it is right.
@@ -29,14 +29,14 @@ impl std::fmt::Display for JobWarning {
     }
 }
 
-impl Engine {
+impl Node {
     /// The handlers that executors online have in an app, by name.
     #[must_use]
     pub fn handlers(&self, app: AppId) -> Vec<Handler> {
         self.shared().registry.handlers(app)
     }
 
-    /// What a handler says of its parameters, where everybody online who has it says the same.
+    /// The schema of a handler's parameters, where all executors online that have it agree.
     #[must_use]
     pub fn params_schema(&self, namespace: NamespaceId, app: &str, handler: &str) -> Option<Arc<ParamsSchema>> {
         self.shared().registry.params_schema(namespace, app, handler).flatten()

@@ -1,4 +1,4 @@
-//! Series of single jobs: off unless a setting says how many may have them.
+//! Series of single jobs: off unless a setting allows a number of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};

@@ -1,15 +1,12 @@
 //! What operators watch: counted where it happens by additions to numbers in memory, and put into words only when
-//! somebody asks (`gather`), in the words of `family`.
+//! they are read, by `exposition`.
 //!
 //! Rare things that are to be 0 in a quiet cluster are counted by [`crate::Counters`] alone, and read from there.
 
-mod family;
-mod gather;
 mod histogram;
 mod jobs;
 mod limits;
 mod namespaces;
-mod process;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -22,10 +19,8 @@ use rondel_store::ledger::{AttemptEnd, Finished};
 use crate::definitions::Compiled;
 use crate::dispatch::Ready;
 
-pub use family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
-pub(crate) use gather::gather;
-pub(crate) use histogram::Histogram;
-pub(crate) use jobs::{JobSeries, Jobs};
+pub(crate) use histogram::{Histogram, Observed};
+pub(crate) use jobs::{JobSeries, JobState, Jobs};
 pub use limits::Limit;
 pub(crate) use limits::Limits;
 pub(crate) use namespaces::{FireOutcome, NamespaceCounts, Namespaces};

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::outcome::Outcome;
 use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 
-/// Namespaces that are told apart.
+/// Namespaces that have counts of their own.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
 /// What the others are called together. No namespace can be called so.
 const OTHERS: &str = "_other";
 
-/// What became of a fire, for whoever waits for it.
+/// What became of a fire that is counted as missed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FireOutcome {
     Dispatched,
@@ -53,7 +53,7 @@ impl FireOutcome {
         }
     }
 
-    /// Whether somebody waited for the fire and nobody wanted it passed over.
+    /// Whether the fire was wanted, and not skipped on purpose.
     pub(crate) const fn is_missed(self) -> bool {
         matches!(self, Self::Missed | Self::NoExecutor | Self::Expired)
     }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::calendars::CalendarError;
-use crate::engine::Engine;
+use crate::node::Node;
 use rondel_core::error_chain::chain;
 
 const PERIOD: Duration = Duration::from_secs(15);
@@ -41,7 +41,7 @@ pub(crate) struct Healed {
 }
 
 pub(crate) struct HealLoop {
-    engine: Engine,
+    node: Node,
 }
 
 impl Background for HealLoop {
@@ -53,7 +53,7 @@ impl Background for HealLoop {
     }
 
     fn first_wait(&self) -> Duration {
-        self.engine.shared().first_look(PERIOD)
+        self.node.shared().first_look(PERIOD)
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
@@ -67,31 +67,31 @@ impl Background for HealLoop {
 }
 
 impl HealLoop {
-    pub(crate) const fn new(engine: Engine) -> Self {
-        Self { engine }
+    pub(crate) const fn new(node: Node) -> Self {
+        Self { node }
     }
 
     async fn look(&self) -> Result<Healed, StoreError> {
         let mut healed = Healed::default();
-        if !self.engine.readiness().lease_held || !self.engine.store().begin_pass(HEAL, PERIOD).await? {
+        if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL, PERIOD).await? {
             return Ok(healed);
         }
         healed.stuck = self.heal_stuck().await?;
         healed.homeless = self.free_homeless().await?;
-        if self.engine.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
+        if self.node.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
             healed.calendars = self.expand_calendars().await?;
         }
-        healed.behind = self.engine.move_jobs_on().await?;
+        healed.behind = self.node.move_jobs_on().await?;
         if healed.stuck + healed.homeless > 0 {
-            self.engine.poke_scan();
+            self.node.poke_scan();
         }
         Ok(healed)
     }
 
     async fn heal_stuck(&self) -> Result<u64, StoreError> {
-        let store = self.engine.store();
+        let store = self.node.store();
         let stuck = store.stuck_jobs(STUCK_COUNT_MAX).await?;
-        let definitions = self.engine.definitions(stuck.iter().map(|stuck| (stuck.job, stuck.version))).await?;
+        let definitions = self.node.definitions(stuck.iter().map(|stuck| (stuck.job, stuck.version))).await?;
         let mut count = 0;
         for seen in stuck {
             // The end of a run that is open gives the next fire. A definition that cannot be read was complained about.
@@ -102,7 +102,7 @@ impl HealLoop {
             let next = if !job.enabled {
                 None
             } else if job.timetable.delay().is_some() {
-                job.timetable.first_delayed(self.engine.now())
+                job.timetable.first_delayed(self.node.now())
             } else {
                 let after = self.accounted_until(seen, definition.namespace).await?;
                 job.timetable.next_look_after(definition.anchor, after)
@@ -119,7 +119,7 @@ impl HealLoop {
         seen: StuckJob,
         namespace: rondel_core::NamespaceId,
     ) -> Result<Timestamp, StoreError> {
-        let (store, now) = (self.engine.store(), self.engine.now());
+        let (store, now) = (self.node.store(), self.node.now());
         let edited_at = store.versions(seen.job, now, now, 1).await?.first().map_or(now, |version| version.created_at);
         let query = rondel_store::ledger::RunQuery { job: Some(seen.job), limit: 100, ..Default::default() };
         let rows = store.list_runs(namespace, &query).await?;
@@ -130,7 +130,7 @@ impl HealLoop {
     async fn free_homeless(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for _ in 0..HOMELESS_PAGE_COUNT_MAX {
-            let freed = self.engine.store().free_homeless(HOMELESS_PAGE).await?;
+            let freed = self.node.store().free_homeless(HOMELESS_PAGE).await?;
             count += freed;
             if freed < u64::from(HOMELESS_PAGE) {
                 break;
@@ -141,9 +141,9 @@ impl HealLoop {
 
     async fn expand_calendars(&self) -> Result<u64, StoreError> {
         let mut count = 0;
-        for namespace in self.engine.store().namespaces().await? {
-            let composed = self.engine.composition(namespace.id).await?.composed();
-            match self.engine.expand_again(namespace.id, &composed).await {
+        for namespace in self.node.store().namespaces().await? {
+            let composed = self.node.composition(namespace.id).await?.composed();
+            match self.node.expand_again(namespace.id, &composed).await {
                 Ok(expanded) => count += expanded,
                 Err(CalendarError::Store(error)) => return Err(error),
                 Err(error) => {
@@ -167,11 +167,12 @@ mod tests {
 
     use super::*;
     use crate::config::EngineConfig;
+    use crate::engine::Engine;
     use crate::lifecycle::Lifecycle;
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-    async fn engine(lifecycle: &Lifecycle) -> Engine {
+    async fn started(lifecycle: &Lifecycle) -> Engine {
         let started = Instant::now();
         let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
@@ -181,20 +182,21 @@ mod tests {
     #[tokio::test]
     async fn a_delay_whose_run_is_gone_begins_anew() {
         let lifecycle = Lifecycle::new();
-        let engine = engine(&lifecycle).await;
+        let engine = started(&lifecycle).await;
+        let node = engine.node();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
-        engine.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        node.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
-        let seen = engine.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
+        let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
         // As if it had been claimed, and the run that gives the next fire had been lost.
         let claim = ClaimJob { seen, next_fire_at: None, runs: Vec::new(), follows: Some(RunId::new(42)) };
-        engine.store().claim(engine.token(), &[claim]).await.unwrap();
-        assert_eq!(engine.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
+        node.store().claim(node.token(), &[claim]).await.unwrap();
+        assert_eq!(node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
 
-        let heal = HealLoop::new(engine.clone());
+        let heal = HealLoop::new(node.clone());
         assert_eq!(heal.look().await.unwrap(), Healed { stuck: 1, ..Healed::default() });
-        let next = engine.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at.unwrap();
-        let ahead = next.since(engine.now());
+        let next = node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at.unwrap();
+        let ahead = next.since(node.now());
         assert!((3_590..=3_600).contains(&ahead.as_secs()), "{ahead:?}");
         assert_eq!(heal.look().await.unwrap(), Healed::default(), "one node looks in a period");
         lifecycle.soft.cancel();

@@ -43,8 +43,8 @@ impl Server {
 /// A database that is dropped at the end.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    server_url: String,
-    name: String,
+    pub(crate) server_url: String,
+    pub(crate) name: String,
     pub(crate) url: String,
 }
 

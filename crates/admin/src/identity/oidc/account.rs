@@ -1,4 +1,4 @@
-//! Whom somebody of whom the provider tells is here: the account whose name is their address.
+//! The account of a user whom the provider vouches for: the one whose name is the user's address.
 
 use rondel_core::access::Grant;
 use rondel_core::{AccountId, Timestamp, name};
@@ -8,10 +8,10 @@ use rondel_store::access::{Account, AccountChange, AccountChanged, ProviderLink}
 use super::provider::Identity;
 use super::{OidcConfig, OidcError, Refusal, roles};
 
-/// The longest name that people read, in characters.
+/// The longest display name, in characters.
 const DISPLAY_NAME_LEN_MAX: usize = 100;
 
-/// An account as it is to be, and what is to be done for it: whoever does that writes it down before.
+/// An account as it is to be, and what is to be done for it: the caller writes the audit entry first.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     /// As it will be.
@@ -63,7 +63,7 @@ pub(super) async fn of(
     Ok(arrival)
 }
 
-/// Without a role: what somebody may do is said here, or by their groups.
+/// Without a role: roles are assigned here, or by groups.
 fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
     let display_name = identity.display_name.as_deref().filter(|name| !name.contains(char::is_control));
     Account {
@@ -88,7 +88,7 @@ impl Arrival {
         let Self { account, is_new, is_first, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
-            // Somebody was faster: another tab, another server. The next sign-in looks at the roles again.
+            // Another tab or another server was faster. The next sign-in looks at the roles again.
             return Ok(store.account_by_name(&account.name).await?.ok_or_else(gone)?.id);
         }
         if let Some(linked_at) = account.provider_linked_at.filter(|_| is_first) {
@@ -105,7 +105,7 @@ impl Arrival {
                 AccountChanged::NotFound => return Err(gone().into()),
                 AccountChanged::LastAdmin => {
                     let name = &account.name;
-                    tracing::warn!(name, "groups would leave nobody who may do everything; the roles stay");
+                    tracing::warn!(name, "groups would leave no account that may do everything; the roles stay");
                 }
             }
         }

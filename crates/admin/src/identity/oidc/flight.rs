@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::identity::tokens::{Token, hex};
 
-/// How long somebody may take at the provider.
+/// How long a user may take at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// How far the clocks of two nodes may be apart: one may begin what another ends.
 const SKEW: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ impl Flight {
         &self.next
     }
 
-    /// Whether this is its state, in a time that does not tell how much of it is right.
+    /// Whether this is its state, in a time that does not depend on how much of it is right.
     pub(super) fn has_state(&self, state: &str) -> bool {
         Sha256::digest(self.state()) == Sha256::digest(state)
     }

@@ -1,7 +1,7 @@
 //! Calls to the provider: no redirects, a time limit, and no more of an answer than such answers have.
 //!
 //! The address comes from the operator's settings and from the provider's own document, not from users: it may be any, but
-//! for the one at which clouds tell machines their secrets.
+//! for the one at which clouds serve machines their secrets.
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //!
 //! - `flight` is a sign-in under way, kept in the browser alone; `http` the bounded client; `exchanges` its share per address; `provider` what the provider is
 //!   asked, and the check of the token that it answers with;
-//! - [`Identity`] is who the provider says it is, `account` whom that is here; `roles` what their groups give.
+//! - [`Identity`] is the user by the provider's token, `account` the account here; `roles` what their groups give.
 //!
-//! The provider is asked for when somebody wants to sign in, never at the start: one that is down stops neither the
+//! The provider is asked at a sign-in, never at the start: one that is down stops neither the
 //! server nor passwords.
 
 mod account;
@@ -56,12 +56,12 @@ pub struct OidcConfig {
     pub groups_claim: String,
     /// What groups give; without any, roles are given here.
     pub group_roles: Vec<GroupRole>,
-    /// Whether somebody who is unknown here gets an account.
+    /// Whether an unknown user gets an account.
     pub create_accounts: bool,
 }
 
 impl OidcConfig {
-    /// Says whether this can work; `Err` has the name of what cannot, and a sentence.
+    /// Checks whether this can work; `Err` has the name of what cannot, and a sentence.
     ///
     /// # Errors
     /// What is wrong, as the name of a field and a sentence.
@@ -80,7 +80,7 @@ impl OidcConfig {
         Ok(())
     }
 
-    /// Whether browsers reach this server over TLS, whoever may speak it.
+    /// Whether browsers reach this server over TLS: its own, or that of a proxy.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.redirect_url.starts_with("https://")
@@ -101,13 +101,13 @@ fn check_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// Why nobody came in.
+/// Why a user is not signed in.
 #[derive(Debug, thiserror::Error)]
 pub enum OidcError {
-    /// The provider could not be asked; `0` is for the log, as it may tell about the network.
+    /// The provider could not be asked; `0` is for the log, as it may describe the network.
     #[error("the provider of sign-ins does not answer: {0}")]
     Unavailable(String),
-    /// The provider, or this server, says no.
+    /// The provider, or this server, refuses.
     #[error("{0}")]
     Refused(Refusal),
     /// The store failed.
@@ -139,7 +139,7 @@ pub struct Answer {
     pub code: Option<String>,
     /// The provider's refusal.
     pub error: Option<String>,
-    /// Which provider it comes from, if that says so.
+    /// Which provider it comes from, if that is stated.
     pub issuer: Option<String>,
 }
 
@@ -152,7 +152,7 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// By this configuration; nobody is asked yet.
+    /// By this configuration; no call is made yet.
     #[must_use]
     pub fn new(config: OidcConfig) -> Self {
         Self { config, provider: Provider::default(), key: OnceCell::new() }
@@ -214,7 +214,7 @@ impl Oidc {
         Ok((identity, flight.next().to_owned()))
     }
 
-    /// The account of somebody of whom the provider told; `id` is for one that is made.
+    /// The account of a user whom the provider vouches for; `id` is for one that is made.
     ///
     /// # Errors
     /// There is none, it is locked out, or the store fails.

@@ -33,12 +33,12 @@ use rondel_core::error_chain::chain;
 
 /// How long the provider's document and keys are taken for the present ones.
 const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
-/// The same when a token has a key that is not among them: they are asked for anew. Only whoever the provider gave a code
+/// The same when a token has a key that is not among them: they are asked for anew. Only a browser that the provider gave a code
 /// comes so far.
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
 /// How long asking for both may take.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long nobody asks again after that failed: many who wait make one call.
+/// How long no call is made after one failed: many sign-ins that wait share one call.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// How far the provider's clock may be off.
 const SKEW: Duration = Duration::from_secs(60);
@@ -57,12 +57,12 @@ const ALGORITHMS: [Alg; 9] = [
     Alg::EdDsa,
 ];
 
-/// Who somebody is, by the provider's word.
+/// Who a user is, by the provider's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The address that the provider has verified, in small letters.
     pub email: String,
-    /// What people call them.
+    /// The name that is shown.
     pub display_name: Option<String>,
     /// Their groups there.
     pub groups: Vec<String>,
@@ -173,7 +173,7 @@ impl Provider {
     }
 
     /// The provider's document and keys, no older than this, and the client to ask it with. Where the provider does not
-    /// answer, what it said before holds.
+    /// answer, its last answer holds.
     async fn known(
         &self,
         config: &OidcConfig,
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn an_address_stands_for_itself_alone() {
         assert_eq!(account_name(Some("Kim@Example.com")).unwrap(), "kim@example.com");
-        assert_eq!("\u{212a}im@example.com".to_lowercase(), "kim@example.com", "what would be taken for somebody else");
+        assert_eq!("\u{212a}im@example.com".to_lowercase(), "kim@example.com", "what would be taken for another user");
         for email in ["\u{212a}im@example.com", "kim@example.c\u{f6}m", "\u{130}ris@example.com"] {
             assert!(matches!(account_name(Some(email)), Err(Refusal::NotAName(_))), "{email}");
         }

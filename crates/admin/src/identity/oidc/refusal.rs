@@ -1,4 +1,4 @@
-//! Why a sign-in by the provider is refused: each a sentence that says what to do.
+//! Why a sign-in by the provider is refused: each a sentence with its remedy.
 
 /// What was refused. The e-mail address, where there is one, is what the provider vouches for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,20 +10,20 @@ pub enum Refusal {
     #[error("this sign-in was used already; begin again on the sign-in page")]
     Replayed(String),
     /// The provider's own word.
-    #[error("the provider says {0:?}; begin again, and if it stays so ask whoever runs the provider")]
+    #[error("the provider answered {0:?}; begin again, and if it stays so ask the operator of the provider")]
     Provider(String),
     /// The provider does not know the code, or this server.
     #[error(
-        "the provider did not take the code ({0:?}); begin again, and if it stays so ask whoever runs Rondel to compare \
+        "the provider did not take the code ({0:?}); begin again, and if it stays so ask the operator of Rondel to compare \
          its client id, secret and redirect URL with the provider's"
     )]
     Code(String),
     /// The token is not one for this sign-in.
-    #[error("the provider's token is not valid: {0}; begin again, and if it stays so ask whoever runs Rondel")]
+    #[error("the provider's token is not valid: {0}; begin again, and if it stays so ask the operator of Rondel")]
     Token(String),
     /// The token has no e-mail address.
     #[error(
-        "the provider does not tell your e-mail address; ask whoever runs it to release the claims email and \
+        "the provider does not send your e-mail address; ask its operator to release the claims email and \
          email_verified"
     )]
     NoEmail,
@@ -33,7 +33,7 @@ pub enum Refusal {
     /// The address cannot name an account.
     #[error("the address {0} cannot be the name of a user here; ask an administrator for a user with a password")]
     NotAName(String),
-    /// Nobody made the account.
+    /// There is no such account.
     #[error("there is no user {0} here; ask an administrator for one: rondel user create {0}")]
     NoAccount(String),
     /// The account has a password, and no admin has linked it to the provider.

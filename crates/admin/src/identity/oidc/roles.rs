@@ -1,4 +1,4 @@
-//! What the groups that a provider tells of give here: `ops=operator:default/billing`.
+//! Which roles the groups in a provider's token give here: `ops=operator:default/billing`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ impl FromStr for RoleAt {
         };
         let known: Role = role.parse()?;
         if known == Role::Executor {
-            return Err("executor is a role for tokens, not for people".to_owned());
+            return Err("executor is a role for tokens, not for users".to_owned());
         }
         let (namespace, app) = match place.map(|place| place.split_once('/').unwrap_or((place, ""))) {
             Some((namespace, app)) => (Some(namespace), (!app.is_empty()).then_some(app)),
@@ -77,7 +77,7 @@ impl fmt::Display for GroupRole {
     }
 }
 
-/// What these groups give. A place that does not exist gives nothing, and is told in the log.
+/// What these groups give. A place that does not exist gives nothing, and is logged.
 pub(super) async fn grants(
     store: &dyn Store,
     given: &[GroupRole],

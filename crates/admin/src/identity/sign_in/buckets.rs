@@ -1,5 +1,5 @@
 //! The counters of attempts: of strangers a bounded number of rows is kept, so names and addresses are hashed into buckets. The
-//! hash has a key that the servers of a database share: without it, nobody can choose names or addresses that fall into the
+//! hash has a key that the servers of a database share: without it, no client can choose names or addresses that fall into the
 //! bucket of another client and block it.
 
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Buckets {
     }
 }
 
-/// Of an IPv6 address the network: whoever has one address there has all of them.
+/// Of an IPv6 address the network: a client with one address there has all of them.
 pub(crate) fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),

@@ -19,7 +19,7 @@ use crate::identity::tokens::{Principal, Token, principal_of, signature};
 pub const LINK_LIFETIME: Duration = Duration::from_secs(15 * 60);
 /// How long the link that makes the first account works.
 pub const SETUP_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// How long a sign-in lasts that nobody uses.
+/// How long an unused sign-in lasts.
 pub const IDLE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// How long a sign-in lasts at most.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -41,7 +41,7 @@ const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
 pub enum SignIn {
     /// This is who it is.
     Welcome(Box<Account>),
-    /// No account has this name and this password; nothing says which of both is wrong.
+    /// No account has this name and this password; the answer does not distinguish which of both is wrong.
     Wrong,
     /// There were too many attempts; from then on there may be another.
     Blocked(Timestamp),
@@ -104,7 +104,7 @@ pub async fn by_password(
     }
 }
 
-/// Attempts from there that were no attempts at a password, such as a link that nobody made, count too.
+/// Attempts from there that were no attempts at a password, such as an invented link, count too.
 ///
 /// # Errors
 /// The store's.
@@ -152,7 +152,7 @@ impl Whose {
         }
     }
 
-    /// Whose a sign-in by this link is; `None` for a link that signs nobody in.
+    /// Whose a sign-in by this link is; `None` for a link that signs in no account.
     #[must_use]
     pub const fn of_link(link: &SignInLink) -> Option<Self> {
         match (link.account, link.token, link.minted_by) {
@@ -169,7 +169,7 @@ impl Whose {
 pub struct Place {
     /// The address.
     pub address: Option<IpAddr>,
-    /// The browser, as it says.
+    /// The browser, by its own header.
     pub user_agent: String,
 }
 
@@ -205,7 +205,7 @@ pub async fn begin(
     Ok(cookie)
 }
 
-/// Somebody who signed in.
+/// A user who signed in.
 #[derive(Clone, Debug)]
 pub struct SignedIn {
     /// The sign-in.
@@ -218,7 +218,7 @@ pub struct SignedIn {
     pub rights: Rights,
 }
 
-/// Who signed in with this cookie; nobody where the sign-in, the account or the token behind it is over.
+/// Who signed in with this cookie; none where the sign-in, the account or the token behind it is over.
 ///
 /// # Errors
 /// The store's.
@@ -252,7 +252,7 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
     Ok(signed_in)
 }
 
-/// What somebody signs changes with who signs in so; `None` where the account or the token is gone.
+/// The name for changes by a user who signed in so; `None` where the account or the token is gone.
 ///
 /// # Errors
 /// The store's.

@@ -31,7 +31,7 @@ async fn ten_thousand_guesses_are_a_few() {
     let (mut wrong, mut blocked) = (0, 0);
     for guess in 0..10_000_u32 {
         let from = Some(IpAddr::from(guess.to_be_bytes()));
-        match by_password(&store, &passwords, ("ann", "guess of somebody"), from, START).await.unwrap() {
+        match by_password(&store, &passwords, ("ann", "a wrong guess"), from, START).await.unwrap() {
             SignIn::Wrong => wrong += 1,
             SignIn::Blocked(until) => {
                 assert_eq!(until, START + ATTEMPT_WINDOW);

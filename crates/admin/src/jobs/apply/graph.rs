@@ -7,7 +7,7 @@ use rondel_core::{FieldError, JobId, JobSpec};
 use rondel_store::StoreError;
 
 use super::{Application, Present};
-use crate::engine::Engine;
+use crate::node::Node;
 
 /// The jobs by name as they will be, and the edges between those that the list does not touch.
 pub(super) struct Neighbours {
@@ -17,7 +17,7 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-impl Engine {
+impl Node {
     /// What the parents of a list are checked against; `None` where the list names and removes nothing.
     pub(super) async fn neighbours(
         &self,

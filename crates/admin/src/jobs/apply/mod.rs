@@ -22,7 +22,8 @@ use super::JobError;
 use super::checks::{Checked, FoundCalendar};
 use super::params::JobWarning;
 use crate::definitions::Key;
-use crate::engine::Engine;
+use crate::fires;
+use crate::node::Node;
 
 /// For how long ahead fires are compared.
 const AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
@@ -60,7 +61,7 @@ pub enum Action {
     Create,
     /// It gets another definition.
     Change,
-    /// It is as the list says.
+    /// It is as in the list.
     Keep,
     /// It is not in the list and goes.
     Remove,
@@ -128,7 +129,7 @@ impl ApplyPlan {
     }
 }
 
-impl Engine {
+impl Node {
     /// Compares a list of definitions with what is there. Nothing is saved.
     ///
     /// # Errors
@@ -144,7 +145,7 @@ impl Engine {
         }
         let facts = Facts { present, neighbours, calendars };
         let engine = self.clone();
-        self.compute(move || engine.plan(wanted, facts)).await
+        fires::compute(move || engine.plan(wanted, facts)).await
     }
 
     /// The plan from what was read: nothing waits here, and a long list takes long.

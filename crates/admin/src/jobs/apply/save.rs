@@ -1,5 +1,5 @@
 //! Carrying out a plan: jobs that are new come into being many to a transaction, every change and removal is a
-//! transaction of its own. What somebody else changed since the plan was made fails by itself and is named.
+//! transaction of its own. What another caller changed since the plan was made fails by itself and is named.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,9 +9,9 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{Created, JobRecord, NewJob};
 
 use super::{ApplyPlan, PlannedJob, Work};
-use crate::engine::Engine;
 use crate::jobs::checks::Checked;
 use crate::jobs::{JobError, no_calendar};
+use crate::node::Node;
 use rondel_core::error_chain::chain;
 
 /// New jobs that are saved between two looks at the progress.
@@ -28,10 +28,10 @@ pub struct SavedJob {
     pub result: Result<Option<JobRecord>, JobError>,
 }
 
-/// A plan that is being carried out. It goes on only while somebody asks for [`next`](Self::next).
+/// A plan that is being carried out. It goes on only while [`next`](Self::next) is called.
 #[derive(Debug)]
 pub struct Saving {
-    engine: Engine,
+    node: Node,
     namespace: NamespaceId,
     author: String,
     apps: HashMap<String, AppId>,
@@ -45,7 +45,7 @@ pub struct Saving {
 impl ApplyPlan {
     /// Carries it out in the name of `author`.
     #[must_use]
-    pub fn save(self, engine: Engine, author: &str) -> Saving {
+    pub fn save(self, node: Node, author: &str) -> Saving {
         let rank: HashMap<&str, usize> =
             self.order.iter().enumerate().map(|(rank, name)| (name.as_str(), rank)).collect();
         let rank_of = |job: &PlannedJob| rank.get(job.name.as_str()).copied().unwrap_or(usize::MAX);
@@ -70,7 +70,7 @@ impl ApplyPlan {
         removed.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
         others.extend(removed.into_iter().map(|(job, record)| (job, Work::Remove(record))));
         Saving {
-            engine,
+            node,
             namespace: self.namespace,
             author: author.to_owned(),
             apps: HashMap::new(),
@@ -106,7 +106,7 @@ impl Saving {
         let (planned, works): (Vec<PlannedJob>, Vec<Work>) = batch.into_iter().unzip();
         let results = join_all(works.into_iter().map(|work| Box::pin(self.carry_out(work)))).await;
         if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(of_store)) {
-            tell(error);
+            report(error);
             self.is_broken = true;
         }
         Some(planned.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
@@ -132,10 +132,10 @@ impl Saving {
         match work {
             Work::Change(both) => {
                 let (record, checked) = *both;
-                let saved = self.engine.save(&record, checked, Some(record.version), &self.author).await?;
-                self.engine.catch_up(saved).await.map(Some)
+                let saved = self.node.save(&record, checked, Some(record.version), &self.author).await?;
+                self.node.catch_up(saved).await.map(Some)
             }
-            Work::Remove(record) => match self.engine.delete_job(&record, Some(record.version), false).await? {
+            Work::Remove(record) => match self.node.delete_job(&record, Some(record.version), false).await? {
                 true => Ok(None),
                 false => Err(JobError::NotFound),
             },
@@ -152,7 +152,7 @@ impl Saving {
         let mut saved = Vec::with_capacity(planned.len());
         for (planned, created) in planned.into_iter().zip(answers) {
             let result = match created {
-                Ok(record) => self.engine.catch_up(record).await.map(Some),
+                Ok(record) => self.node.catch_up(record).await.map(Some),
                 Err(error) => Err(error),
             };
             saved.push(SavedJob { planned, result });
@@ -164,7 +164,7 @@ impl Saving {
     async fn create_all(&mut self, chunk: Vec<Checked>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
         if let Err(error) = &created {
-            tell(error);
+            report(error);
             self.is_broken = true;
         }
         created.ok()
@@ -179,13 +179,13 @@ impl Saving {
                 Err(error) => refused.push((position, error)),
             }
         }
-        let now = self.engine.now();
+        let now = self.node.now();
         let new = |(app, checked): (AppId, Checked)| {
-            self.engine.new_job((self.namespace, app), checked.at(now, None), &self.author, now)
+            self.node.new_job((self.namespace, app), checked.at(now, None), &self.author, now)
         };
         let jobs: Vec<NewJob> = of_apps.into_iter().map(new).collect();
-        let created = self.engine.store().create_jobs(&jobs).await?;
-        self.engine.poke_scan();
+        let created = self.node.store().create_jobs(&jobs).await?;
+        self.node.poke_scan();
         let answer = |(job, created): (NewJob, Created)| match created {
             Created::Saved(record) => Ok(*record),
             Created::NameTaken => Err(JobError::NameTaken),
@@ -203,7 +203,7 @@ impl Saving {
         if let Some(app) = self.apps.get(&checked.spec.app) {
             return Ok(*app);
         }
-        let app = self.engine.app_of(self.namespace, &checked.spec, checked.checked_at).await?;
+        let app = self.node.app_of(self.namespace, &checked.spec, checked.checked_at).await?;
         self.apps.insert(checked.spec.app.clone(), app);
         Ok(app)
     }
@@ -224,7 +224,7 @@ fn of_store(error: &JobError) -> Option<&StoreError> {
     }
 }
 
-fn tell(error: &StoreError) {
+fn report(error: &StoreError) {
     tracing::warn!(error = %chain(error), "cannot go on with an applied list of jobs");
 }
 

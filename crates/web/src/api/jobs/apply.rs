@@ -239,7 +239,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
     let applying = Applying {
-        saving: plan.save(call.engine().clone(), call.caller.name()),
+        saving: plan.save(call.engine().node().clone(), call.caller.name()),
         web: call.web.clone(),
         caller: Recheck::new(call.caller.clone()),
         namespace: call.namespace.id,

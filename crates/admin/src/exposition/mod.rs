@@ -1,4 +1,4 @@
-//! Everything that `/metrics` tells, read at the moment at which somebody asks: the one list of names, which docs/METRICS.md
+//! Everything that `/metrics` answers, read at each request: the one list of names, which docs/METRICS.md
 //! describes.
 
 use std::collections::BTreeMap;
@@ -9,19 +9,21 @@ use rondel_core::homes::Switch;
 use rondel_core::{NamespaceId, Timestamp};
 use rondel_store::catalog::JobRecord;
 
-use super::family::{Family, Label, label, text_of};
-use super::jobs::JobState;
-use super::{FireOutcome, NamespaceCounts, process, size};
+use self::family::{Family, Label, label, text_of};
 use crate::counters::Count;
-use crate::engine::Engine;
+use crate::metrics::{FireOutcome, JobState, NamespaceCounts, size};
 use crate::node::Shared;
+
+mod family;
+mod process;
+
+pub use self::family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
 
 /// Jobs that one statement looks up.
 const LOOKUP: usize = 500;
 
 /// The text of everything.
-pub(crate) async fn gather(engine: &Engine) -> Result<String, fmt::Error> {
-    let shared = engine.shared();
+pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     let now = shared.clock.now();
     let mut families = vec![build_info(shared)];
     families.extend(fires(shared));
@@ -31,7 +33,7 @@ pub(crate) async fn gather(engine: &Engine) -> Result<String, fmt::Error> {
     families.extend(executors(shared));
     families.extend(cluster(shared, now));
     families.extend(rare(shared));
-    families.extend(jobs(engine).await);
+    families.extend(jobs(shared).await);
     families.extend(process::families());
     text_of(families)
 }
@@ -81,7 +83,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
     let metrics = &shared.metrics;
     vec![
         Family::counters("rondel_fires", "What became of fires, as this node decided it", fires),
-        Family::counters("rondel_missed_fires", "Fires that nobody ran although they were due", missed),
+        Family::counters("rondel_missed_fires", "Fires that did not run although they were due", missed),
         Family::histogram(
             "rondel_fire_lateness_seconds",
             "From the instant at which a fire of a schedule was due to its release",
@@ -209,14 +211,14 @@ fn executors(shared: &Shared) -> Vec<Family> {
         *slots.entry(key("busy")).or_default() += u64::from(one.running.min(one.slots));
         *slots.entry(key("free")).or_default() += u64::from(one.slots.saturating_sub(one.running));
     }
-    let told = |counts: BTreeMap<(String, String, &'static str), u64>| {
+    let labelled = |counts: BTreeMap<(String, String, &'static str), u64>| {
         counts.into_iter().map(|((namespace, app, state), count)| {
             (vec![label("namespace", namespace), label("app", app), label("state", state)], to_f64(count))
         })
     };
     vec![
-        Family::gauges("rondel_executors", "Executors that are connected to this node", told(counts)),
-        Family::gauges("rondel_executor_slots", "Their slots, by their last heartbeats", told(slots)),
+        Family::gauges("rondel_executors", "Executors that are connected to this node", labelled(counts)),
+        Family::gauges("rondel_executor_slots", "Their slots, by their last heartbeats", labelled(slots)),
     ]
 }
 
@@ -273,14 +275,13 @@ fn rare(shared: &Shared) -> Vec<Family> {
 }
 
 /// Series of single jobs, of those that still exist. Where the database does not answer, there are none.
-async fn jobs(engine: &Engine) -> Vec<Family> {
-    let shared = engine.shared();
+async fn jobs(shared: &Shared) -> Vec<Family> {
     let known = shared.definitions.jobs.all();
     let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobState>> = BTreeMap::new();
     for state in &known {
         by_namespace.entry(state.namespace).or_default().push(state);
     }
-    let mut told: Vec<(&JobState, JobRecord)> = Vec::new();
+    let mut shown: Vec<(&JobState, JobRecord)> = Vec::new();
     for (namespace, states) in by_namespace {
         for chunk in states.chunks(LOOKUP) {
             let names: Vec<&str> = chunk.iter().map(|state| state.name.as_str()).collect();
@@ -289,15 +290,15 @@ async fn jobs(engine: &Engine) -> Vec<Family> {
                 let state = chunk.iter().find(|state| state.job == record.id)?;
                 Some((*state, record))
             };
-            told.extend(records.into_iter().filter_map(found));
+            shown.extend(records.into_iter().filter_map(found));
         }
     }
     let of = |state: &JobState| vec![label("namespace", &state.namespace_name), label("job", &state.name)];
     let instants = |read: fn(&(&JobState, JobRecord)) -> Option<Timestamp>| {
-        let known = told.iter().filter_map(move |one| Some((of(one.0), seconds(read(one)?))));
+        let known = shown.iter().filter_map(move |one| Some((of(one.0), seconds(read(one)?))));
         known.collect::<Vec<_>>()
     };
-    let info = told.iter().map(|(state, record)| {
+    let info = shown.iter().map(|(state, record)| {
         let more = [
             label("app", &record.spec.app),
             label("handler", &record.spec.handler),
@@ -305,7 +306,7 @@ async fn jobs(engine: &Engine) -> Vec<Family> {
         ];
         (of(state).into_iter().chain(more).collect(), 1.0)
     });
-    let statuses = told.iter().filter_map(|(state, _)| {
+    let statuses = shown.iter().filter_map(|(state, _)| {
         let status = label("status", state.last_status?.as_str());
         Some((of(state).into_iter().chain([status]).collect(), 1.0))
     });
@@ -325,7 +326,7 @@ async fn jobs(engine: &Engine) -> Vec<Family> {
         Family::gauges(
             "rondel_job_consecutive_failures",
             "Runs of a job that failed since the last one that succeeded",
-            told.iter().map(|(state, _)| (of(state), to_f64(state.failures))),
+            shown.iter().map(|(state, _)| (of(state), to_f64(state.failures))),
         ),
     ]
 }

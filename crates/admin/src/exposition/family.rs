@@ -1,4 +1,4 @@
-//! Metrics as they are told: families of samples, and their text in the format that Prometheus reads.
+//! Metrics as they are exported: families of samples, and their text in the format that Prometheus reads.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
-use super::histogram::Observed;
+use crate::metrics::Observed;
 
 /// All samples of one name.
 #[derive(Debug)]
@@ -92,21 +92,21 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 /// The text of these families, in their order.
 pub(crate) fn text_of(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Told(families)));
+    registry.register_collector(Box::new(Exported(families)));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Told(Vec<Family>);
+struct Exported(Vec<Family>);
 
-impl Collector for Told {
+impl Collector for Exported {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for Family { name, help, kind, samples } in &self.0 {
             let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
             for (labels, value) in samples {
-                // An empty set would be told as {}.
+                // An empty set would be written as {}.
                 if labels.0.is_empty() {
                     value.encode(&mut metric)?;
                 } else {
@@ -156,12 +156,12 @@ mod tests {
         let histogram = Histogram::new(&[1, 10]);
         histogram.observe(std::time::Duration::from_millis(5));
         let text = text_of(vec![
-            Family::counters("a", "Counted", [(vec![label("x", "say \"hi\"\n")], 2)]),
+            Family::counters("a", "Counted", [(vec![label("x", "a \"hi\"\n")], 2)]),
             Family::gauge("b_seconds", "A length", 0.5),
             Family::histogram("c_seconds", "Lengths", histogram.read()),
             Family::gauges("d", "Nothing yet", []),
         ]);
-        let expected = "# HELP a Counted\n# TYPE a counter\na_total{x=\"say \\\"hi\\\"\\n\"} 2\n\
+        let expected = "# HELP a Counted\n# TYPE a counter\na_total{x=\"a \\\"hi\\\"\\n\"} 2\n\
             # HELP b_seconds A length\n# TYPE b_seconds gauge\nb_seconds 0.5\n\
             # HELP c_seconds Lengths\n# TYPE c_seconds histogram\nc_seconds_sum 0.005\nc_seconds_count 1\n\
             c_seconds_bucket{le=\"0.001\"} 0\nc_seconds_bucket{le=\"0.01\"} 1\nc_seconds_bucket{le=\"+Inf\"} 1\n\
