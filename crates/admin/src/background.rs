@@ -1,7 +1,7 @@
 //! One driver for all loops of a node.
 //!
 //! A loop is a [`Background`]: what it does each time, how often, and what wakes it earlier. The driver waits, times each
-//! tick, notes what came of it on the [`LoopBoard`], says a failure once and its end once, and tries again. The board is
+//! tick, notes what came of it on the [`LoopBoard`], logs a failure once and its end once, and tries again. The board is
 //! shown by the metrics and goes into the node's row with each beat, so a loop that fails is seen everywhere.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::clock::Clock;
 /// How much of an error's text is kept.
 const ERROR_LEN_MAX: usize = 300;
 
-/// Why a tick failed, as people are told.
+/// Why a tick failed, in words for operators.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TickError(String);
 
@@ -42,7 +42,7 @@ pub(crate) trait Background: Send {
     const NAME: &'static str;
     /// What it cannot do while its ticks fail: "claim fires".
     const WORK: &'static str;
-    /// The loop itself says that its ticks fail, with more than an error's text.
+    /// The loop itself logs that its ticks fail, with more than an error's text.
     const REPORTS_FAILURE: bool = false;
 
     /// How long after the beginning of one tick the next one begins at the latest; none for a loop that is only woken.
@@ -66,13 +66,13 @@ pub(crate) trait Background: Send {
     /// Does the work, and answers how many things it did something about.
     fn tick(&mut self, stop: &CancellationToken) -> impl Future<Output = Result<u64, TickError>> + Send;
 
-    /// Ends what is under way, once the loop is told to stop.
+    /// Ends what is under way, once the loop is asked to stop.
     fn stopped(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
 
-/// Runs a loop until it is told to stop.
+/// Runs a loop until it is asked to stop.
 pub(crate) async fn drive<B: Background>(
     mut background: B,
     (board, clock): (Arc<LoopBoard>, Arc<Clock>),

@@ -22,7 +22,7 @@ pub struct CancelledRuns {
     pub has_more: bool,
 }
 
-/// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` says who asks, and why.
+/// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` names the caller, and the cause.
 ///
 /// # Errors
 /// The store's.

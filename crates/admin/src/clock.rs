@@ -105,7 +105,7 @@ impl Clock {
     }
 
     /// How far this host's wall clock is ahead of the database's, in milliseconds; negative where it is behind. It decides
-    /// nothing, and is told to people. On a given clock there is no wall clock.
+    /// nothing, and is reported to operators. On a given clock there is no wall clock.
     #[must_use]
     pub fn skew_ms(&self) -> i64 {
         match self.boot {
@@ -125,7 +125,7 @@ impl Clock {
         let (lowest, highest) = (reading - received, reading - sent);
         let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let best = readings.iter().copied().max();
-        // What was before the first reading nobody knows.
+        // What was before the first reading is not known.
         if best.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
             self.ahead_at.store(received, Ordering::Relaxed);
         }
@@ -142,8 +142,8 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock stepped ahead in the last so long, as far as this process can tell, which may have begun
-    /// since: then less time may have gone by than instants say.
+    /// Whether the database's clock stepped ahead in the last so long, as far as this process knows, which may have begun
+    /// since: then less time may have gone by than instants show.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);
@@ -189,13 +189,13 @@ mod tests {
         let micros = Arc::new(AtomicI64::new(60_000_000));
         let given = Arc::clone(&micros);
         let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
-        let told = Clock::starting_at(at(1_000_000), boot);
-        let within = |millis| told.may_have_stepped_ahead_within(Duration::from_millis(millis));
-        assert!(within(1), "nobody knows what was before");
+        let clock = Clock::starting_at(at(1_000_000), boot);
+        let within = |millis| clock.may_have_stepped_ahead_within(Duration::from_millis(millis));
+        assert!(within(1), "what was before is not known");
         micros.store(70_000_000, Ordering::Relaxed);
-        told.observe(at(1_010_100), 70_000_000, 70_000_000);
+        clock.observe(at(1_010_100), 70_000_000, 70_000_000);
         assert_eq!((within(10_001), within(10_000)), (true, false));
-        told.observe(at(1_020_000), 70_000_000, 70_000_000);
+        clock.observe(at(1_020_000), 70_000_000, 70_000_000);
         assert!(within(1) && !within(0));
         assert_eq!(clock.observe(at(1_001_300), 1_000_000, 1_001_000), None);
         assert_eq!(clock.observe(at(4_601_000), 1_000_000, 1_001_000), None);

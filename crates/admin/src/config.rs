@@ -54,7 +54,7 @@ pub struct EngineConfig {
     pub log_retention: Duration,
     /// How many bytes the logs of a namespace may take, as they are stored; the oldest go first. 0 for no limit.
     pub log_size_max: u64,
-    /// Whether fires are spans of traces, which somebody exports.
+    /// Whether fires are spans of traces, which are exported.
     pub traces: bool,
     /// How many jobs have metrics of their own; 0 for none.
     pub metrics_job_max: usize,

@@ -1,4 +1,4 @@
-//! What is counted of rare things, for people and for tests: each is 0 in a quiet cluster.
+//! What is counted of rare things, for operators and for tests: each is 0 in a quiet cluster.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub enum Count {
     ResultsUnknown,
     /// Results of runs that are not the executor's: of another app, or in another executor's hands.
     ResultsRefused,
-    /// Executors that nobody heard for so long that their runs were given up.
+    /// Executors that no server heard for so long that their runs were given up.
     ExecutorsLost,
     /// Runs that were given to a node which has a stream to a fit executor, or which counts for their limit.
     RunsHandedOver,
@@ -59,7 +59,7 @@ impl Count {
             Self::ResultsLate => "Results that came after the verdict unknown",
             Self::ResultsUnknown => "Results of runs that do not exist",
             Self::ResultsRefused => "Results of runs that are not the executor's",
-            Self::ExecutorsLost => "Executors that nobody heard for so long that their runs were given up",
+            Self::ExecutorsLost => "Executors that no server heard for so long that their runs were given up",
             Self::RunsHandedOver => "Runs that were given to another node",
         }
     }

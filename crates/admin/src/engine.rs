@@ -244,17 +244,17 @@ impl Engine {
         exposition::gather(self.node.shared()).await
     }
 
-    /// The gRPC service for executors, for whoever owns the port.
+    /// The gRPC service for executors, for the owner of the port.
     #[must_use]
     pub fn gateway(&self) -> Service {
         self.gateway.clone().into_service()
     }
 
     /// Takes an executor's stream that came by another way than gRPC, from one whose token was checked: its messages in
-    /// order, the hello first. Answers what is said to it, the welcome first; the end of that is the end of the stream.
+    /// order, the hello first. Answers with the messages to it, the welcome first; their end is the end of the stream.
     ///
     /// # Errors
-    /// A status that says why the executor is not let in.
+    /// A status with the reason why the executor is refused.
     pub async fn open_session(
         &self,
         messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
@@ -264,7 +264,7 @@ impl Engine {
         Ok(outgoing)
     }
 
-    /// Leaves: its jobs go to other nodes, as far as there are any; the scan and the ring stop, executors are told, runs in
+    /// Leaves: its jobs go to other nodes, as far as there are any; the scan and the ring stop, executors are notified, runs in
     /// their hands may end within `grace`, and their results become durable; then the lease is given back. What was not
     /// sent is durable and found by others.
     pub async fn drain(&self, grace: Duration) {

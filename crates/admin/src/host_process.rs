@@ -27,7 +27,7 @@ struct Host {
 enum Seen {
     Alive,
     Gone,
-    /// The host does not say.
+    /// The host does not show it.
     Unknown,
 }
 

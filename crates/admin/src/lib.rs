@@ -2,12 +2,12 @@
 //! comes back.
 //!
 //! - [`engine`] puts the loops together and is what the edges (REST, command line) hold; below it, services work on a [`Node`];
-//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due; [`fires`] tells what became of
+//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due; [`fires`] reports what became of
 //!   them;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
 //! - [`events`] finds what happens for those who listen;
-//! - [`alert`] tells the world what failed; `housekeeping` removes what is old; `metrics` counts what operators watch, and `exposition` puts it into words;
+//! - [`alert`] sends messages about failures; `housekeeping` removes what is old; `metrics` counts what operators watch, and `exposition` puts it into words;
 //! - [`apps`] bounds the apps of a namespace; `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
 //!   calendars', [`identity`] is who calls.

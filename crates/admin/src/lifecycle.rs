@@ -57,8 +57,8 @@ impl Lifecycle {
         Self { wrap: Some(Wrap(wrap)), ..Self::default() }
     }
 
-    /// Runs a task. If it ends (or panics) before it was told to, everything is asked to stop and
-    /// [`Lifecycle::has_failed`] says so: half a server is worse than none.
+    /// Runs a task. If it ends (or panics) before it was asked to, everything is asked to stop and
+    /// [`Lifecycle::has_failed`] answers so: half a server is worse than none.
     pub fn spawn(&self, name: &'static str, until: Until, task: impl Future<Output = ()> + Send + 'static) {
         let guard = Guard { name, until, lifecycle: self.clone() };
         let guarded = async move {
@@ -93,12 +93,12 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let told = match self.until {
+        let was_asked = match self.until {
             Until::Soft => self.lifecycle.soft.is_cancelled() || self.lifecycle.hard.is_cancelled(),
             Until::Hard => self.lifecycle.hard.is_cancelled(),
             Until::Done => !std::thread::panicking(),
         };
-        if !told {
+        if !was_asked {
             tracing::error!(task = self.name, "a task ended that should not have; stopping");
             self.lifecycle.failed.store(true, Ordering::Relaxed);
             self.lifecycle.soft.cancel();

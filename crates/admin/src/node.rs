@@ -29,9 +29,9 @@ use crate::log_limit::LogLimit;
 use crate::metrics::{Limit, Metrics};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
+use crate::scheduler::command::Command;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::share::ClaimCounts;
-use crate::scheduler::tick::Command;
 
 /// Shards of one broadcast that a cancel reaches.
 const SHARD_COUNT_MAX: u32 = 10_000;
@@ -219,7 +219,7 @@ impl Node {
         self.0.registry.names()
     }
 
-    /// One of them, with all that it said of itself.
+    /// One of them, with all that its hello declared.
     #[must_use]
     pub fn online_executor(&self, id: rondel_core::ExecutorId) -> Option<OnlineExecutor> {
         self.0.registry.get(id)

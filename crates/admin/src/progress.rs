@@ -1,4 +1,4 @@
-//! How far running runs are, as their handlers last told: in memory, on every node that the executor is connected to.
+//! How far running runs are, as their handlers last reported: in memory, on every node that the executor is connected to.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ const YOUNG_MAX: usize = 10_000;
 pub struct Progress {
     /// So many are done …
     pub done: u64,
-    /// … of so many; 0 where nobody knows.
+    /// … of so many; 0 where that is not known.
     pub total: u64,
 }
 
@@ -32,17 +32,17 @@ impl Progress {
 pub(crate) struct ProgressBoard(Mutex<Halves>);
 
 /// A run, and the executor that reported on it: what executors report that do not have the run is kept apart, and never shown.
-type Told = (ExecutorId, RunId);
+type Key = (ExecutorId, RunId);
 
 #[derive(Debug, Default)]
 struct Halves {
-    young: HashMap<Told, (i32, Progress)>,
-    old: HashMap<Told, (i32, Progress)>,
+    young: HashMap<Key, (i32, Progress)>,
+    old: HashMap<Key, (i32, Progress)>,
 }
 
 impl ProgressBoard {
     /// The newest report of an executor on an attempt.
-    pub(crate) fn tell(&self, executor: ExecutorId, run: RunId, attempt: i32, progress: Progress) {
+    pub(crate) fn report(&self, executor: ExecutorId, run: RunId, attempt: i32, progress: Progress) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if halves.young.len() >= YOUNG_MAX {
             halves.old = std::mem::take(&mut halves.young);
@@ -66,8 +66,8 @@ impl ProgressBoard {
         }
         let key = (run.executor_id?, run.id);
         let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = halves.young.get(&key).or_else(|| halves.old.get(&key));
-        told.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
+        let found = halves.young.get(&key).or_else(|| halves.old.get(&key));
+        found.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
     }
 }
 
@@ -109,17 +109,17 @@ mod tests {
         let progress = Progress { done: 1, total: 4 };
         let mut first = run(1);
         let stranger = ExecutorId::new(8);
-        board.tell(HOLDER, first.id, 1, progress);
-        board.tell(stranger, first.id, 1, Progress { done: 4, total: 4 });
+        board.report(HOLDER, first.id, 1, progress);
+        board.report(stranger, first.id, 1, Progress { done: 4, total: 4 });
         board.forget(stranger, first.id);
         assert_eq!(board.of(&first), Some(progress));
         first.attempt = 2;
         assert_eq!(board.of(&first), None);
-        board.tell(HOLDER, first.id, 2, progress);
+        board.report(HOLDER, first.id, 2, progress);
         first.status = RunStatus::Succeeded;
         assert_eq!(board.of(&first), None);
         let many = i64::try_from(2 * YOUNG_MAX).unwrap();
-        (2..many + 2).for_each(|id| board.tell(HOLDER, RunId::new(id), 1, progress));
+        (2..many + 2).for_each(|id| board.report(HOLDER, RunId::new(id), 1, progress));
         assert_eq!(board.of(&Run { attempt: 2, ..run(1) }), None);
         assert_eq!(board.of(&run(many + 1)), Some(progress));
         board.forget(HOLDER, RunId::new(many + 1));

@@ -1,4 +1,4 @@
-//! Traces: from the fire of a job to the executor that gets its run. Nothing is made here unless the configuration says
+//! Traces: from the fire of a job to the executor that gets its run. Nothing is made here unless the configuration asks
 //! that traces are exported; what came with a request is handed on either way.
 
 use std::cell::Cell;
@@ -22,7 +22,7 @@ thread_local! {
     static NEXT_TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// The id that a trace is to have which begins now on this thread, for whoever makes ids: the traces of fires follow from
+/// The id that a trace is to have which begins now on this thread, for the generator of ids: the traces of fires follow from
 /// their runs, so that all attempts are in one, on whichever node.
 #[must_use]
 pub fn take_next_trace() -> Option<u128> {
@@ -59,7 +59,7 @@ impl FireTracer {
     }
 
     /// What a run is sent with, and its dispatch as a span: a child of its fire, which began when it was due and is over
-    /// now; that is a child of whoever asked for it.
+    /// now; that is a child of the span of the caller.
     pub(crate) fn send(
         &self,
         ready: &Ready,
@@ -96,7 +96,7 @@ impl FireTracer {
 }
 
 impl DispatchSpan {
-    /// The executor has the run, or has said why it does not take it.
+    /// The executor has the run, or has answered why it does not take it.
     pub(crate) fn answered(mut self, refused: Option<&'static str>, now: Timestamp) {
         if let Some(why) = refused {
             self.0.set_status(Status::error(why));

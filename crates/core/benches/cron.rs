@@ -1,7 +1,7 @@
 //! The cron engine beside the crates `cron` and `croner`, over those of the Quartz vectors that all three read alike.
 //!
 //! `cargo bench -p rondel-core`: one pass parses each expression, or asks for the next five fires of each in its zone.
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so by its panic")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot continue panics")]
 #![expect(clippy::print_stdout, reason = "how many vectors are measured belongs to the figures")]
 
 use std::hint::black_box;
@@ -31,7 +31,7 @@ fn croner_parser() -> CronParser {
     CronParser::builder().seconds(Seconds::Required).alternative_weekdays(true).build()
 }
 
-/// The vectors that all three read, and for which all three say the same.
+/// The vectors that all three read, and on which all three agree.
 fn cases() -> Vec<Case> {
     let lines = include_str!("../tests/vectors/quartz-vectors.tsv").lines();
     let cases: Vec<Case> = lines.filter(|line| !line.starts_with('#')).filter_map(case).collect();

@@ -1,4 +1,4 @@
-//! Who may do what: roles, what they permit, and where. Pure: who somebody is was found out elsewhere.
+//! Who may do what: roles, what they permit, and where. Pure: another part has authenticated the caller.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +21,12 @@ words! {
     }
 }
 
-/// What every token begins with, so that secret scanners and people recognise one.
+/// What every token begins with, so that secret scanners and readers recognise one.
 pub const TOKEN_PREFIX: &str = "rondel_";
-/// How much of a token is kept in the clear, for people to know it by.
+/// How much of a token is kept in the clear, so that its owner can recognise it.
 const TOKEN_SHOWN_LEN: usize = 17;
 
-/// The beginning of a token, for people to know it by; of one that people made themselves, next to nothing.
+/// The beginning of a token, by which its owner can recognise it; of a token that was chosen by a user, next to nothing.
 ///
 /// ```
 /// use rondel_core::access::token_beginning;
@@ -73,11 +73,11 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 /// What a request asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// To be somebody: for what is one's own.
+    /// To be signed in: for what belongs to the caller.
     Own,
     /// To look.
     View,
-    /// To look everywhere: at what tells of all namespaces at once.
+    /// To look everywhere: at what describes all namespaces at once.
     Watch,
     /// To start, cancel, pause and resume what others have defined.
     Operate,
@@ -85,7 +85,7 @@ pub enum Permission {
     Edit,
     /// To see and change what guards a namespace.
     Admin,
-    /// To see and change what belongs to no namespace: people, namespaces, the audit log, the cluster.
+    /// To see and change what belongs to no namespace: users, namespaces, the audit log, the cluster.
     Cluster,
 }
 
@@ -102,7 +102,7 @@ impl Role {
         }
     }
 
-    /// Whether whoever has this role may do all that `other` may at the same place.
+    /// Whether a caller with this role may do all that `other` may at the same place.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         match other {
@@ -143,7 +143,7 @@ impl Grant {
     }
 }
 
-/// Which apps of a namespace somebody has a permission for.
+/// The apps of a namespace for which a caller has a permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All of them, and what belongs to the namespace itself.
@@ -176,7 +176,7 @@ impl Reach {
     }
 }
 
-/// All that somebody may do: the grants, within a limit where there is one (a token's, within those of its owner).
+/// All that a caller may do: the grants, within a limit where there is one (a token's, within those of its owner).
 ///
 /// ```
 /// use rondel_core::access::{Grant, Permission, Rights, Role};
@@ -212,7 +212,7 @@ impl Rights {
     }
 
     /// Whether this is permitted for an app of a namespace, or, without an app, for what belongs to the namespace itself:
-    /// that may be looked at by whoever may look at any part of it.
+    /// a caller who may look at any part of it may look at that.
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
         if matches!(permission, Permission::Own | Permission::Watch | Permission::Cluster) {
@@ -269,7 +269,7 @@ impl Rights {
         })
     }
 
-    /// Whether all that a grant gives is here already: nobody can give away more than they have.
+    /// Whether all that a grant gives is here already: a caller cannot give away more than it has.
     #[must_use]
     pub fn cover(&self, wanted: &Grant) -> bool {
         self.every(|grants| {
@@ -350,7 +350,10 @@ mod tests {
         let whole = grant(Role::Admin, Some(HERE), None);
         assert!(whole.allow(Permission::Admin, HERE, None) && whole.allow(Permission::Edit, HERE, Some(OTHER)));
         assert!(!whole.allow(Permission::Cluster, HERE, None) && !whole.allow_somewhere(Permission::Cluster));
-        assert!(!whole.allow_somewhere(Permission::Watch), "what is told of all namespaces is for who may see all");
+        assert!(
+            !whole.allow_somewhere(Permission::Watch),
+            "what describes all namespaces is for callers who may see all"
+        );
         assert_eq!(whole.reach(Permission::Edit, HERE), Reach::All);
     }
 
@@ -423,7 +426,7 @@ mod tests {
             }
         }
 
-        /// Whoever is given what is covered can do nothing that the giver cannot.
+        /// A caller that is given what is covered can do nothing that the giver cannot.
         #[test]
         fn a_covered_grant_is_no_more(own in proptest::collection::vec(any_grant(), 0..4), wanted in any_grant()) {
             let (giver, given) = (Rights::new(own), Rights::new(vec![wanted]));

@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Users are behind [`Permission::Cluster`]: nobody who has it meets an account or a token that is stronger.
+    /// Users are behind [`Permission::Cluster`]: no account or token is stronger than a caller who has it.
     #[test]
     fn who_may_do_everything_covers_everything() {
         let everything = Rights::new(vec![Grant::everywhere(Role::Admin)]);

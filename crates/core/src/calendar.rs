@@ -24,7 +24,7 @@ pub const DEPTH_MAX: usize = 16;
 const DESCRIPTION_LEN_MAX: usize = 1000;
 const DAY_NAME_LEN_MAX: usize = 200;
 
-/// A calendar as people write it.
+/// A calendar as users write it.
 ///
 /// ```
 /// use rondel_core::calendar::{Calendar, CalendarSpec};
@@ -187,7 +187,7 @@ impl Calendar {
         self.node.has(day.and_time(NaiveTime::MIN))
     }
 
-    /// Whether it tells times of one day apart.
+    /// Whether it distinguishes times of one day.
     #[must_use]
     pub const fn has_times(&self) -> bool {
         self.has_times

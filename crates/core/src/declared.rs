@@ -31,7 +31,7 @@ pub struct SeenSet {
 
 /// What counts of some sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct EffectiveDeclarations {
     /// The text that counts, for each job that living executors declare.
     pub jobs: BTreeMap<String, String>,
     /// Jobs that were declared once, and that no living executor declares. Nothing is gone while no executor lives.
@@ -54,7 +54,7 @@ pub struct Standing {
 /// assert_eq!(standing(&both, Timestamp::from_secs(95)).jobs["report"], "new");
 /// ```
 #[must_use]
-pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> Standing {
+pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarations {
     let mut first_seen: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
     for set in sets {
         for (name, text) in &set.jobs {
@@ -64,7 +64,7 @@ pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> Standing {
     }
     let living: Vec<&SeenSet> = sets.iter().filter(|set| set.last_seen_at >= living_since).collect();
     if living.is_empty() {
-        return Standing::default();
+        return EffectiveDeclarations::default();
     }
     let mut youngest: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
     for (name, text) in living.iter().flat_map(|set| &set.jobs) {
@@ -74,7 +74,7 @@ pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> Standing {
         *best = (*best).max(mark);
     }
     let gone = sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest.contains_key(name.as_str()));
-    Standing {
+    EffectiveDeclarations {
         gone: gone.cloned().collect(),
         jobs: youngest.into_iter().map(|(name, (_, text))| (name.to_owned(), text.to_owned())).collect(),
     }

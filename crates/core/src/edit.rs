@@ -34,7 +34,7 @@ pub struct FutureRow {
 
 /// Where a job stands when it is edited.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
+pub struct EditContext<'a> {
     /// The job.
     pub job: JobId,
     /// What its fixed rates count from.
@@ -86,7 +86,7 @@ pub struct EditPlan {
 
 /// Plans an edit. `job` is the new definition, `None` for a deleted one.
 #[must_use]
-pub fn plan_edit(job: Option<&Job>, standing: Standing<'_>) -> EditPlan {
+pub fn plan_edit(job: Option<&Job>, standing: EditContext<'_>) -> EditPlan {
     let reason = match job {
         None => Reason::Deleted,
         Some(job) if !job.enabled => Reason::Paused,
@@ -119,8 +119,8 @@ pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
     before.into_iter().chain(after).map(|job| job.timetable.jitter_max()).max().unwrap_or_default()
 }
 
-fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
-    let Standing { anchor, now, checked_at, rows, .. } = standing;
+fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>) {
+    let EditContext { anchor, now, checked_at, rows, .. } = standing;
     let fire_at = |at: Timestamp| job.and_then(|job| job.timetable.fire_at(anchor, at));
     for row in rows {
         let moved = fire_at(row.fire_at).map(|fire| Moved { id: row.id, due_at: fire.due_at(standing.job) });
@@ -150,12 +150,12 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: Standing<'_>) {
     plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
 }
 
-fn is_on_its_way(row: &FutureRow, standing: Standing<'_>) -> bool {
+fn is_on_its_way(row: &FutureRow, standing: EditContext<'_>) -> bool {
     row.status == RunStatus::Pending && row.due_at < standing.now.max(standing.read_at) + ON_ITS_WAY
 }
 
 /// A delay has at most one fire ahead. An edit that leaves the delay as it was leaves that fire alone.
-fn plan_delay(plan: &mut EditPlan, job: &Job, standing: Standing<'_>) {
+fn plan_delay(plan: &mut EditPlan, job: &Job, standing: EditContext<'_>) {
     let is_same =
         standing.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
     for row in standing.rows.iter().filter(|row| !row.status.is_terminal()) {
@@ -195,10 +195,10 @@ mod tests {
         FutureRow { id: RunId::new(id), fire_at: at, due_at: at, status }
     }
 
-    fn standing(rows: &[FutureRow]) -> Standing<'_> {
+    fn standing(rows: &[FutureRow]) -> EditContext<'_> {
         let now = Timestamp::from_secs(100);
         let job = JobId::new(1);
-        Standing {
+        EditContext {
             job,
             anchor: Timestamp::EPOCH,
             now,
@@ -241,7 +241,7 @@ mod tests {
         let once = job(&json!({"at": "1970-01-01T00:01:39.9Z"}), true);
         let next = |job: &Job, checked_ms| {
             let checked_at = Timestamp::from_millis(checked_ms);
-            plan_edit(Some(job), Standing { checked_at, ..standing(&[]) }).next_fire_at
+            plan_edit(Some(job), EditContext { checked_at, ..standing(&[]) }).next_fire_at
         };
         assert_eq!(next(&once, 99_899), Some(Timestamp::from_millis(99_900)));
         assert_eq!(next(&once, 99_900), None, "it was over at the check");
@@ -274,11 +274,11 @@ mod tests {
         }
         // The edit took long: meanwhile the tick may have read more.
         let row = soon(101_500, RunStatus::Pending);
-        let slow = Standing { read_at: Timestamp::from_millis(100_600), ..standing(std::slice::from_ref(&row)) };
+        let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..standing(std::slice::from_ref(&row)) };
         assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
-        let delayed = Standing { follows: Some(RunId::new(1)), ..standing(&[]) };
+        let delayed = EditContext { follows: Some(RunId::new(1)), ..standing(&[]) };
         let rows = [soon(100_500, RunStatus::Pending)];
-        let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), Standing { rows: &rows, ..delayed });
+        let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), EditContext { rows: &rows, ..delayed });
         assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.follows), (vec![], None, Some(RunId::new(1))));
     }
 
@@ -303,7 +303,7 @@ mod tests {
             (&paused, Some(97), None),
         ] {
             let next_fire_at = was.map(Timestamp::from_secs);
-            let plan = plan_edit(Some(after), Standing { before: Some(&before), next_fire_at, ..standing(&[]) });
+            let plan = plan_edit(Some(after), EditContext { before: Some(&before), next_fire_at, ..standing(&[]) });
             assert_eq!(plan.next_fire_at, expected.map(Timestamp::from_secs), "{was:?}");
         }
     }
@@ -315,7 +315,7 @@ mod tests {
         let delay = job(&json!({"delay": "5s"}), true);
         let passed = |after: Option<&Job>, before: &Job, overdue| {
             let next_fire_at = Some(Timestamp::from_secs(overdue));
-            let plan = plan_edit(after, Standing { before: Some(before), next_fire_at, ..standing(&[]) });
+            let plan = plan_edit(after, EditContext { before: Some(before), next_fire_at, ..standing(&[]) });
             plan.passed.map(|span| (span.first.second(), span.last.second(), span.count))
         };
         for after in [Some(&other), Some(&paused), Some(&delay), None] {
@@ -337,8 +337,8 @@ mod tests {
         let three = job(&json!({"delay": "3s"}), true);
         let run = RunId::new(9);
         let next = Some(Timestamp::from_millis(101_020));
-        let waits = Standing { before: Some(&two), next_fire_at: next, ..standing(&[]) };
-        let runs = Standing { before: Some(&two), follows: Some(run), ..standing(&[]) };
+        let waits = EditContext { before: Some(&two), next_fire_at: next, ..standing(&[]) };
+        let runs = EditContext { before: Some(&two), follows: Some(run), ..standing(&[]) };
         assert_eq!(plan_edit(Some(&two), waits).next_fire_at, next);
         assert_eq!(plan_edit(Some(&three), waits).next_fire_at, Some(Timestamp::from_secs(103)));
         for job in [&two, &three] {
@@ -346,7 +346,7 @@ mod tests {
             assert_eq!((plan.next_fire_at, plan.follows), (None, Some(run)));
         }
         let ahead = [row(9, 101, RunStatus::Pending)];
-        let claimed = Standing { rows: &ahead, ..runs };
+        let claimed = EditContext { rows: &ahead, ..runs };
         let plan = plan_edit(Some(&three), claimed);
         assert_eq!((ids(&plan.settle), plan.follows), (vec![9], None));
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(103)));

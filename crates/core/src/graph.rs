@@ -263,7 +263,7 @@ fn walk(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId
 
 /// Where a job stands in a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stand {
+pub struct JobState {
     /// How it ended for the jobs that follow from it; nothing while it is open.
     pub ended: Option<RunStatus>,
     /// Its verdict. A run that is over only with its children has ended before it has one.
@@ -284,24 +284,24 @@ pub enum Turn {
 pub struct Fire<'g> {
     graph: &'g Graph,
     members: BTreeSet<JobId>,
-    stands: BTreeMap<JobId, Stand>,
+    stands: BTreeMap<JobId, JobState>,
 }
 
 impl<'g> Fire<'g> {
     /// A fire with these jobs, its root among them.
     #[must_use]
-    pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, stands: BTreeMap<JobId, Stand>) -> Self {
+    pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, stands: BTreeMap<JobId, JobState>) -> Self {
         Self { graph, members, stands }
     }
 
     /// Where a job stands; nothing while it has no run.
     #[must_use]
-    pub fn stand(&self, job: JobId) -> Option<Stand> {
+    pub fn stand(&self, job: JobId) -> Option<JobState> {
         self.stands.get(&job).copied()
     }
 
     /// A job has a run now, or stands elsewhere.
-    pub fn set(&mut self, job: JobId, stand: Stand) {
+    pub fn set(&mut self, job: JobId, stand: JobState) {
         self.stands.insert(job, stand);
     }
 
@@ -339,7 +339,7 @@ impl<'g> Fire<'g> {
     }
 
     /// The first child that makes a job fail which is over with its children. A child that had no reason to run fails
-    /// nobody: one whose parents did not end as it wants, and one that is paused.
+    /// no parent: one whose parents did not end as it wants, and one that is paused.
     #[must_use]
     pub fn failing_child(&self, job: JobId) -> Option<(JobId, RunStatus)> {
         self.children_of(job).find_map(|child| match self.stand(child)?.verdict? {

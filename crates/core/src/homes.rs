@@ -34,7 +34,7 @@ words! {
 
 /// A living node that takes jobs, as a strategy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct NodeShare {
     /// The node.
     pub node: NodeId,
     /// Its share where the strategy is [`ClaimStrategy::Weight`]; who has 0 gets nothing, unless all have.
@@ -54,16 +54,16 @@ impl ClaimStrategy {
     /// Nodes that see the same jobs and seats answer the same.
     ///
     /// ```
-    /// use rondel_core::homes::{ClaimStrategy, Seat};
+    /// use rondel_core::homes::{ClaimStrategy, NodeShare};
     /// use rondel_core::{JobId, NodeId};
     ///
-    /// let seat = |node| Seat { node: NodeId::new(node), weight: 1, job_count: 0 };
+    /// let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0 };
     /// let homes = ClaimStrategy::LeastCount.deal(&[JobId::new(1), JobId::new(2)], &[seat(1), seat(2)]);
     /// assert!(homes[0].is_some() && homes[0] != homes[1]);
     /// assert_eq!(ClaimStrategy::Default.deal(&[JobId::new(1)], &[seat(1), seat(2)]), [None]);
     /// ```
     #[must_use]
-    pub fn deal(self, jobs: &[JobId], seats: &[Seat]) -> Vec<Option<NodeId>> {
+    pub fn deal(self, jobs: &[JobId], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => vec![None; jobs.len()],
             Self::IdHash => jobs.iter().map(|job| by_hash(*job, seats, |_| 1)).collect(),
@@ -74,7 +74,7 @@ impl ClaimStrategy {
 
     /// Where each of these jobs goes when its home leaves: somewhere, whatever the strategy. `None` where there is no seat.
     #[must_use]
-    pub fn give_away(self, jobs: &[JobId], seats: &[Seat]) -> Vec<Option<NodeId>> {
+    pub fn give_away(self, jobs: &[JobId], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => Self::LeastCount.deal(jobs, seats),
             _ => self.deal(jobs, seats),
@@ -84,7 +84,7 @@ impl ClaimStrategy {
     /// Which of the jobs that `this` is home to belong elsewhere, and where. A strategy that counts gives away no more than
     /// brings the counts level, and leaves small differences alone: what is given must not come back.
     #[must_use]
-    pub fn misplaced(self, this: NodeId, jobs: &[JobId], seats: &[Seat]) -> Vec<(JobId, NodeId)> {
+    pub fn misplaced(self, this: NodeId, jobs: &[JobId], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
             Self::Default => Vec::new(),
             Self::IdHash | Self::Weight => {
@@ -99,9 +99,9 @@ impl ClaimStrategy {
 
 /// Rendezvous: every node draws a number for the job, the highest wins. When a node comes or goes, only its own share
 /// moves; a remainder would move nearly all. Ids are hashed first, since they differ mostly in their time bits.
-fn by_hash(job: JobId, seats: &[Seat], weight: impl Fn(&Seat) -> u32) -> Option<NodeId> {
+fn by_hash(job: JobId, seats: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
     let all_zero = seats.iter().all(|seat| weight(seat) == 0);
-    let draw = |seat: &Seat| {
+    let draw = |seat: &NodeShare| {
         let weight = if all_zero { 1 } else { weight(seat) };
         // −weight / ln(u) for u uniform in (0, 1): the winners are shared out by weight.
         let number = mix(mix(job.get().unsigned_abs()) ^ seat.node.get().unsigned_abs());
@@ -113,7 +113,7 @@ fn by_hash(job: JobId, seats: &[Seat], weight: impl Fn(&Seat) -> u32) -> Option<
 }
 
 /// One after the other to the node that has the fewest by then; the jobs in the order of their hashes.
-fn by_count(jobs: &[JobId], seats: &[Seat]) -> Vec<Option<NodeId>> {
+fn by_count(jobs: &[JobId], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut counts: Vec<(u64, NodeId)> = seats.iter().map(|seat| (seat.job_count, seat.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|index| (mix(jobs[*index].get().unsigned_abs()), jobs[*index]));
@@ -132,7 +132,7 @@ const SLACK_PART: u64 = 20;
 /// … and those up to so many jobs.
 const SLACK_COUNT: u64 = 2;
 
-fn surplus(this: NodeId, jobs: &[JobId], seats: &[Seat]) -> Vec<(JobId, NodeId)> {
+fn surplus(this: NodeId, jobs: &[JobId], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
     let Some(own) = seats.iter().find(|seat| seat.node == this) else { return Vec::new() };
     let count = u64::try_from(seats.len()).unwrap_or(1).max(1);
     let level = seats.iter().map(|seat| seat.job_count).sum::<u64>() / count;
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use crate::{IdGen, Timestamp};
 
-    fn seats(weights: &[(i64, u32, u64)]) -> Vec<Seat> {
-        let seat = |&(node, weight, job_count)| Seat { node: NodeId::new(node), weight, job_count };
+    fn seats(weights: &[(i64, u32, u64)]) -> Vec<NodeShare> {
+        let seat = |&(node, weight, job_count)| NodeShare { node: NodeId::new(node), weight, job_count };
         weights.iter().map(seat).collect()
     }
 
@@ -179,7 +179,7 @@ mod tests {
         (0..count).map(|_| JobId::new(ids.next(now))).collect()
     }
 
-    fn shares(homes: &[Option<NodeId>], seats: &[Seat]) -> Vec<usize> {
+    fn shares(homes: &[Option<NodeId>], seats: &[NodeShare]) -> Vec<usize> {
         seats.iter().map(|seat| homes.iter().filter(|home| **home == Some(seat.node)).count()).collect()
     }
 
@@ -241,8 +241,8 @@ mod tests {
         /// A node that comes or goes moves its own share and nothing else.
         #[test]
         fn only_the_share_of_who_comes_moves(count in 1_i64..8, weights in proptest::collection::vec(1_u32..5, 8)) {
-            let all: Vec<Seat> = (1..=count).zip(&weights)
-                .map(|(node, weight)| Seat { node: NodeId::new(node), weight: *weight, job_count: 0 }).collect();
+            let all: Vec<NodeShare> = (1..=count).zip(&weights)
+                .map(|(node, weight)| NodeShare { node: NodeId::new(node), weight: *weight, job_count: 0 }).collect();
             let (last, fewer) = all.split_last().unwrap();
             let jobs = jobs(300);
             for strategy in [ClaimStrategy::IdHash, ClaimStrategy::Weight] {

@@ -1,6 +1,6 @@
 //! What follows from the end of an attempt: another attempt, or a verdict.
 //!
-//! Every way to a terminal state goes through [`after`]: results, refusals, lost executors, cancels.
+//! Every way to a terminal state goes through [`decide_next`]: results, refusals, lost executors, cancels.
 
 use crate::backoff::doubled;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub enum Outcome {
     Lost(Reason),
 }
 
-/// The part of a job's definition that [`after`] needs; small, so that it travels with each open run.
+/// The part of a job's definition that [`decide_next`] needs; small, so that it travels with each open run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AfterPolicy {
     /// Attempts beyond the first.
@@ -133,12 +133,12 @@ pub enum After {
 /// let now = Timestamp::from_secs(0);
 /// let first = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
 /// let failed = Outcome::Failed { retryable: true };
-/// assert!(matches!(after(policy, first, failed, now, 0.0), After::Retry { .. }));
+/// assert!(matches!(decide_next(policy, first, failed, now, 0.0), After::Retry { .. }));
 /// let second = Ended { attempt: 2, ..first };
-/// assert_eq!(after(policy, second, failed, now, 0.0), After::Verdict { status: RunStatus::Failed, reason: None });
+/// assert_eq!(decide_next(policy, second, failed, now, 0.0), After::Verdict { status: RunStatus::Failed, reason: None });
 /// ```
 #[must_use]
-pub fn after(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> After {
+pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> After {
     let verdict = |status, reason| After::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
@@ -215,7 +215,7 @@ mod tests {
 
     #[track_caller]
     fn check_after(policy: AfterPolicy, ended: Ended, outcome: Outcome, expected: After) {
-        assert_eq!(after(policy, ended, outcome, NOW, 0.5), expected);
+        assert_eq!(decide_next(policy, ended, outcome, NOW, 0.5), expected);
     }
 
     fn verdict(status: RunStatus, reason: Option<Reason>) -> After {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn jitter_spreads_a_retry_by_a_tenth() {
-        let wait = |jitter| match after(POLICY, FIRST, FAILED, NOW, jitter) {
+        let wait = |jitter| match decide_next(POLICY, FIRST, FAILED, NOW, jitter) {
             After::Retry { due_at, .. } => due_at.since(NOW).as_millis(),
             After::Verdict { .. } => 0,
         };

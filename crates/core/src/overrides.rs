@@ -196,7 +196,7 @@ impl Overrides {
 }
 
 impl JobSpec {
-    /// Which parameters may be replaced for one run: as the definition says, else the default of its handler.
+    /// Which parameters may be replaced for one run: by the definition, else the default of its handler.
     #[must_use]
     pub fn effective_overrides(&self) -> Cow<'_, Overrides> {
         let default = || Cow::Owned(Overrides::default_of(&self.handler));

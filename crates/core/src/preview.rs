@@ -44,7 +44,7 @@ pub struct Ask<'a> {
 /// What is ahead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
-    /// The zone of the first schedule, in which local times are told.
+    /// The zone of the first schedule, in which local times are shown.
     pub zone: Tz,
     /// The next fires; none for a delay or a child, whose instants follow from runs.
     pub fires: Vec<PreviewFire>,
@@ -79,7 +79,7 @@ words! {
     }
 }
 
-/// Something that people ought to know.
+/// A warning for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// What it is about.

@@ -58,7 +58,7 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     /// When the verdict was made.
     pub finished_at: Option<Timestamp>,
-    /// One line for people: the error, or the handler's summary.
+    /// One line for readers: the error, or the handler's summary.
     pub message: Option<String>,
     /// What the handler returned, as JSON text.
     pub result: Option<String>,
@@ -70,9 +70,9 @@ pub struct Run {
     pub open_children: Option<i32>,
     /// The run that this one follows from: the row of its shards, a parent, a run retried by hand.
     pub parent: Option<RunId>,
-    /// How it came to its executor, in a short form for people: who could have had it, who refused, what it waited for.
+    /// How it came to its executor, in a short form for readers: who could have had it, who refused, what it waited for.
     pub trace: Option<String>,
-    /// Somebody asked to cancel it: who.
+    /// The caller who asked to cancel it.
     pub cancel_by: Option<String>,
     /// The reason of its verdict when it ends by that request.
     pub cancel_reason: Option<Reason>,
@@ -97,7 +97,7 @@ pub struct RunOf {
 
 impl Run {
     /// The first attempt at a fire of the job's own schedule: pending, due as planned, unsharded, owned by this node under
-    /// this epoch. What is otherwise, such as the cause of a run that somebody asked for, the caller puts in its place.
+    /// this epoch. The caller sets what differs, such as the cause of a run that was requested.
     ///
     /// ```
     /// use rondel_core::run::RunOf;
@@ -149,7 +149,7 @@ impl Run {
         }
     }
 
-    /// The same as the row that stands for all shards of the fire, which nobody has dealt yet.
+    /// The same as the row that stands for all shards of the fire, which have not been dealt yet.
     #[must_use]
     pub fn for_all_shards(self) -> Self {
         Self { shard_index: BROADCAST, shard_total: None, ..self }
@@ -175,7 +175,7 @@ impl Run {
         Self { executor, ..self }
     }
 
-    /// Whether its own work is done and it is over only with the runs that follow from it: nobody has it in hand.
+    /// Whether its own work is done and it is over only with the runs that follow from it: no executor has it.
     #[must_use]
     pub fn awaits_children(&self) -> bool {
         self.status == RunStatus::Running && self.open_children.is_some()

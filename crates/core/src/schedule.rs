@@ -30,7 +30,7 @@ pub struct Schedule {
     pub jitter: Option<Jitter>,
 }
 
-/// The ways to say when.
+/// The kinds of schedules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// At the instants whose wall-clock time matches.

@@ -16,7 +16,7 @@ pub const HANDLER_PATTERN: &str = "^[A-Za-z0-9._:-]{1,100}$";
 pub const ID_PATTERN: &str = "^[0-9]{1,19}$";
 pub(crate) const DURATION_PATTERN: &str = "^([0-9]{1,12}(years?|months?|weeks?|days?|[wdhms]|ms|us|ns))+$";
 
-/// A length of time as people write it: stands for a [`std::time::Duration`] in `#[schemars(with = "…")]`.
+/// A length of time as users write it: stands for a [`std::time::Duration`] in `#[schemars(with = "…")]`.
 #[derive(Debug)]
 pub struct DurationText;
 

@@ -47,8 +47,8 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     parents.chain(children).map(str::to_owned).collect()
 }
 
-/// Takes the names of jobs out of a run that are out of sight. Of a parent that is not known any more nobody can say whose it
-/// was: only those that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden`
+/// Removes the names of jobs that are out of sight from a run. The owner of a parent that is not known any more cannot be found
+/// out: only those that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden`
 /// names go.
 pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
     let mut texts = None;

@@ -1,4 +1,4 @@
-//! The definition of a job as people write it: the JSON document of the API, of `job apply` and of a job's versions.
+//! The definition of a job as users write it: the JSON document of the API, of `job apply` and of a job's versions.
 //!
 //! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each complaint names the field by
 //! a JSON pointer, the value, and what would be right.
@@ -119,7 +119,7 @@ pub struct JobSpec {
     pub enabled: bool,
 }
 
-/// The priority of a job that does not say.
+/// The priority of a job that names none.
 pub const PRIORITY_DEFAULT: u8 = 5;
 
 const fn default_priority() -> u8 {
@@ -241,8 +241,8 @@ impl JobSpec {
         let instant = |schedule: &ScheduleSpec| schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
         for (schedule, known) in schedules.iter_mut().zip(known) {
             let moved = instant(&known).filter(|at| *at <= now && known.if_past == Some(IfPast::Run));
-            let said = instant(schedule).filter(|_| schedule.if_past == Some(IfPast::Run));
-            if said.zip(moved).is_some_and(|(said, moved)| said < moved) {
+            let wanted = instant(schedule).filter(|_| schedule.if_past == Some(IfPast::Run));
+            if wanted.zip(moved).is_some_and(|(wanted, moved)| wanted < moved) {
                 schedule.at = known.at;
             }
         }
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn a_document_that_is_applied_again_keeps_the_instant_at_which_it_ran() {
         let now = Timestamp::from_secs(100);
-        let kept = |said, said_if_past, known, known_if_past| {
-            let mut spec = spec(&[once(said, said_if_past)]);
+        let kept = |wanted, wanted_if_past, known, known_if_past| {
+            let mut spec = spec(&[once(wanted, wanted_if_past)]);
             spec.keep_run_instants(&self::spec(&[once(known, known_if_past)]), now);
             instants(&spec)[0].clone()
         };

@@ -13,7 +13,7 @@ words! {
         Running = "running",
         /// The handler returned well.
         Succeeded = "succeeded",
-        /// The handler failed, and no further attempt followed: none was left, or the reason says why none could begin.
+        /// The handler failed, and no further attempt followed: none was left, or none could begin for the reason given.
         Failed = "failed",
         /// The handler was stopped at its deadline.
         TimedOut = "timed_out",
@@ -21,7 +21,7 @@ words! {
         Cancelled = "cancelled",
         /// It was sent to an executor that was lost, and the job is at-most-once: it may or may not have run.
         Unknown = "unknown",
-        /// No attempt of it began; the reason says why.
+        /// No attempt of it began, for the reason given.
         Skipped = "skipped",
     }
 }

@@ -1,4 +1,4 @@
-//! The tree of a fire: which run follows from which, as people read it. It does not say who runs next: that is [`graph`].
+//! The tree of a fire: which run follows from which, as readers see it. It does not decide which runs next: that is [`graph`].
 //!
 //! [`graph`]: crate::graph
 
@@ -47,7 +47,7 @@ impl Run {
     pub fn fire_root(&self) -> RunId {
         match self.parent {
             Some(_) if self.trigger == Trigger::Parent => RunId::new(self.cause),
-            // A shard has the cause of the row that stands for all; what somebody asked for is its own cause.
+            // A shard has the cause of the row that stands for all; a run that was requested is its own cause.
             Some(whole) if !self.is_root() && self.cause != self.id.get() => whole,
             _ => self.id,
         }

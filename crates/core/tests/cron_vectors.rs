@@ -6,7 +6,7 @@ use rondel_core::cron::{CronExpr, DstRule, parse_zone};
 
 const COUNT_MAX: usize = 5;
 
-/// What a line says should come out: `invalid`, `none` or fire times.
+/// What should come out of a line: `invalid`, `none` or fire times.
 fn fires(expression: &str, zone: &str, after: &str, count: usize) -> String {
     let Ok(expression) = CronExpr::parse_quartz(expression) else { return "invalid".to_owned() };
     let (zone, after) = (parse_zone(zone).unwrap(), after.parse().unwrap());

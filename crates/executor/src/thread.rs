@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, loops};
 use crate::session;
 
 /// How long the tasks of an executor that ends may take to be gone.
@@ -23,7 +23,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
         let _stop_all = engine.setup.lifecycle.guard();
         let _told = tracing::dispatcher::set_default(&dispatch);
         runtime.block_on(async {
-            engine.start_loops();
+            loops::start(&engine);
             session::dial_configured(&engine);
             let lifecycle = &engine.setup.lifecycle;
             lifecycle.hard.cancelled().await;

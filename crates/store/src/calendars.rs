@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
 use rondel_core::{AppId, CalendarId, NamespaceId, Timestamp};
 
-use crate::Result;
 use crate::catalog::JobRecord;
+use crate::error::Result;
 
 /// How many of the jobs that keep a calendar from being deleted are named.
 pub const USER_COUNT_SHOWN: u32 = 10;

@@ -7,7 +7,7 @@ use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
 use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp};
 
-use crate::Result;
+use crate::error::Result;
 
 /// A tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]

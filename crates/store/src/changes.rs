@@ -4,7 +4,8 @@
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use crate::{LeaseToken, Result};
+use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// Where a run stands, as far as watchers need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]

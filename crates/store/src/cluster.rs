@@ -9,7 +9,7 @@ use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{Result, StoreError, Trouble};
+use crate::error::{Result, StoreError, Trouble};
 
 /// What a node acts under: lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

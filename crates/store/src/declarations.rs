@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use rondel_core::{AppId, JobId, Timestamp};
 
-use crate::Result;
 use crate::catalog::Declared;
+use crate::error::Result;
 
 /// The jobs that executors of one build declare.
 #[derive(Clone, Debug, PartialEq, Eq)]

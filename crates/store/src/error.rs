@@ -1,5 +1,8 @@
 //! What callers of the store can do about a failure.
 
+/// What the methods of the store's traits answer.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
 /// A statement or transaction failed; nothing of it is kept.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

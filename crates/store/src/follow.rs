@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rondel_core::graph::{Fire, Graph, Stand, Turn};
+use rondel_core::graph::{Fire, Graph, JobState, Turn};
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::because;
 use rondel_core::run::RunOf;
@@ -128,7 +128,7 @@ impl FireFacts<'_> {
         jobs
     }
 
-    fn stands(&self) -> BTreeMap<JobId, Stand> {
+    fn stands(&self) -> BTreeMap<JobId, JobState> {
         let awaiting: BTreeSet<RunId> =
             self.ended.iter().filter(|ended| ended.awaits_children).map(|ended| ended.run).collect();
         let stand = |member: &Member| {
@@ -137,10 +137,10 @@ impl FireFacts<'_> {
                 status => status == RunStatus::Running && member.open_children.is_some(),
             };
             match awaits {
-                true => Stand { ended: Some(RunStatus::Succeeded), verdict: None },
+                true => JobState { ended: Some(RunStatus::Succeeded), verdict: None },
                 false => {
                     let verdict = member.status.is_terminal().then_some((member.status, member.reason));
-                    Stand { ended: verdict.map(|(status, _)| status), verdict }
+                    JobState { ended: verdict.map(|(status, _)| status), verdict }
                 }
             }
         };
@@ -172,7 +172,7 @@ impl FireFacts<'_> {
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
                 let parents: Vec<RunId> =
                     fire.parents_of(job).filter_map(|parent| self.run_of(parent, &made)).collect();
-                fire.set(job, Stand { ended: verdict.map(|(status, _)| status), verdict });
+                fire.set(job, JobState { ended: verdict.map(|(status, _)| status), verdict });
                 let run = Run { parent: parents.first().copied(), ..run };
                 made.insert(job, Follower { run, parents });
             }
@@ -209,7 +209,8 @@ impl FireFacts<'_> {
         loop {
             let mut has_changed = false;
             for (job, member) in &self.members {
-                let is_awaiting = |stand: Stand| stand.ended == Some(RunStatus::Succeeded) && stand.verdict.is_none();
+                let is_awaiting =
+                    |stand: JobState| stand.ended == Some(RunStatus::Succeeded) && stand.verdict.is_none();
                 if !fire.stand(*job).is_some_and(is_awaiting) {
                     continue;
                 }
@@ -231,7 +232,7 @@ impl FireFacts<'_> {
                         fold.message = Some(child_ended(name, status));
                     }
                     let verdict = Some((fold.status, None));
-                    fire.set(*job, Stand { ended: Some(RunStatus::Succeeded), verdict });
+                    fire.set(*job, JobState { ended: Some(RunStatus::Succeeded), verdict });
                 }
                 folds.insert(*job, fold);
             }

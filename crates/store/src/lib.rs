@@ -48,7 +48,7 @@ pub use catalog::{Catalog, ChangeJobs, CreateJobs, Namespaces};
 pub use changes::Changes;
 pub use cluster::{Cluster, Executors, LeaseToken};
 pub use declarations::Declarations;
-pub use error::{OpenError, StoreError, Trouble};
+pub use error::{OpenError, Result, StoreError, Trouble};
 pub use ledger::{Adopt, Cancel, Claim, Dispatch, Finish, Limits, Move, Runs};
 pub use logs::Logs;
 #[cfg(feature = "testing")]
@@ -99,6 +99,3 @@ store_of!(
     Heal,
     Stats
 );
-
-/// What the methods of the store's traits answer.
-pub type Result<T> = std::result::Result<T, StoreError>;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, RunId, Timestamp};
 
-use crate::Result;
+use crate::error::Result;
 
 /// The levels of lines, and where they were printed.
 pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];

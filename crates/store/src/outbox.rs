@@ -15,7 +15,7 @@ use rondel_core::{NamespaceId, OutboxId, Reason, RunId, RunStatus, Timestamp, Tr
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::Result;
+use crate::error::Result;
 
 /// The kind of a message that reports a failed run.
 pub const RUN_FAILED: &str = "run.failed";

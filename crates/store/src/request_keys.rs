@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::Timestamp;
 
-use crate::Result;
+use crate::error::Result;
 
 /// A call with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
-use rondel_core::outcome::{After, Ended, Outcome, after, fold_shards};
+use rondel_core::outcome::{After, Ended, Outcome, decide_next, fold_shards};
 use rondel_core::reason::Detail;
 use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::{BROADCAST, RunOf};
@@ -102,7 +102,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         may_have_begun: row.may_have_begun,
         cancel_asked: row.cancel_asked,
     };
-    let mut then = after(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
+    let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let After::Retry { due_at, .. } = &mut then {
         // Where the clock stepped back, one that was not due yet may have been lost: no attempt comes before its instant.
         *due_at = row.fire_at.max(*due_at);

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::{RunId, Timestamp, TraceParent};
 
-use crate::Result;
+use crate::error::Result;
 
 /// Traces of requested runs; runs of a schedule have none here.
 #[async_trait]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
 
-use crate::Result;
+use crate::error::Result;
 
 /// A job whose next fire is not set although it should be, or which waits for the end of a run that is over or gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

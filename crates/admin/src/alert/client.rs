@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum Refusal {
     /// This very message, or the webhook as it is set up: others may be taken.
     Message(String),
-    /// Nobody is there, or too busy: others would meet the same.
+    /// The receiver is away or too busy: other messages would fail likewise.
     Receiver(String),
 }
 

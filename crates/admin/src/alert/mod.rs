@@ -1,4 +1,4 @@
-//! Telling the world what failed: messages that a transaction left in the outbox are sent to the namespace's webhook.
+//! Messages about failures: those that a transaction left in the outbox are sent to the namespace's webhook.
 //!
 //! At least once: a message is gone only after an answer of 2xx, and has the same id at each try. Two nodes do not send
 //! the same one, unless the first one's hold on it ends while it is still waiting for an answer.

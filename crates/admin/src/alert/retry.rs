@@ -6,7 +6,7 @@ use rondel_core::Timestamp;
 
 const DELAY_MIN: Duration = Duration::from_secs(5);
 const DELAY_MAX: Duration = Duration::from_secs(3600);
-/// A message that nobody took for so long is given up.
+/// A message that was not accepted for so long is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// The next try after `tried_count` of them; `None` to give up. 5 s, doubled for each try up to an hour, give or take a

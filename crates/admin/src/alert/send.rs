@@ -31,7 +31,7 @@ const BUDGET: Duration = Duration::from_secs(20);
 const UNDER_WAY_MAX: usize = 32;
 /// How long the other messages of a namespace whose receiver is not there wait: no try of theirs is counted.
 const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
-/// How long a message under way may take once the server is told to stop.
+/// How long a message under way may take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// The messages of one namespace on their way, with how that ended.
@@ -41,7 +41,7 @@ pub(crate) struct AlertLoop {
     shared: Arc<Shared>,
     client: Option<Outgoing>,
     under_way: FuturesUnordered<UnderWay>,
-    /// Whose messages these are: none of them are taken meanwhile, and nobody waits for them.
+    /// Whose messages these are: none of them is taken meanwhile, and nothing waits for them.
     namespaces: BTreeSet<NamespaceId>,
     /// Why messages of a namespace could not be taken off the outbox, or put back.
     failed: Option<TickError>,

@@ -14,7 +14,7 @@ const URL_LEN_MAX: usize = 2_000;
 /// Why a webhook was not set.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// The URL is none that messages can be sent to; the sentence says why.
+    /// Messages cannot be sent to the URL, for the reason in the sentence.
     #[error("{0}")]
     Url(String),
     /// The store failed.
@@ -48,7 +48,7 @@ pub(crate) async fn put_failure_webhook(
     Ok(if is_new { PutWebhook::Created(webhook) } else { PutWebhook::Changed })
 }
 
-/// Whether messages can be sent there, as far as the URL says; where its name leads is judged at each sending.
+/// Whether messages can be sent there, as far as the URL shows; where its name leads is judged at each sending.
 fn check_url(text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     check_host(&read_url(text)?, allowed).map_err(|refused| refused.to_string())
 }

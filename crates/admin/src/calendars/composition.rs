@@ -148,7 +148,7 @@ enum Expanded {
     Same,
     /// It is now.
     Anew,
-    /// Somebody else changed it first.
+    /// Another caller changed it first.
     Lost,
 }
 

@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// Gives every job that is planned by an earlier version of its calendar the newest one, as an edit does. Answers how
-    /// many that were. A job that cannot be moved is left where it is, which the log says.
+    /// many that were. A job that cannot be moved is left where it is, which is logged.
     pub(crate) async fn move_jobs_on(&self) -> Result<u64, StoreError> {
         let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
         let mut moved = BTreeSet::new();
@@ -104,7 +104,7 @@ impl Node {
         Ok(calendars)
     }
 
-    /// Moves one job on; false where somebody else changed it first, which is to be looked at again.
+    /// Moves one job on; false where another caller changed it first, which is to be looked at again.
     async fn move_on(
         &self,
         record: &JobRecord,

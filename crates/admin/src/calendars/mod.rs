@@ -29,7 +29,7 @@ pub enum CalendarError {
     /// The document is wrong, or would make wrong what names or uses it.
     #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
-    /// Somebody else changed it first.
+    /// Another caller changed it first.
     #[error("the calendar was changed meanwhile, its version is {version}")]
     Conflict {
         /// Its version now, 0 where it is gone.
@@ -118,8 +118,8 @@ impl Node {
                 CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
             }
         };
-        // Reads what is there now: a part that was saved between the check and the saving is put in here, or by whoever
-        // saved it, for both of us write first and read then.
+        // Reads what is there now: a part that was saved between the check and the saving is put in here, or by the caller who
+        // saved it, for both write first and read then.
         let composition = self.composition(namespace).await?;
         let mut affected = composition.made_of(&spec.name);
         affected.insert(0, spec.name.clone());

@@ -18,7 +18,7 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long after the end of another node's lease is looked for what it left: the database's clock says whether it is over,
+/// How long after the end of another node's lease is looked for what it left: the database's clock decides whether it is over,
 /// and this node's may be a little ahead of it.
 const AFTER_END: Duration = Duration::from_millis(50);
 /// How overdue an own run must be to be looked for in memory.
@@ -116,7 +116,7 @@ impl AdoptLoop {
 
     /// Nothing that was not sent goes on before all is known that may have been: a run waits for the earlier ones of its
     /// job, and a retry that is due later still has its place before it. None where the lease is over by the database's clock,
-    /// which may have stepped ahead: then nobody knows what is open, and the next look asks again.
+    /// which may have stepped ahead: then it is not known what is open, and the next look asks again.
     async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
@@ -128,7 +128,7 @@ impl AdoptLoop {
         }
         let mut all_unsent = Vec::new();
         let mut taken_over = 0;
-        // Until all is told: an answer that is lost may have been that of a commit.
+        // Until all is known: an answer that is lost may have been that of a commit.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let fenced = loop {
             let last = self.shared.departing.last();
@@ -159,7 +159,7 @@ impl AdoptLoop {
         };
         self.is_interrupted = was_interrupted;
         self.shared.put(all_unsent).await;
-        // One that lives by the database's clock is still to be adopted, whatever this node's clock says.
+        // One that lives by the database's clock is still to be adopted, whatever this node's clock shows.
         let over: Vec<Over> = over.into_iter().filter(|(node, _)| fenced.contains(node)).collect();
         self.shared.membership.adopted(&over);
         self.known = over;
@@ -184,7 +184,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Runs that nobody has in hand, but that began: a retry, a shard of a broadcast that is under way.
+    /// Runs that no executor has, but that began: a retry, a shard of a broadcast that is under way.
     async fn restore(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
@@ -214,9 +214,9 @@ impl AdoptLoop {
         if missing.is_empty() {
             return Ok(());
         }
-        // What ended since the reading left the memory only after it was durable: a second reading tells.
+        // What ended since the reading left the memory only after it was durable: a second reading shows it.
         let is_missing = |run: &Run| {
-            // A broadcast that is under way is in nobody's memory: its shards are.
+            // A broadcast that is under way is in no node's memory: its shards are.
             run.status == RunStatus::Running
                 && !run.is_root()
                 && !run.awaits_children()
@@ -265,7 +265,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Runs that may have been sent wait for the roll call; none of them is a stray from here on. `from` says under which
+    /// Runs that may have been sent wait for the roll call; none of them is a stray from here on. `from` has the lease under which
     /// lease, where it is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
@@ -288,7 +288,7 @@ impl AdoptLoop {
         let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { return Ok(None) };
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-        // Whoever may have been sent something since the oldest of these runs was due.
+        // Executors that may have been sent something since the oldest of these runs was due.
         let now = shared.clock.now();
         let mut witnesses = shared.store.witnesses(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
@@ -302,7 +302,7 @@ impl AdoptLoop {
             let from = from.get(&run.id).copied();
             Some(CalledRun { ready: Ready::new(run, definition), from })
         });
-        // Read after the adoption, which raised the epochs: whoever acted under those before is fenced.
+        // Read after the adoption, which raised the epochs: a node that acted under those before is fenced.
         let mut nodes = shared.store.nodes().await?;
         // What was due after a node's last lease had ended cannot have been sent under it.
         nodes.retain(|node| node.lease_until >= oldest);

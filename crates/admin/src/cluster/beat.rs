@@ -1,4 +1,4 @@
-//! The beat: renews the lease, reads the database's clock, says which executors this node hears, and sees the others.
+//! The beat: renews the lease, reads the database's clock, records which executors this node hears, and sees the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::config::EngineConfig;
 use crate::counters::Count;
 use crate::dispatch::Event;
 use crate::node::Shared;
-use crate::scheduler::tick::Command;
+use crate::scheduler::command::Command;
 use rondel_core::backoff::doubled;
 use rondel_core::error_chain::chain;
 
@@ -61,7 +61,7 @@ impl BeatLoop {
         Self { shared, beats: 0, job_count: 0, has_warned: false }
     }
 
-    /// Says once that the database does not answer, and once that it does again.
+    /// Logs once that the database does not answer, and once that it does again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
         let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
@@ -109,7 +109,7 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
-    /// Says how this node stands.
+    /// Reports the state of this node.
     async fn report(&mut self) -> Result<(), StoreError> {
         let shared = &self.shared;
         let token = shared.membership.token();
@@ -133,7 +133,7 @@ impl BeatLoop {
         shared.store.report_node(token, &report).await
     }
 
-    /// Nodes that share out by other rules only get into each other's way; it is said once.
+    /// Nodes that share out by other rules only get into each other's way; that is logged once.
     fn warn_of_others(&mut self, nodes: &[Node]) {
         let own = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
@@ -146,7 +146,7 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// What people switched off is to stop within a beat. A dispatcher that has no room hears it with the next one: the
+    /// What operators switched off is to stop within a beat. A dispatcher that has no room hears it with the next one: the
     /// lease does not wait for it.
     fn heed_switches(&self) {
         let stopped = self.shared.apps.stopped();
@@ -167,7 +167,7 @@ impl BeatLoop {
     }
 
     /// The epoch is gone: this node slept through its lease, or the database's clock stepped back behind what was sent under
-    /// it. What it had not handed over is somebody else's now, or its own anew.
+    /// it. What it had not handed over belongs to another node now, or its own anew.
     async fn rejoin(&self) -> Result<(), StoreError> {
         let shared = &self.shared;
         shared.membership.end();
@@ -213,7 +213,7 @@ pub enum StartError {
 }
 
 /// Takes the node's lease at start. Under a living name it waits for that lease to end; if it is renewed meanwhile,
-/// somebody else really has the name. Who adopts what a dead node left raises its epoch, and the lease ends no later by that.
+/// another server really has the name. Who adopts what a dead node left raises its epoch, and the lease ends no later by that.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
     let mut seen: Option<Timestamp> = None;
@@ -305,7 +305,7 @@ mod tests {
 
         let before = engine.now();
         step_ms.store(-60_000, Ordering::Relaxed);
-        until("it is told", || engine.readiness().quiet_until.is_some()).await;
+        until("it has noticed", || engine.readiness().quiet_until.is_some()).await;
         let quiet_until = engine.readiness().quiet_until.unwrap();
         assert!(quiet_until >= before && quiet_until < before + Duration::from_secs(21), "{before} {quiet_until}");
         assert!(engine.now() < before && engine.readiness().lease_held);

@@ -1,4 +1,4 @@
-//! What is wrong with the database, and since when: for `/readyz`, and so that the log says it once.
+//! What is wrong with the database, and since when: for `/readyz`, and so that it is logged once.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -12,7 +12,7 @@ pub struct DatabaseTrouble {
     pub trouble: Trouble,
     /// Since when, by the engine's clock.
     pub since: Timestamp,
-    /// What the driver said last.
+    /// The last message of the driver.
     pub message: String,
 }
 

@@ -1,6 +1,6 @@
 //! Runs that this node is giving, or has just given, to another one: nothing of this process starts them any more.
 //!
-//! A run is put here before the transaction that gives it begins. Whoever reads the store before that commits may take it
+//! A run is put here before the transaction that gives it begins. A node that reads the store before that commits may take it
 //! for its own still; here it is stopped. A run that stayed after all is found by the standing query for strays.
 
 use std::collections::HashMap;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
 
-/// How long after it was due nobody can have it in mind any more.
+/// How long after it was due no part of the node can have it in memory any more.
 const KEPT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(crate) struct Departing(Mutex<Known>);
+pub(crate) struct Departing(Mutex<DepartingRun>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct DepartingRun {
     /// When each is due, and with which giving it went; without one it does not come back.
     runs: HashMap<RunId, (Timestamp, Option<Giving>)>,
     last: Giving,
@@ -38,8 +38,8 @@ impl Departing {
         }
     }
 
-    /// The same of runs that the dispatcher forgets as they go, while the ring may still have them: should they come back, nobody
-    /// could tell what comes out of the ring from what was taken over.
+    /// The same of runs that the dispatcher forgets as they go, while the ring may still have them: should they come back,
+    /// what comes out of the ring could not be distinguished from what was taken over.
     pub(crate) fn begin_for_good(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
@@ -76,7 +76,7 @@ impl Departing {
         self.lock().runs.contains_key(&run)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, DepartingRun> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Leaving: a server that is told to stop gives its jobs to the others while it still works, then what it has not sent, and
+//! Leaving: a server that is asked to stop gives its jobs to the others while it still works, then what it has not sent, and
 //! its lease last. So a rolling restart makes no fire late.
 
 use std::collections::HashSet;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rondel_core::homes::{Seat, Switch};
+use rondel_core::homes::{NodeShare, Switch};
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
@@ -12,7 +12,7 @@ use rondel_store::cluster::Node;
 
 use crate::clock::Boot;
 
-/// How long executors that come are told of a lease after its node was last alive. A trigger that is older than that is
+/// How long executors that connect receive a lease after its node was last alive. A trigger that is older than that is
 /// nowhere any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Fences in one welcome.
@@ -152,8 +152,8 @@ impl Membership {
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
-    /// Homes, beside this node itself, whose jobs it may claim where the strategy gives them to it: nobody, and dead nodes
-    /// whose open runs are known here. A job whose open runs are still to be taken over, by whomever, would run beside itself.
+    /// Homes, beside this node itself, whose jobs it may claim where the strategy gives them to it: the empty home, and dead
+    /// nodes whose open runs are known here. A job whose open runs are still to be taken over would run beside itself.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
         let (this, nodes) = (self.token().node, self.nodes());
         if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
@@ -173,8 +173,9 @@ impl Membership {
     }
 
     /// The nodes among which jobs are shared out.
-    pub(crate) fn seats(&self, now: Timestamp) -> Vec<Seat> {
-        let seat = |node: &Node| Seat { node: node.id, weight: node.report.weight, job_count: node.report.job_count };
+    pub(crate) fn seats(&self, now: Timestamp) -> Vec<NodeShare> {
+        let seat =
+            |node: &Node| NodeShare { node: node.id, weight: node.report.weight, job_count: node.report.job_count };
         self.nodes().iter().filter(|node| node.takes_jobs(now)).map(seat).collect()
     }
 
@@ -215,13 +216,13 @@ impl Membership {
     }
 }
 
-/// The newest lease of each node that is over, whether it was taken anew or fenced by whoever adopted its runs.
+/// The newest lease of each node that is over, whether it was taken anew or fenced by the node that adopted its runs.
 pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
     let is_second = |node: &&Node| node.epoch > 1;
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
-/// Who is on the way out, or switched off, inherits only where nobody else can.
+/// Who is on the way out, or switched off, inherits only where no other node can.
 fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<Over> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
@@ -311,7 +312,7 @@ mod tests {
         membership.adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
         membership.saw_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
         assert_eq!(membership.claimable_homes(now), [NodeId::new(0), NodeId::new(2)]);
-        // It came back, and its lease ended anew: what it has open by now nobody has taken over.
+        // It came back, and its lease ended anew: what it has open by now was not taken over.
         membership.saw_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
         assert_eq!(membership.claimable_homes(now), [NodeId::new(0)]);
         let mut switched = node(1, 100);

@@ -1,14 +1,14 @@
 //! Homes on the move: what a strategy gives to a node that has joined, and everything of a node that leaves or is switched
 //! off.
 //!
-//! The home itself gives a job away, in one transaction with those of its runs that nobody has sent: a job of which anything
+//! The home itself gives a job away, in one transaction with those of its runs that were not sent: a job of which anything
 //! else is open stays until that is over. So nothing overlaps; and the new home has the next fire before it is due.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::homes::{Seat, Switch};
+use rondel_core::homes::{NodeShare, Switch};
 use rondel_core::{JobId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::cluster::HomeMove;
@@ -67,7 +67,7 @@ enum Why {
 /// Which of a node's runs may go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MayGo<'a> {
-    /// Those that are due so late that nobody has looked at them yet.
+    /// Those that are due so late that no node has looked at them yet.
     NotYetDue,
     /// Nothing is sent any more: all but these, which are in executors' hands.
     AllBut(&'a HashSet<RunId>),
@@ -142,7 +142,7 @@ fn next_moment(now: Timestamp) -> Timestamp {
     MOMENTS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
 }
 
-fn takers(seats: &[Seat]) -> Vec<NodeId> {
+fn takers(seats: &[NodeShare]) -> Vec<NodeId> {
     seats.iter().map(|seat| seat.node).collect()
 }
 
@@ -217,7 +217,7 @@ async fn give(
         MayGo::AllBut(_) => Timestamp::EPOCH,
     };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
-    // Where the answer was lost nobody knows which went: what stayed is found as a stray.
+    // Where the answer was lost it is not known which went: what stayed is found as a stray.
     let moved = moved?;
     let gone: HashSet<RunId> = moved.runs.iter().copied().collect();
     shared.departing.stay(runs.into_iter().map(|(run, _)| run).filter(|run| !gone.contains(run)));

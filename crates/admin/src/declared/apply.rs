@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::declared::{SeenSet, Standing, Step, parents_first, standing, step};
+use rondel_core::declared::{EffectiveDeclarations, SeenSet, Step, parents_first, standing, step};
 use rondel_core::shape::{self, Misfit};
 use rondel_core::{FieldError, JobSpec, Timestamp};
 use rondel_store::StoreError;
@@ -16,9 +16,9 @@ use super::board::called;
 use crate::jobs::JobError;
 use crate::node::Node;
 
-/// How often a job that somebody else changes meanwhile is looked at again.
+/// How often a job that another caller changes meanwhile is looked at again.
 const TRY_COUNT: usize = 3;
-/// Sets of an app that are kept; older ones are forgotten once nobody has had them for long.
+/// Sets of an app that are kept; older ones are forgotten once no executor has had them for long.
 const SET_COUNT_MAX: usize = 20;
 
 /// How much of a wrong app is shown, in characters.
@@ -36,7 +36,7 @@ pub(super) async fn bring_in_line(
     }
     let mut problems = Vec::new();
     let seen: Vec<SeenSet> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
-    let Standing { jobs, gone } = standing(&seen, living_since);
+    let EffectiveDeclarations { jobs, gone } = standing(&seen, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
         match read(&text, &app.name) {
@@ -139,7 +139,7 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
             Err(_) => None,
         };
         if known.is_none_or(|known| known.app != app.id) {
-            // The same for what is not there and for what is somebody else's.
+            // The same for what is not there and for what belongs to another app.
             let message =
                 format!("there is no job {:?} in app {:?}; code follows jobs of its own app", parent.name, app.name);
             return Err(JobError::Invalid(vec![FieldError::new(&parent.pointer, message)]));
@@ -160,7 +160,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
 
 async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
-    // Also where it was this app's: whoever moved a job has taken it out of this code's hands.
+    // Also where it was this app's: the caller who moved a job has taken it out of this code's hands.
     if record.app != app.id {
         let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));

@@ -17,9 +17,9 @@ const COUNT_MAX: usize = 1_000;
 /// The longest that their definitions are together, in bytes of JSON.
 const BYTES_MAX: usize = 1024 * 1024;
 
-/// What one hello says.
+/// The jobs that one hello declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct DeclaredSet {
     /// SHA-256 of `specs`, in hex.
     pub(super) hash: String,
     /// The definitions, as a JSON array; a definition that is not JSON is in it as its text.
@@ -36,7 +36,7 @@ pub(super) fn called(index: usize, spec: &serde_json::Value) -> String {
     name.map_or_else(|| format!("job {index}"), str::to_owned)
 }
 
-impl Said {
+impl DeclaredSet {
     /// What is too much is refused as a whole: half of an executor's jobs would be a riddle.
     pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
         let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
@@ -80,7 +80,7 @@ pub(crate) struct Declaring {
     pub(crate) namespace: NamespaceId,
     pub(crate) app: AppId,
     pub(crate) app_name: String,
-    pub(crate) said: Arc<Said>,
+    pub(crate) declared_set: Arc<DeclaredSet>,
 }
 
 #[derive(Debug, Default)]
@@ -143,14 +143,14 @@ impl Board {
     }
 }
 
-/// Tells an executor the whole list.
-pub(super) fn tell(session: &SessionHandle, problems: &[DeclarationProblem]) {
-    let told = problems.iter().map(|problem| v1::DeclarationProblem {
+/// Sends an executor the whole list.
+pub(super) fn send(session: &SessionHandle, problems: &[DeclarationProblem]) {
+    let of_executor = problems.iter().map(|problem| v1::DeclarationProblem {
         job: problem.job.clone(),
         pointer: problem.pointer.clone(),
         message: problem.message.clone(),
     });
-    session.send(Body::DeclarationProblems(v1::DeclarationProblems { problems: told.collect() }));
+    session.send(Body::DeclarationProblems(v1::DeclarationProblems { problems: of_executor.collect() }));
 }
 
 #[cfg(test)]
@@ -163,12 +163,12 @@ mod tests {
 
     #[test]
     fn a_set_is_known_by_what_it_says_and_not_by_how_it_is_written() {
-        let one = Said::new(&[job(r#"{"name": "a", "app": "b"}"#), job("{")]);
-        let other = Said::new(&[job(r#"{"app":"b","name":"a"}"#), job("{")]);
+        let one = DeclaredSet::new(&[job(r#"{"name": "a", "app": "b"}"#), job("{")]);
+        let other = DeclaredSet::new(&[job(r#"{"app":"b","name":"a"}"#), job("{")]);
         assert_eq!(one, other);
         assert_eq!(one.specs, r#"[{"app":"b","name":"a"},"{"]"#);
         assert_eq!(one.hash.len(), 64);
-        assert_ne!(one.hash, Said::new(&[]).hash);
+        assert_ne!(one.hash, DeclaredSet::new(&[]).hash);
     }
 
     #[test]
@@ -179,13 +179,15 @@ mod tests {
             message: "is wrong".to_owned(),
         };
         let all = ["a", "all", "b", "job 1"].map(problem);
-        let told = |said: &Said| said.own(&all).into_iter().map(|problem| problem.job).collect::<Vec<_>>();
-        let two = Said::new(&[job(r#"{"name": "b"}"#), job("{}")]);
-        assert_eq!((two.is_any(), told(&two)), (true, vec!["b".to_owned(), "job 1".to_owned()]));
-        let none = Said::new(&[]);
-        assert!(!none.is_any() && told(&none).is_empty());
-        let refused = Said { refusal: Some(all[1].clone()), ..none };
-        assert_eq!((refused.is_any(), told(&refused)), (true, vec!["all".to_owned()]));
+        let of_executor = |declared_set: &DeclaredSet| {
+            declared_set.own(&all).into_iter().map(|problem| problem.job).collect::<Vec<_>>()
+        };
+        let two = DeclaredSet::new(&[job(r#"{"name": "b"}"#), job("{}")]);
+        assert_eq!((two.is_any(), of_executor(&two)), (true, vec!["b".to_owned(), "job 1".to_owned()]));
+        let none = DeclaredSet::new(&[]);
+        assert!(!none.is_any() && of_executor(&none).is_empty());
+        let refused = DeclaredSet { refusal: Some(all[1].clone()), ..none };
+        assert_eq!((refused.is_any(), of_executor(&refused)), (true, vec!["all".to_owned()]));
     }
 
     #[test]
@@ -193,9 +195,9 @@ mod tests {
         let many: Vec<_> = (0..=COUNT_MAX).map(|_| job("{}")).collect();
         let big = [job(&format!("\"{}\"", "x".repeat(BYTES_MAX)))];
         for declared in [&many[..], &big[..]] {
-            let said = Said::new(declared);
-            assert_eq!(said.specs, "[]");
-            assert!(said.refusal.unwrap().message.contains("at most 1000"));
+            let declared_set = DeclaredSet::new(declared);
+            assert_eq!(declared_set.specs, "[]");
+            assert!(declared_set.refusal.unwrap().message.contains("at most 1000"));
         }
     }
 }

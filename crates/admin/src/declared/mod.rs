@@ -1,7 +1,7 @@
-//! Jobs that executors' code declares: kept in step with what living executors say, on every node alike.
+//! Jobs that executors' code declares: kept in step with what living executors declare, on every node alike.
 //!
 //! A hello only leaves its set here. The loop notes which sets live, and where something changed brings the app's jobs
-//! in line by [`rondel_core::declared`]. One bad declaration keeps no other out; what is wrong is told to the executors
+//! in line by [`rondel_core::declared`]. One bad declaration keeps no other out; what is wrong is sent to the executors
 //! and shown with the app.
 
 mod apply;
@@ -9,7 +9,7 @@ mod audit;
 mod board;
 mod run;
 
-pub(crate) use board::{Board, Declaring, Said};
+pub(crate) use board::{Board, DeclaredSet, Declaring};
 pub(crate) use run::DeclareLoop;
 
 /// What is wrong with a job that code declares.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::bring_in_line;
 use super::audit::App;
-use super::board::{Declaring, tell};
+use super::board::{self, Declaring};
 use crate::background::{Background, TickError};
 use crate::node::Node;
 
@@ -68,10 +68,10 @@ impl DeclareLoop {
         let apps = self.node.declared().by_app();
         let now = self.node.now();
         for (app, online) in &apps {
-            // Executors of one build say the same.
-            let said: BTreeMap<&str, &str> =
-                online.iter().map(|one| (one.said.hash.as_str(), one.said.specs.as_str())).collect();
-            for (hash, specs) in said {
+            // Executors of one build declare the same.
+            let declared_set: BTreeMap<&str, &str> =
+                online.iter().map(|one| (one.declared_set.hash.as_str(), one.declared_set.specs.as_str())).collect();
+            for (hash, specs) in declared_set {
                 self.node.store().see_declared_set(*app, hash, specs, now).await?;
             }
         }
@@ -106,7 +106,7 @@ impl DeclareLoop {
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
         let mut problems = bring_in_line(&self.node, &app, living_since).await?;
-        problems.extend(online.iter().filter_map(|one| one.said.refusal.clone()));
+        problems.extend(online.iter().filter_map(|one| one.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();
         let is_news = self.node.declared().set_problems(id, &problems);
@@ -119,11 +119,11 @@ impl DeclareLoop {
             before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was there hears what changed, one that came hears all: of the jobs that it declares itself.
-        for one in online.iter().filter(|one| one.said.is_any()) {
-            let own = one.said.own(&problems);
+        for one in online.iter().filter(|one| one.declared_set.is_any()) {
+            let own = one.declared_set.own(&problems);
             let has_news = if heard_it(one) { is_news } else { !own.is_empty() };
             if has_news {
-                tell(&one.session, &own);
+                board::send(&one.session, &own);
             }
         }
         Ok(true)

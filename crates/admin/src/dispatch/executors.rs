@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use rondel_core::reason::{Obstacle, ObstacleKind};
-use rondel_core::route::{Answer, Candidate, Question, Refusal, Seat, question};
+use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
 use rondel_core::select::Unmet;
 use rondel_core::{AppId, ExecutorId, Job, NodeId, RunId, Timestamp};
 use rondel_store::LeaseToken;
@@ -21,7 +21,7 @@ pub(crate) struct Online {
     /// The name that it gave itself.
     given_name: String,
     /// The same as `name`, as routers know it.
-    seat: Seat,
+    points: HashPoints,
     labels: BTreeMap<String, String>,
     weight: u32,
     handlers: HashSet<String>,
@@ -86,7 +86,7 @@ impl Online {
 
     pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
         let active = self.in_flight + self.elsewhere;
-        Candidate { seat: &self.seat, weight: self.weight, active, refusal: self.refusal(now), answer }
+        Candidate { points: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }
     }
 }
 
@@ -128,7 +128,7 @@ impl Executors {
             app: executor.app,
             name: executor.name.clone(),
             given_name: given_name(&executor.name).to_owned(),
-            seat: Seat::new(&executor.name),
+            points: HashPoints::new(&executor.name),
             labels: executor.labels.clone(),
             weight: executor.weight,
             handlers: executor.handlers.iter().cloned().collect(),

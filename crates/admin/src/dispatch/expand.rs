@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rondel_core::{Run, RunId, RunStatus};
 
+use super::decision::{Decision, lease_of};
 use super::effect::{Effect, Measure};
 use super::event::Shards;
 use super::place;
@@ -12,7 +13,6 @@ use super::queue::turns;
 use super::ready::Ready;
 use super::runs::Stage;
 use super::step::Step;
-use super::transition::{Decision, lease_of};
 
 /// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Gives the run back where no
 /// executor is there.

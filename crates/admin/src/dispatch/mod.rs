@@ -6,6 +6,7 @@
 //! and both answer with an event.
 
 mod active;
+mod decision;
 mod effect;
 mod event;
 mod executors;

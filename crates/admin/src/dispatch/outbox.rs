@@ -7,13 +7,13 @@ use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, RunId, Timestamp};
 
 use super::active::{Active, Phase};
+use super::decision::Decision;
 use super::effect::Effect;
 use super::messages::TRIGGER_BATCH;
 use super::place;
 use super::queue::turns;
 use super::runs::{Arrival, Waiting};
 use super::step::Step;
-use super::transition::Decision;
 
 /// How long after its mark an at-most-once run may be sent.
 const MARK_HOLDS: Duration = Duration::from_secs(1);

@@ -8,13 +8,13 @@ use rondel_core::spec::Delivery;
 use rondel_store::ledger::AttemptEnd;
 
 use super::active::{Active, Phase};
+use super::decision::Decision;
 use super::effect::{Effect, Measure, Submission};
 use super::queue::turns;
 use super::ready::{Ready, finish_unsent};
 use super::runs::{Timer, Waiting};
 use super::step::Step;
 use super::switches::{self, Switched};
-use super::transition::Decision;
 use super::waits::too_late;
 use super::{expand, round, routing};
 use crate::metrics::Counted;

@@ -8,6 +8,7 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 
 use super::active::{Active, Phase};
+use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::parked::Offer;
 use super::queue::turns;
@@ -15,7 +16,6 @@ use super::ready::Ready;
 use super::recovery::{fences, look, overdue, roll, seek, unanswered};
 use super::runs::Waiting;
 use super::step::Step;
-use super::transition::Decision;
 use super::waits::{self, waited_ms};
 use super::{expand, place, routing, switches};
 

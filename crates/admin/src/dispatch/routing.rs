@@ -8,6 +8,7 @@ use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, ques
 use rondel_core::{ExecutorId, Job, JobId, Route, Run, RunId, Timestamp};
 use rondel_proto::v1;
 
+use super::decision::Decision;
 use super::effect::Effect;
 use super::executors::Online;
 use super::place;
@@ -15,7 +16,6 @@ use super::queue::probes::Probe;
 use super::queue::turns;
 use super::ready::Ready;
 use super::runs::Waiting;
-use super::transition::Decision;
 
 /// An executor that was heard this lately need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ enum Chosen {
     /// These executors are to be asked, or have not answered yet.
     Wait(Vec<ExecutorId>),
     /// No executor now.
-    Nobody,
+    NoExecutor,
 }
 
 /// Routes a run and assigns it; returns it where no executor takes it. Where executors are asked first, their answers route
@@ -51,7 +51,7 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
             d.state.probes.ask(probe, executors.into_iter(), &mut d.state.runs);
             None
         }
-        Chosen::Nobody => Some(probe.ready),
+        Chosen::NoExecutor => Some(probe.ready),
     }
 }
 
@@ -71,7 +71,7 @@ fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
             let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::None);
             Chosen::Wait(silent.map(|(online, _)| online.session.executor).collect())
         }
-        Choice::Nobody => Chosen::Nobody,
+        Choice::NoExecutor => Chosen::NoExecutor,
     }
 }
 
@@ -135,7 +135,7 @@ fn look_at_probes(d: &mut Decision<'_>, job: JobId) {
                 turns::work_off(d);
             }
             Chosen::Wait(_) => waiting.push(probe),
-            Chosen::Nobody => {
+            Chosen::NoExecutor => {
                 d.state.probes.pause(job, now);
                 let since = probe.ready.tried_at.unwrap_or(now);
                 d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
@@ -191,7 +191,7 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
             Answer::None if question(route).is_some() && index < before_taken => Some(Refusal::Silent),
-            Answer::None | Answer::Yes if had_it_before && run.executor.as_deref() == Some(candidate.seat.name()) => {
+            Answer::None | Answer::Yes if had_it_before && run.executor.as_deref() == Some(candidate.points.name()) => {
                 Some(Refusal::HadItBefore)
             }
             Answer::None | Answer::Yes => None,

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::decision::{Decision, Facts, Settings};
 use super::effect::{Effect, Measure, Submission};
 use super::event::{Answer, Event};
 use super::messages::{trigger, triggers};
@@ -16,7 +17,7 @@ use super::outbox;
 use super::round::NOTE_AFTER;
 use super::state::State;
 use super::step::Step;
-use super::transition::{self, Decision, Facts, Settings};
+use super::transition;
 use crate::metrics::{FireOutcome, size};
 use crate::node::Shared;
 use crate::trace::FireTracer;

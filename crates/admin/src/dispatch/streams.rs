@@ -9,11 +9,11 @@ use rondel_proto::v1;
 use rondel_store::ledger::AttemptEnd;
 
 use super::active::{Active, Phase};
+use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
 use super::ready::finish_unsent;
 use super::recovery::{fences, roll, unanswered};
-use super::transition::Decision;
 use super::waits::{explained, lost_detail};
 use super::{outbox, place, round};
 use crate::counters::Count;

@@ -6,9 +6,9 @@ use rondel_core::{AppId, Reason, RunId};
 use rondel_proto::v1;
 
 use super::active::{Active, Phase};
+use super::decision::Decision;
 use super::ready::Ready;
 use super::step::Step;
-use super::transition::Decision;
 use super::waits;
 
 /// What an app's switch means for a run that is to be placed.

@@ -5,15 +5,12 @@
 //!
 //! The functions beside this file decide parts of it. All take a [`Decision`], and none of them waits for anything.
 
-use std::time::Duration;
-
-use rondel_core::{Run, RunId, Timestamp};
-use rondel_failpoint::mutant::{self, Mutant};
+use rondel_core::RunId;
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
-use rondel_store::LeaseToken;
 
-use super::effect::{Effect, Submission};
+use super::decision::{Decision, Facts, lease_of};
+use super::effect::Effect;
 use super::event::Event;
 use super::queue::parked::Parked;
 use super::queue::probes::Probes;
@@ -24,110 +21,6 @@ use super::runs::Stage;
 use super::state::State;
 use super::step::Step;
 use super::{expand, outbox, place, round, routing, streams, switches, waits};
-use crate::cluster::{AppSwitches, Departing};
-use crate::counters::Count;
-use crate::scheduler::in_memory::InMemory;
-
-/// What a decision must know that is not of the dispatcher.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts<'a> {
-    pub(crate) now: Timestamp,
-    /// The boot-time clock, in microseconds, now and at the epoch of the database's clock.
-    pub(crate) boot_micros: i64,
-    pub(crate) boot_micros_at_epoch: i64,
-    /// How long this process runs, by its own clock.
-    pub(crate) uptime: Duration,
-    /// Whether the database's clock may have stepped ahead within the time after which executors count as lost.
-    pub(crate) may_have_stepped_ahead: bool,
-    /// This node's lease, and whether it holds.
-    pub(crate) token: LeaseToken,
-    pub(crate) lease_holds: bool,
-    /// Which open runs this process has in memory.
-    pub(crate) in_memory: &'a InMemory,
-    /// Runs that are being given to other nodes.
-    pub(crate) departing: &'a Departing,
-    pub(crate) apps: &'a AppSwitches,
-    pub(crate) settings: &'a Settings,
-}
-
-/// The part of the configuration that decisions read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    /// No other server may share the store.
-    pub(crate) is_single_server: bool,
-    pub(crate) lost_after: Duration,
-    pub(crate) answer_within: Duration,
-    pub(crate) overdue_ask: Duration,
-    pub(crate) overdue_give_up: Duration,
-}
-
-impl Facts<'_> {
-    /// When an instant of the database's clock was, or will be, by the boot-time clock.
-    pub(crate) const fn boot_micros_at(&self, at: Timestamp) -> i64 {
-        at.as_millis().saturating_mul(1_000).saturating_add(self.boot_micros_at_epoch)
-    }
-}
-
-/// A decision under way: what it is about, what it knows, and what it has come to so far.
-#[derive(Debug)]
-pub(crate) struct Decision<'a> {
-    pub(super) state: &'a mut State,
-    pub(super) facts: Facts<'a>,
-    pub(super) now: Timestamp,
-    pub(super) effects: Vec<Effect>,
-}
-
-impl<'a> Decision<'a> {
-    pub(super) const fn new(state: &'a mut State, facts: Facts<'a>) -> Self {
-        Self { now: facts.now, state, facts, effects: Vec::new() }
-    }
-
-    /// Whether this node may start runs: its lease holds, and the gates count all that was open when it took that.
-    pub(super) fn knows_open_runs(&self) -> bool {
-        self.facts.lease_holds && self.state.recovery.adopted == Some(self.facts.token)
-    }
-
-    /// Whether runs may be sent and placed.
-    pub(super) fn may_send(&self) -> bool {
-        self.facts.lease_holds || mutant::on(Mutant::NoLeaseCheckBeforeSend)
-    }
-
-    pub(super) fn step(&mut self, step: Step) {
-        self.effects.push(Effect::Store(step));
-    }
-
-    pub(super) fn finish(&mut self, end: Submission) {
-        self.effects.push(Effect::Finish(Box::new(end)));
-    }
-
-    pub(super) fn count(&mut self, what: Count, count: usize) {
-        self.effects.push(Effect::Count(what, count));
-    }
-
-    pub(super) fn forget(&mut self, runs: impl IntoIterator<Item = RunId>) {
-        self.effects.push(Effect::Forget(runs.into_iter().collect()));
-    }
-
-    pub(super) fn forget_of(&mut self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
-        self.effects.push(Effect::ForgetOf(runs.into_iter().collect()));
-    }
-
-    /// These shards do not wait here for the answer to their writing any more.
-    pub(super) fn forget_shards(&mut self, shards: &[Run]) {
-        self.forget_of(shards.iter().map(|shard| (shard.id, lease_of(shard))));
-    }
-
-    /// Sends the same message to every executor that is connected.
-    pub(super) fn send_all(&mut self, body: &Body) {
-        let sessions = self.state.executors.all().map(|online| &online.session);
-        self.effects.extend(sessions.map(|session| Effect::Send(session.clone(), body.clone())));
-    }
-}
-
-/// The lease that a run stands under.
-pub(super) const fn lease_of(run: &Run) -> LeaseToken {
-    LeaseToken { node: run.node, epoch: run.node_epoch }
-}
 
 /// Decides what an event means.
 pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effect> {

@@ -13,12 +13,12 @@ use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunId, Timestamp};
 use rondel_store::ledger::{AttemptEnd, NotedWait};
 
+use super::decision::Decision;
 use super::executors::is_fit_for_it;
 use super::queue::limits::wait_detail;
 use super::ready::{Ready, finish_unsent};
 use super::recovery::unanswered::DESCRIBED_COUNT_MAX;
 use super::step::Step;
-use super::transition::Decision;
 use super::{place, switches};
 use crate::metrics::Counted;
 

@@ -51,21 +51,21 @@ pub(super) enum News {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stand {
+struct RowState {
     status: RunStatus,
     reason: Option<Reason>,
     attempt: i32,
 }
 
-impl From<&RunStand> for Stand {
+impl From<&RunStand> for RowState {
     fn from(run: &RunStand) -> Self {
         Self { status: run.status, reason: run.reason, attempt: run.attempt }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    stand: Stand,
+struct KnownRun {
+    stand: RowState,
     due_at: Timestamp,
     read_at: Timestamp,
 }
@@ -74,7 +74,7 @@ struct Known {
 pub(super) struct Board {
     /// When it was last brought up to date; `None` before it ever was.
     pub(super) seen_at: Option<Timestamp>,
-    runs: BTreeMap<RunId, Known>,
+    runs: BTreeMap<RunId, KnownRun>,
     jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
     executors: BTreeMap<ExecutorId, Heard>,
     nodes: BTreeMap<NodeId, (String, &'static str)>,
@@ -95,7 +95,7 @@ impl Board {
     /// Open runs, not found by [`runs_after`](Self::runs_after), that are to be read again: the longest unread first.
     pub(super) fn to_reread(&self, now: Timestamp) -> Vec<RunId> {
         let after = self.runs_after(now);
-        let is_due = |known: &Known| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
+        let is_due = |known: &KnownRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
         let open = self.runs.range(..=after).filter(|(_, known)| !known.stand.status.is_terminal() && is_due(known));
         let mut ids: Vec<(Timestamp, RunId)> = open.map(|(id, known)| (known.read_at, *id)).collect();
         ids.sort_unstable();
@@ -138,7 +138,7 @@ impl Board {
         let mut runs: Vec<&RunStand> = seen.runs.iter().collect();
         runs.sort_by_key(|run| run.id);
         let is_new = |run: &&RunStand| match self.runs.get(&run.id) {
-            Some(known) => known.stand != Stand::from(*run),
+            Some(known) => known.stand != RowState::from(*run),
             None => !is_full,
         };
         news.extend(runs.into_iter().filter(is_new).cloned().map(News::Run));
@@ -151,7 +151,7 @@ impl Board {
             self.runs.remove(id);
         }
         for run in &seen.runs {
-            let known = Known { stand: Stand::from(run), due_at: run.due_at, read_at: now };
+            let known = KnownRun { stand: RowState::from(run), due_at: run.due_at, read_at: now };
             if self.runs.len() < RUN_COUNT_MAX || self.runs.contains_key(&run.id) {
                 self.runs.insert(run.id, known);
             }
@@ -258,9 +258,9 @@ mod tests {
         let seen = |status| Seen { nodes: node(status), ..Seen::default() };
         assert_eq!(look(&mut board, seen("active"), at(0)), []);
         let heard = Heard { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
-        let (id, nobody) = (ExecutorId::new(9), ExecutorId::new(8));
+        let (id, stranger) = (ExecutorId::new(9), ExecutorId::new(8));
         let with = Seen { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
-        assert_eq!(board.strangers([id, nobody, id].iter()), [nobody, id]);
+        assert_eq!(board.strangers([id, stranger, id].iter()), [stranger, id]);
         assert_eq!(look(&mut board, with.clone(), at(1)), [News::Executor(id, heard.clone(), true)]);
         assert!(board.strangers([id].iter()).is_empty());
         assert_eq!(look(&mut board, with, at(2)), []);

@@ -1,8 +1,8 @@
 //! What happens, as a stream: runs that come to stand elsewhere, jobs that are saved, executors and nodes that come and go.
 //!
-//! Nothing is written for it, and nobody tells: while somebody listens, the store is read once a second (`watch`), what is
-//! new is found by comparison (`board`), and all listeners of this node share it. While nobody does, nothing is read.
-//! Whatever a listener may have missed, it is told that it may: `gap`.
+//! Nothing is written for it, and no writer notifies it: while a client listens, the store is read once a second (`watch`), what is
+//! new is found by comparison (`board`), and all listeners of this node share it. While no client does, nothing is read.
+//! A listener that may have missed events receives `gap`.
 
 mod board;
 mod cursor;

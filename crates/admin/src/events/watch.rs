@@ -1,4 +1,4 @@
-//! The watch of a node: reads the store while somebody listens, and keeps what happened for a while.
+//! The watch of a node: reads the store while a client listens, and keeps what happened for a while.
 //!
 //! There is no task: whichever listener finds that the last look is a period old looks, and the others have the same.
 //! Between a look's first statement and what is made of it nothing is changed, so a listener that goes away in the middle
@@ -19,7 +19,7 @@ use super::board::{Board, Heard, News, Seen};
 use super::{Cursor, Event, What};
 use rondel_core::error_chain::chain;
 
-/// How often the store is read while somebody listens.
+/// How often the store is read while a client listens.
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are: for those that nothing else has shown.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
@@ -60,11 +60,11 @@ struct State {
     has_complained: bool,
 }
 
-/// Somebody who listens.
+/// A client that listens.
 #[derive(Clone, Debug)]
 pub struct Listener {
     events: Arc<Events>,
-    /// Where somebody listened before.
+    /// Where a client listened before.
     cursor: Option<Cursor>,
     /// The last event that was had; `None` before the beginning.
     had: Option<u64>,
@@ -95,7 +95,7 @@ impl Events {
         Self { id, state: Mutex::default() }
     }
 
-    /// Listens, from here on or from a place where somebody did before.
+    /// Listens, from here on or from the place of an earlier cursor.
     #[must_use]
     pub fn listen(self: &Arc<Self>, cursor: Option<Cursor>) -> Listener {
         Listener { events: Arc::clone(self), cursor, had: None }
@@ -132,7 +132,7 @@ impl Listener {
             self.had = Some(number);
             return Next::Begun { cursor: state.cursor(id, number), is_gap };
         };
-        let Some(events) = state.after(had) else { return Next::TooSlow };
+        let Some(events) = state.newer_than(had) else { return Next::TooSlow };
         let Some(last) = events.last() else { return Next::Nothing };
         self.had = Some(last.number);
         let cursor = Cursor { watch: id, number: last.number, at: last.at };
@@ -153,7 +153,7 @@ impl State {
         Cursor { watch, number, at: self.board.seen_at.unwrap_or(Timestamp::EPOCH) }
     }
 
-    /// The number of the last event that whoever has this cursor had; `None` where it cannot be told.
+    /// The number of the last event that the owner of this cursor had; `None` where it is not known.
     fn place(&self, watch: i64, cursor: Cursor) -> Option<u64> {
         let first = self.kept.front().map_or(self.last + 1, |event| event.number);
         if cursor.watch == watch {
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Some of what came after an event; `None` where that is not kept any more.
-    fn after(&self, number: u64) -> Option<Vec<Arc<Event>>> {
+    fn newer_than(&self, number: u64) -> Option<Vec<Arc<Event>>> {
         let first = self.kept.front().map_or(self.last + 1, |event| event.number);
         let skipped = usize::try_from((number + 1).checked_sub(first)?).ok()?;
         Some(self.kept.iter().skip(skipped).take(BATCH).cloned().collect())
@@ -288,7 +288,7 @@ async fn heard(
     Ok(open().filter_map(heard).collect())
 }
 
-/// The names that news are told with.
+/// The names that are sent with news.
 struct Named {
     jobs: HashMap<JobId, String>,
     apps: HashMap<AppId, String>,
@@ -369,7 +369,7 @@ mod tests {
     }
 
     /// What happened to nodes, and the cursor behind it.
-    fn told(next: Next) -> (Vec<&'static str>, Cursor) {
+    fn names_of(next: Next) -> (Vec<&'static str>, Cursor) {
         let Next::Events(events, cursor) = next else { unreachable!("{next:?}") };
         let word = |event: &Arc<Event>| match &event.what {
             What::Node { status, .. } => status,
@@ -388,14 +388,14 @@ mod tests {
         assert!(!begun(&next(&mut two, &store, &clock).await).1);
         assert_eq!(next(&mut one, &store, &clock).await, Next::Nothing);
         switch(&store, Switch::Draining).await;
-        let (heard, behind) = told(next(&mut one, &store, &clock).await);
+        let (heard, behind) = names_of(next(&mut one, &store, &clock).await);
         assert_eq!(heard, ["draining"]);
-        assert_eq!(told(two.take(&store, behind.at).await).0, ["draining"], "without another look");
+        assert_eq!(names_of(two.take(&store, behind.at).await).0, ["draining"], "without another look");
         switch(&store, Switch::Active).await;
         let mut back = events.listen(Some(behind));
         let (from, is_gap) = begun(&next(&mut back, &store, &clock).await);
         assert_eq!((from.number, is_gap), (behind.number, false));
-        assert_eq!(told(next(&mut back, &store, &clock).await).0, ["active"]);
+        assert_eq!(names_of(next(&mut back, &store, &clock).await).0, ["active"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -405,7 +405,7 @@ mod tests {
         let mut first = events.listen(None);
         let (start, _) = begun(&next(&mut first, &store, &clock).await);
         switch(&store, Switch::Draining).await;
-        let (_, behind) = told(next(&mut first, &store, &clock).await);
+        let (_, behind) = names_of(next(&mut first, &store, &clock).await);
         // Another node's: what was about then comes again, if it is known.
         clock.fetch_add(16, Ordering::Relaxed);
         let elsewhere = Cursor { watch: 8, number: 99, at: Timestamp::from_secs(clock.load(Ordering::Relaxed)) };
@@ -413,9 +413,9 @@ mod tests {
         let long_ago = Cursor { at: start.at - Duration::from_secs(60), ..elsewhere };
         assert!(begun(&next(&mut events.listen(Some(long_ago)), &store, &clock).await).1);
         assert!(begun(&next(&mut events.listen(Some(Cursor { number: 1_000, ..behind })), &store, &clock).await).1);
-        // Nobody listened for long.
+        // No client listened for long.
         clock.fetch_add(i64::try_from(CARRY_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
-        assert_eq!(told(next(&mut first, &store, &clock).await).0, ["gap"]);
+        assert_eq!(names_of(next(&mut first, &store, &clock).await).0, ["gap"]);
         assert_eq!(next(&mut first, &store, &clock).await, Next::Nothing);
     }
 

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::{Pass, bounds, message_bounds, proof};
 use crate::apps::{self, AppError};
-use crate::declared::Said;
+use crate::declared::DeclaredSet;
 use crate::dispatch::Report;
 use crate::host_process;
 use crate::node::Shared;
@@ -29,7 +29,7 @@ pub(super) struct Greeted {
     pub(super) record: ExecutorRecord,
     pub(super) report: Report,
     /// The jobs that its code declares.
-    pub(super) said: Said,
+    pub(super) declared_set: DeclaredSet,
     /// Where its process is one of this host.
     pub(super) process: Option<HostProcess>,
 }
@@ -111,7 +111,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     shared.registry.rows.admit((app.id, pass.token, id), &hello, now, |id| shared.registry.is_online(id))?;
     let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable)?;
     let predecessor = lineage.first().copied();
-    let said = Said::new(&hello.declared);
+    let declared_set = DeclaredSet::new(&hello.declared);
     let process = host_process::find(hello.process.as_ref());
     let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
     let infos = hello.handler_infos.into_iter().filter(has_handler).map(|info| (info.name, info.params_schema));
@@ -152,7 +152,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let report =
         Report { held: refs(hello.held), finished: refs(hello.finished), predecessor, lineage: lineage.into() };
-    Ok(Greeted { online, record, report, said, process })
+    Ok(Greeted { online, record, report, declared_set, process })
 }
 
 /// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any

@@ -91,7 +91,7 @@ impl Session {
             namespace: greeted.online.namespace,
             app,
             app_name: greeted.online.app_name.clone(),
-            said: Arc::new(greeted.said),
+            declared_set: Arc::new(greeted.declared_set),
         });
         drop(inner.events.send(Event::Joined(handle.clone(), greeted.online, greeted.report)).await);
         Ok(Self {
@@ -299,7 +299,7 @@ impl Session {
         let is_its = sent.is_none_or(|(_, executor)| executor == self.handle.executor);
         if reply.kind() == v1::reply::Kind::Progress && is_its {
             let progress = Progress::bounded(reply.done, reply.total);
-            self.shared.progress.tell(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);
+            self.shared.progress.report(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);
         }
     }
 

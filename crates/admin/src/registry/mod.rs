@@ -1,5 +1,5 @@
-//! Who is online: a stream is a fact, so the registry is in memory, one per node. The store's session rows tell the
-//! other nodes.
+//! Who is online: a stream is a fact, so the registry is in memory, one per node. The other nodes
+//! read the store's session rows.
 
 mod schema_cost;
 mod schemas;
@@ -37,7 +37,7 @@ pub struct OnlineExecutor {
     pub running: u32,
     /// What it can run.
     pub handlers: Vec<String>,
-    /// What its handlers say of their parameters.
+    /// What its handlers declare of their parameters.
     pub(crate) params_schemas: Schemas,
     /// Version of its SDK.
     pub sdk_version: String,
@@ -78,7 +78,7 @@ pub struct Handler {
     pub name: String,
     /// Who has it, by name.
     pub executors: Vec<String>,
-    /// What it says of its parameters, where all of them say the same.
+    /// What it declares of its parameters, where all of them declare the same.
     pub params_schema: Option<Arc<ParamsSchema>>,
 }
 
@@ -127,8 +127,8 @@ impl Registry {
         heard
     }
 
-    /// Who has a handler in an app and takes runs, and the schema of its parameters where all of them say the same;
-    /// `None` where nobody has it.
+    /// Who has a handler in an app and takes runs, and the schema of its parameters where all of them declare the same;
+    /// `None` where no executor has it.
     pub(crate) fn params_schema(
         &self,
         namespace: NamespaceId,
@@ -161,7 +161,7 @@ impl Registry {
         by_handler.into_iter().map(handler).collect()
     }
 
-    /// The names of everyone online, without what they said of themselves.
+    /// The names of everyone online, without the rest of their hellos.
     pub(crate) fn names(&self) -> Vec<OnlineName> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let name = |one: &OnlineExecutor| OnlineName {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// How many steps the verdict on some parameters may take: about a tenth of a second.
 const STEP_COUNT_MAX: usize = 1_000_000;
-/// How many values and errors may be copied to say what is wrong: about 30 MB.
+/// How many values and errors may be copied to describe what is wrong: about 30 MB.
 const COPY_COUNT_MAX: usize = 100_000;
 /// How deep schemas and parameters together may nest: each level takes stack.
 const DEPTH_MAX: usize = 160;

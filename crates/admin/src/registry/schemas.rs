@@ -1,4 +1,4 @@
-//! What handlers say of their parameters in JSON schemas, and parameters held against them.
+//! What handlers declare of their parameters in JSON schemas, and parameters held against them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -18,7 +18,7 @@ const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 const COMPLAINT_COUNT_MAX: usize = 50;
 /// How much of a value a complaint shows, in characters.
 const SHOWN_LEN_MAX: usize = 100;
-/// How much is kept of the executors of one app that are connected to this server; what several say alike counts once.
+/// How much is kept of the executors of one app that are connected to this server; a schema that several declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -26,7 +26,7 @@ const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
 const MESSAGE_LEN_MAX: usize = 1_000;
 /// What is wrong is collected by one check at a time: each may take [`super::schema_cost`]'s memory.
 static COLLECTING: Mutex<()> = Mutex::new(());
-/// What the executor fills in: nobody else knows what will stand there.
+/// What the executor fills in: the server does not know the value.
 const SECRET: &str = "{{secret.";
 /// What the server adds to the parameters of a run that follows from others.
 const PARENTS: &str = "parents";
@@ -34,7 +34,7 @@ const PARENTS: &str = "parents";
 /// The schemas of an executor's handlers, by handler.
 pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 
-/// What a handler says of its parameters.
+/// What a handler declares of its parameters.
 #[derive(Debug)]
 pub struct ParamsSchema {
     document: Value,
@@ -57,7 +57,7 @@ impl ParamsSchema {
     }
 
     /// What is wrong with `params`; nothing for a schema that is itself wrong. `is_follower` for a job that follows from
-    /// others: what it is told of them under `parents` is not in its definition.
+    /// others: what it receives of them under `parents` is not in its definition.
     pub(crate) fn complaints(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
         let made;
         let validator = if self.pattern_count == 0 {
@@ -83,11 +83,11 @@ impl ParamsSchema {
         }
         match allowed {
             Affordable::Details => self.details(validator, &params, is_follower),
-            // Whether the verdict hangs on what is filled in later cannot be told without the details.
+            // Whether the verdict hangs on what is filled in later is not known without the details.
             Affordable::Verdict if is_follower || has_secret(&params) || validator.is_valid(&params) => Vec::new(),
             Affordable::Verdict => vec![FieldError::new(
                 "/params",
-                "do not fit the handler's schema; they are too large or too deep for it to say where",
+                "do not fit the handler's schema; they are too large or too deep to find where",
             )],
             Affordable::Nothing => vec![FieldError::new(
                 "/params",
@@ -286,7 +286,7 @@ fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Whether the complaint hangs on what a run that follows is told of its parents: it is there only when it runs.
+/// Whether the complaint hangs on what a run that follows receives of its parents: it is there only when it runs.
 fn is_of_parents(error: &ValidationError<'_>) -> bool {
     error.instance_path().as_str().is_empty() && misses_parents(error)
 }

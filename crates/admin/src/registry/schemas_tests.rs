@@ -136,14 +136,18 @@ fn schemas_are_bounded_and_shared() {
     let many = |from: usize| (from..from + 100).map(move |n| (format!("h{n}"), padded(SCHEMA_LEN_MAX - 1024 - n)));
     let first = pool.of_executor(APP, "many", many(0));
     assert!((10..=17).contains(&first.len()), "{}", first.len());
-    // What another executor says alike costs nothing; what is new counts for the whole app.
+    // A schema that another executor declares too costs nothing; what is new counts for the whole app.
     assert_eq!(pool.of_executor(APP, "alike", many(0)).len(), first.len());
     let (second, third) = (pool.of_executor(APP, "more", many(100)), pool.of_executor(APP, "more", many(200)));
     assert!(first.len() + second.len() <= 2 * 17 && third.is_empty(), "{} {}", second.len(), third.len());
     assert_eq!(pool.of_executor(AppId::new(2), "other", many(200)).len(), first.len());
     drop((one, two, first, second, third));
     pool.of_executor(APP, "four", []);
-    assert_eq!(pool.0.lock().unwrap().values().map(HashMap::len).sum::<usize>(), 0, "what nobody has is forgotten");
+    assert_eq!(
+        pool.0.lock().unwrap().values().map(HashMap::len).sum::<usize>(),
+        0,
+        "a schema without an executor is forgotten"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Healing: what no other loop finds again. Jobs that should fire and have no next fire, jobs whose home is no node of
 //! the cluster, calendars and jobs that did not follow a calendar which was saved by a node that died then.
 //!
-//! One node per period looks. Normally there is nothing to find, and nothing is said.
+//! One node per period looks. Normally there is nothing to find, and nothing is logged.
 
 use std::time::Duration;
 

@@ -9,15 +9,15 @@ use rondel_store::LeaseToken;
 /// Each with its attempt and the epoch that it stands under: the late word of an earlier attempt is none about the one that is
 /// here, and what is left in memory of a lease that is over is none of what was taken over from it.
 #[derive(Debug, Default)]
-pub(crate) struct InMemory(Mutex<HashMap<RunId, Known>>);
+pub(crate) struct InMemory(Mutex<HashMap<RunId, OpenRun>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct OpenRun {
     attempt: i32,
     epoch: i64,
 }
 
-/// Open runs of this node that await their children. They are in nobody's hands; their place in the gate of their job is
+/// Open runs of this node that await their children. No executor has them; their place in the gate of their job is
 /// all that is theirs here.
 #[derive(Debug, Default)]
 pub(crate) struct Awaiting(Mutex<BTreeMap<RunId, JobId>>);
@@ -54,7 +54,7 @@ impl InMemory {
         let mut is_new = |run: &Run| {
             let is_new = known.get(&run.id).is_none_or(|known| known.epoch < run.node_epoch);
             if is_new {
-                known.insert(run.id, Known { attempt: run.attempt, epoch: run.node_epoch });
+                known.insert(run.id, OpenRun { attempt: run.attempt, epoch: run.node_epoch });
             }
             is_new
         };
@@ -73,7 +73,7 @@ impl InMemory {
         runs.into_iter().filter(|run| !known.contains_key(run)).collect()
     }
 
-    /// These are over, or somebody else's, or wait in the store.
+    /// These have ended, or belong to another node, or wait in the store.
     pub(crate) fn forget(&self, runs: impl IntoIterator<Item = RunId>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for run in runs {
@@ -149,7 +149,7 @@ mod tests {
             "it is here until its first attempt is known to be over"
         );
         assert!(known.has_through(first.id, 1) && !known.has_through(first.id, 0));
-        assert!(known.forget_through(first.id, 1), "the store says that there is a second");
+        assert!(known.forget_through(first.id, 1), "the store has a second");
         assert!(!known.forget_through(first.id, 1), "nothing is here any more");
         assert!(!known.has_later(first.id, 1), "nor a later one");
         assert_eq!(known.admit(vec![second.clone()]).len(), 1);

@@ -106,7 +106,7 @@ impl ScanLoop {
         Ok(u64::try_from(won).unwrap_or(u64::MAX))
     }
 
-    /// Whether as many runs are open as this node can look after. Said once each time that it comes to it.
+    /// Whether as many runs are open as this node can look after. Logged once each time that this begins.
     fn is_full(&mut self) -> bool {
         let open = self.shared.in_memory.len();
         let full = open > OPEN_RUN_MAX;
@@ -230,7 +230,7 @@ impl ScanLoop {
     }
 }
 
-/// Counts the fires that the misfire policy passes over, which the claim has just made rows of the ledger.
+/// Counts the fires that the misfire policy skips, which the claim has just made rows of the ledger.
 fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existing: &[RunId]) {
     for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
         if let Some(definition) = definitions.get(&(run.job, run.job_version)) {

@@ -1,11 +1,11 @@
 //! Which due jobs without a living home this node takes: those that the strategy gives it, and after a while those that
-//! nobody took, since nodes may see each other differently.
+//! no node took, since nodes may see each other differently.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rondel_core::homes::{ClaimStrategy, Seat};
+use rondel_core::homes::{ClaimStrategy, NodeShare};
 use rondel_core::{JobId, NodeId, Timestamp};
 use rondel_store::ledger::DueJob;
 
@@ -26,7 +26,7 @@ impl LeftToOthers {
         &mut self,
         due: Vec<DueJob>,
         strategy: ClaimStrategy,
-        (this, seats): (NodeId, &[Seat]),
+        (this, seats): (NodeId, &[NodeShare]),
         now: Timestamp,
     ) -> Vec<DueJob> {
         if strategy == ClaimStrategy::Default {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
-        let seat = |node| Seat { node: NodeId::new(node), weight: 1, job_count: 0 };
+        let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0 };
         let jobs = (1..=20).map(due).collect();
         let seats = [seat(1), seat(2)];
         let taken = left.may_take(jobs, strategy, (NodeId::new(this), &seats), Timestamp::from_secs(second));

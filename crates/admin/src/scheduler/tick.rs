@@ -20,6 +20,7 @@ use crate::dispatch::waits::too_late;
 use crate::dispatch::{Event, Ready, finish_unsent};
 use crate::metrics::Counted;
 use crate::node::Shared;
+use crate::scheduler::command::Command;
 use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: time for the reading, and less than the promise to editors.
@@ -29,15 +30,6 @@ const AHEAD_MAX: Duration = Duration::from_millis(900);
 /// How long a reading that the database did not answer is put off.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
-
-/// What the tick is told.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Claimed runs, all of them in memory from now on.
-    Put(Vec<Run>),
-    /// The lease is gone: what is not handed over is somebody else's.
-    Clear,
-}
 
 fn lease_of(run: &Run) -> (RunId, LeaseToken) {
     (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })
@@ -78,7 +70,7 @@ impl Background for TickLoop {
             biased;
             command = self.commands.recv() => match command {
                 Some(command) => self.take_commands(command),
-                // Nobody is left who could send one: the process ends.
+                // No sender is left: the process ends.
                 None => std::future::pending().await,
             },
             () = self.shared.clock.sleep_until(wake) => {}

@@ -1,4 +1,4 @@
-//! The changes of a zone's clock that touch a fire, and what becomes of it: for people, who are told before it happens.
+//! The changes of a zone's clock that touch a fire, and what becomes of it: a warning for users before it happens.
 
 use chrono::{DateTime, NaiveDateTime};
 
@@ -8,7 +8,7 @@ use super::spans;
 use super::zone::Tz;
 use crate::time::Timestamp;
 
-/// The most changes that are told.
+/// The most changes that are listed.
 const CHANGE_COUNT_MAX: usize = 12;
 
 /// A change of a zone's clock that touches a fire.

@@ -112,7 +112,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Times
     let spans = spans::of(zone);
     let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
     let mut index = spans.index_at(from);
-    // Far from both ends of a span, its neighbours say nothing about it: where most searches end.
+    // Far from both ends of a span, its neighbours mean nothing for it: where most searches end.
     let Steady { offset, from: steady_from, to: steady_to } = spans.steady(index);
     if from >= steady_from
         && let Some(found) = fields.at_or_after(from + offset)

@@ -1,5 +1,5 @@
 //! A zone as a table of spans of one offset each, made from `chrono-tz` the first time that a zone is asked for and kept:
-//! finding the span of an instant is then a look into a table, and its neighbours say what the clock does at its ends.
+//! finding the span of an instant is then a look into a table, and its neighbours show what the clock does at its ends.
 
 use std::sync::OnceLock;
 

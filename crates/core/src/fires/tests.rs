@@ -74,10 +74,10 @@ fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
     }
 }
 
-fn told(facts: &Facts<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
+fn entries_of(facts: &Facts<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
     let Account { entries, next } = account(facts, Range { from, to, limit: ENTRY_COUNT_MAX });
     assert_eq!(next, None);
-    let tell = |entry: &Entry| {
+    let describe = |entry: &Entry| {
         let Entry { first, last, count, verdict } = entry;
         let first = first.to_string().replace("2026-", "").replace("1970-01-01T", "");
         let more = if *count == 1 { String::new() } else { format!("+{}x{count}", last.since(entry.first).as_secs()) };
@@ -92,7 +92,7 @@ fn told(facts: &Facts<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
         };
         format!("{first}{more} {}{detail}", verdict.code())
     };
-    entries.iter().map(tell).collect()
+    entries.iter().map(describe).collect()
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn each_state_of_a_fire_is_told() {
         "00:01:50Z pending #5",
         "00:02:00Z planned",
     ];
-    assert_eq!(told(&facts, secs(1), secs(120)), expected);
+    assert_eq!(entries_of(&facts, secs(1), secs(120)), expected);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn definitions_hold_from_the_instant_after_they_were_saved() {
         "00:01:00Z succeeded #60",
         "00:01:20Z missing",
     ];
-    assert_eq!(told(&facts, secs(0), secs(1000)), expected);
+    assert_eq!(entries_of(&facts, secs(0), secs(1000)), expected);
 }
 
 #[test]
@@ -156,14 +156,14 @@ fn long_stretches_are_one_entry_however_long() {
         "1970-01-03T07:33:21Z paused",
     ];
     assert_eq!(
-        told(&facts(&held, &rows), secs(1), secs(200_001))
+        entries_of(&facts(&held, &rows), secs(1), secs(200_001))
             .iter()
             .map(|entry| entry.replace("1970-01-01T", ""))
             .collect::<Vec<_>>(),
         expected
     );
     let inside = ["1970-01-02T03:53:20Z+600x601 skipped #7"];
-    assert_eq!(told(&facts(&held, &rows), secs(100_400), secs(101_000)), inside);
+    assert_eq!(entries_of(&facts(&held, &rows), secs(100_400), secs(101_000)), inside);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_calendar_names_its_days() {
         "10-10T01:00:00Z planned",
         "10-11T01:00:00Z calendar -",
     ];
-    assert_eq!(told(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
+    assert_eq!(entries_of(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
     let held = only("next");
     let expected = [
         "10-07T01:00:00Z calendar National Day to 10-08T01:00:00Z",
@@ -192,7 +192,7 @@ fn a_calendar_names_its_days() {
         "10-10T01:00:00Z planned",
         "10-11T01:00:00Z calendar - to 10-12T01:00:00Z",
     ];
-    assert_eq!(told(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
+    assert_eq!(entries_of(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_closed_day_of_a_one_second_job_is_one_entry() {
         "10-10T16:00:00Z+86399x86400 calendar -",
         "10-11T16:00:00Z planned",
     ];
-    assert_eq!(told(&facts, at("10-06T16:00:00"), at("10-11T16:00:00")), expected);
+    assert_eq!(entries_of(&facts, at("10-06T16:00:00"), at("10-11T16:00:00")), expected);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_delay_has_its_rows_and_its_next_fire() {
     let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"delay": "20s"}})) }];
     let rows = [done(1, Timestamp::from_millis(30_020))];
     let facts = Facts { now: secs(40), next_fire_at: Some(Timestamp::from_millis(52_500)), ..facts(&held, &rows) };
-    assert_eq!(told(&facts, secs(0), secs(100)), ["00:00:30.020Z succeeded #1", "00:00:52.500Z planned"]);
+    assert_eq!(entries_of(&facts, secs(0), secs(100)), ["00:00:30.020Z succeeded #1", "00:00:52.500Z planned"]);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn check_why(facts: &Facts<'_>, at: Timestamp, en: &str, zh: &str) {
     assert_eq!((why.sentence(Lang::En), why.sentence(Lang::Zh)), (en, zh));
 }
 
-/// What executors and the server write in English is said in the language of the answer, and no outcome twice.
+/// What executors and the server write in English is given in the language of the answer, and no outcome twice.
 #[test]
 fn the_answer_says_the_message_in_its_language_and_the_outcome_once() {
     let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "UTC"});
@@ -398,7 +398,7 @@ fn definitions(base: i64) -> impl Strategy<Value = Vec<Definition>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// No planned fire without an entry, none twice, and nothing told that is neither a fire, a row nor a calendar's.
+    /// No planned fire without an entry, none twice, and nothing listed that is neither a fire, a row nor a calendar's.
     #[test]
     fn every_planned_fire_is_told_once(
         definitions in definitions(at("10-07T15:50:00").second()),
@@ -428,17 +428,17 @@ proptest! {
             planned.extend(table.removed(facts.anchor, definition.from, until).map(|fire| (fire.at, false)));
         }
         planned.extend(rows.iter().map(|row| (row.fire_at, true)));
-        let mut told: Vec<Entry> = Vec::new();
+        let mut parts: Vec<Entry> = Vec::new();
         let mut cursor = Some(from);
         while let Some(from) = cursor {
             let part = account(&facts, Range { from, to, limit });
-            told.extend(part.entries);
+            parts.extend(part.entries);
             prop_assert!(part.next.is_none_or(|next| next > from));
             cursor = part.next;
         }
-        prop_assert!(told.windows(2).all(|pair| pair[0].last < pair[1].first), "{told:?}");
+        prop_assert!(parts.windows(2).all(|pair| pair[0].last < pair[1].first), "{parts:?}");
         let mut covered = 0;
-        for entry in &told {
+        for entry in &parts {
             let inside: Vec<bool> = planned.range(entry.first..=entry.last).map(|(_, fires)| *fires).collect();
             prop_assert_eq!(u64::try_from(inside.len()).unwrap(), entry.count, "{:?}", entry);
             prop_assert!(inside.iter().all(|fires| *fires == entry.verdict.is_fire()), "{entry:?}");

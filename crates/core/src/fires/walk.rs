@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
             steps_max: STEP_COUNT_MAX,
             is_first_wanted: false,
             has_fire: false,
-            stopped: (to < range.to).then(|| after(to)),
+            stopped: (to < range.to).then(|| next_millisecond(to)),
         }
     }
 
@@ -192,7 +192,7 @@ impl<'a> Walk<'a> {
         self.steps += 1;
         let anchor = self.facts.anchor;
         let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
-        let last = schedule.prev_before(anchor, after(until)).unwrap_or(first).max(first);
+        let last = schedule.prev_before(anchor, next_millisecond(until)).unwrap_or(first).max(first);
         let count = schedule.count_between(anchor, first, last);
         let next = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
         self.push(Between(first, last), count, verdict, std::iter::successors(Some(first), next));
@@ -272,7 +272,7 @@ impl<'a> Walk<'a> {
     /// Whether to stop after everything up to `done` is described.
     fn is_over(&mut self, done: Timestamp) -> bool {
         if self.steps >= self.steps_max && done < self.to {
-            self.stopped.get_or_insert(after(done));
+            self.stopped.get_or_insert(next_millisecond(done));
         }
         self.stopped.is_some() || self.fold.is_full() || self.has_enough()
     }
@@ -305,7 +305,7 @@ fn verdict_of_taken(applied: &Applied, Taken { day, moved_to }: Taken) -> Verdic
     Verdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
 }
 
-fn after(at: Timestamp) -> Timestamp {
+fn next_millisecond(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis().saturating_add(1))
 }
 

@@ -129,7 +129,7 @@ fn nearest_before(
     let mut end = just_before(at);
     for edge in edges.into_iter().rev() {
         let mut to = end;
-        for from in WINDOWS_SECS.map(|seconds| end.saturating_sub(window(seconds)).max(after(edge))) {
+        for from in WINDOWS_SECS.map(|seconds| end.saturating_sub(window(seconds)).max(next_millisecond(edge))) {
             if from > to {
                 break;
             }
@@ -172,7 +172,7 @@ fn nearest_after(facts: &Facts<'_>, at: Timestamp, steps: &mut usize) -> Option<
         if fire.is_some() || *steps == 0 {
             return fire.map(|entry| entry.first);
         }
-        from = after(range.to);
+        from = next_millisecond(range.to);
     }
     None
 }
@@ -181,6 +181,6 @@ const fn window(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn after(at: Timestamp) -> Timestamp {
+fn next_millisecond(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis().saturating_add(1))
 }

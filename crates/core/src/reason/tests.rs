@@ -55,21 +55,21 @@ fn each_obstacle_is_named() {
 fn an_open_run_says_what_it_waits_for() {
     let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(7)), ..Detail::default() };
     let open = |status, reason, attempt| Subject { status, reason, detail: Some(&behind), attempt };
-    let said = |subject, lang| sentence(subject, lang).unwrap_or_default();
+    let sentence_of = |subject, lang| sentence(subject, lang).unwrap_or_default();
     let pending = open(RunStatus::Pending, None, 1);
-    assert_eq!(said(pending, Lang::En), "Waits behind run 7 of the job.");
-    assert_eq!(said(pending, Lang::Zh), "正在等待该任务的运行 7 结束。");
+    assert_eq!(sentence_of(pending, Lang::En), "Waits behind run 7 of the job.");
+    assert_eq!(sentence_of(pending, Lang::Zh), "正在等待该任务的运行 7 结束。");
     let again = open(RunStatus::Pending, Some(Reason::Retry), 2);
-    assert_eq!(said(again, Lang::En), "Attempt 2: the previous attempt failed. Waits behind run 7 of the job.");
+    assert_eq!(sentence_of(again, Lang::En), "Attempt 2: the previous attempt failed. Waits behind run 7 of the job.");
     let sent = Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
     let sent = sent.with_obstacles([obstacle("w1", ObstacleKind::Silent)]);
     let unanswered = Subject { detail: Some(&sent), ..pending };
-    assert_eq!(said(unanswered, Lang::En), "Waits for executor w1 to answer (sent, not answered yet).");
-    assert_eq!(said(unanswered, Lang::Zh), "正在等待执行器 w1 应答（已发送，尚未应答）。");
+    assert_eq!(sentence_of(unanswered, Lang::En), "Waits for executor w1 to answer (sent, not answered yet).");
+    assert_eq!(sentence_of(unanswered, Lang::Zh), "正在等待执行器 w1 应答（已发送，尚未应答）。");
     // What it waited for is over once it runs; the reason of the attempt is not.
     let running = open(RunStatus::Running, Some(Reason::NotReceived), 2);
-    assert_eq!(said(running, Lang::En), "Attempt 2: the previous attempt reached no executor.");
-    assert_eq!(said(open(RunStatus::Running, None, 1), Lang::En), "");
+    assert_eq!(sentence_of(running, Lang::En), "Attempt 2: the previous attempt reached no executor.");
+    assert_eq!(sentence_of(open(RunStatus::Running, None, 1), Lang::En), "");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn lengths_have_their_two_largest_units() {
 
 #[test]
 fn a_length_is_told_in_its_two_largest_units() {
-    for (ms, told) in [
+    for (ms, expected) in [
         (0, "0 ms"),
         (999, "999 ms"),
         (1_000, "1 s"),
@@ -147,7 +147,7 @@ fn a_length_is_told_in_its_two_largest_units() {
         (86_400_000, "1 d"),
         (90_061_000, "1 d 1 h"),
     ] {
-        assert_eq!(short(Duration::from_millis(ms), Lang::En), told);
+        assert_eq!(short(Duration::from_millis(ms), Lang::En), expected);
     }
 }
 

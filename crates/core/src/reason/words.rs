@@ -30,7 +30,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Why a run stands where it stands, in sentences; nothing where its status says it all.
+/// Why a run stands where it stands, in sentences; nothing where its status is enough.
 ///
 /// ```
 /// use rondel_core::reason::words::{Subject, sentence};
@@ -40,8 +40,8 @@ impl<'a> Subject<'a> {
 /// let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(300_000), ..Detail::default() };
 /// let (status, reason) = (RunStatus::Skipped, Some(Reason::NoExecutor));
 /// let subject = Subject { status, reason, detail: Some(&detail), attempt: 1 };
-/// let told = sentence(subject, Lang::En);
-/// assert_eq!(told.as_deref(), Some("Skipped: no executor of app work was online for 5 min."));
+/// let text = sentence(subject, Lang::En);
+/// assert_eq!(text.as_deref(), Some("Skipped: no executor of app work was online for 5 min."));
 /// ```
 #[must_use]
 pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {

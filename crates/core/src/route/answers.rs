@@ -11,7 +11,7 @@ pub enum Question {
     Free,
 }
 
-/// What an executor said.
+/// What an executor answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing yet, or it was not asked.
@@ -23,8 +23,8 @@ pub enum Answer {
     No,
 }
 
-/// The first in the order of the list who said yes. An earlier one that has said nothing yet is waited for, until it is
-/// over. The shards of a fire are dealt over all who said yes.
+/// The first in the order of the list that answered yes. An earlier one that has not answered yet is waited for, until the
+/// question ends. The shards of a fire are dealt over all that answered yes.
 pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
     let answer = |index: &usize| ask.candidates[*index].answer;
     if ask.shards > 1 {
@@ -41,20 +41,20 @@ pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
     match ask.open().find(decides) {
         Some(index) if answer(&index) == Answer::Yes => Choice::Take(index),
         Some(_) => Choice::Wait,
-        None => Choice::Nobody,
+        None => Choice::NoExecutor,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::tests::{ask, candidates, seats};
+    use crate::route::tests::{all_points, ask, candidates};
 
     #[test]
     fn shards_wait_for_every_answer_until_it_is_over() {
-        let seats = seats(3);
+        let all_points = all_points(3);
         let pick = |answers: [Answer; 3], is_over| {
-            let mut online = candidates(&seats);
+            let mut online = candidates(&all_points);
             online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
             [0, 1].map(|shard| first_good(&Ask { shard, shards: 2, is_over, ..ask(&online) }))
         };
@@ -62,6 +62,6 @@ mod tests {
         assert_eq!(pick([yes, none, yes], false), [Choice::Wait; 2]);
         assert_eq!(pick([yes, none, yes], true), [Choice::Take(0), Choice::Take(2)]);
         assert_eq!(pick([yes, no, yes], false), [Choice::Take(0), Choice::Take(2)]);
-        assert_eq!(pick([no, no, no], false), [Choice::Nobody; 2]);
+        assert_eq!(pick([no, no, no], false), [Choice::NoExecutor; 2]);
     }
 }

@@ -1,7 +1,7 @@
 //! What a router is asked, and its choice.
 
 use super::answers::Answer;
-use super::seat::Seat;
+use super::hash_points::HashPoints;
 use super::trace::Refusal;
 use crate::id::JobId;
 use crate::time::Timestamp;
@@ -10,14 +10,14 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// Its stable name, by which routers order, hash and remember; never the incarnation.
-    pub seat: &'a Seat,
+    pub points: &'a HashPoints,
     /// What it declares for `Route::Weight`.
     pub weight: u32,
     /// How many runs it has in hand.
     pub active: usize,
     /// Why it cannot take this run now; `None` for an open one. Only open ones are picked, the others are remembered.
     pub refusal: Option<Refusal>,
-    /// What it said to the route's `question`.
+    /// Its answer to the route's `question`.
     pub answer: Answer,
 }
 
@@ -44,7 +44,7 @@ pub struct Ask<'a> {
     pub is_over: bool,
 }
 
-/// What a router says.
+/// What a router decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// This candidate gets the run.
@@ -52,18 +52,18 @@ pub enum Choice {
     /// Answers are missing.
     Wait,
     /// None of them, now.
-    Nobody,
+    NoExecutor,
 }
 
 impl From<Option<usize>> for Choice {
     fn from(picked: Option<usize>) -> Self {
-        picked.map_or(Self::Nobody, Self::Take)
+        picked.map_or(Self::NoExecutor, Self::Take)
     }
 }
 
 impl Candidate<'_> {
     pub(super) fn unless_named(&self, name: &str) -> Self {
-        let refusal = self.refusal.or_else(|| (self.seat.name() == name).then_some(Refusal::HadItBefore));
+        let refusal = self.refusal.or_else(|| (self.points.name() == name).then_some(Refusal::HadItBefore));
         Self { refusal, ..*self }
     }
 }
@@ -99,7 +99,7 @@ impl Ask<'_> {
     }
 }
 
-/// The item that a count comes to which goes round and round.
+/// The item at a count that wraps around.
 pub(super) fn deal(items: impl DoubleEndedIterator<Item = usize>, turn: usize) -> Option<usize> {
     let items: Vec<usize> = items.collect();
     items.get(turn.checked_rem(items.len())?).copied()

@@ -6,13 +6,13 @@ use super::ask::{Ask, Choice};
 use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
-    let is_its = |index: &usize| Some(ask.candidates[*index].seat.name()) == ask.executor;
+    let is_its = |index: &usize| Some(ask.candidates[*index].points.name()) == ask.executor;
     if let Some(index) = ask.open().find(is_its) {
         return Choice::Take(index);
     }
     let is_there = (0..ask.candidates.len()).any(|index| is_its(&index));
     if is_there || (ask.attempt == 1 && ask.executor.is_some()) {
-        return Choice::Nobody;
+        return Choice::NoExecutor;
     }
     ask.dealt(0).into()
 }

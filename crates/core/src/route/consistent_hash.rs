@@ -7,12 +7,12 @@
 //! spread, and the same shard stays where it was. The ring is hashed from stable names where XXL-JOB has addresses.
 
 use super::ask::{Ask, Choice};
+use super::hash_points;
 use super::memory::Memory;
-use super::seat;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
     let key = if ask.shards > 1 { format!("{}-{}", ask.job, ask.shard) } else { ask.job.to_string() };
-    let at = seat::hash(&key);
+    let at = hash_points::hash(&key);
     // Of two with the same place the later one has it: it was put on the ring last.
-    ask.open().min_by_key(|index| (ask.candidates[*index].seat.distance(at), usize::MAX - index)).into()
+    ask.open().min_by_key(|index| (ask.candidates[*index].points.distance(at), usize::MAX - index)).into()
 }

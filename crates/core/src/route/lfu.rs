@@ -10,7 +10,7 @@ const COUNT_MAX: u32 = 1_000_000;
 
 pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     let counts = memory.marks(ask.candidates, |known| known.min());
-    let Some(index) = ask.least(|index| u64::from(counts[index].1)) else { return Choice::Nobody };
+    let Some(index) = ask.least(|index| u64::from(counts[index].1)) else { return Choice::NoExecutor };
     counts[index].1 += 1;
     if counts[index].1 > COUNT_MAX {
         let least = counts.iter().map(|(_, count)| *count).min().unwrap_or(0);
@@ -24,15 +24,15 @@ pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::tests::{ask, candidates, seats};
+    use crate::route::tests::{all_points, ask, candidates};
 
     #[test]
     fn counts_begin_again_beyond_their_bound() {
-        let seats = seats(2);
-        let mut online = candidates(&seats);
+        let all_points = all_points(2);
+        let mut online = candidates(&all_points);
         let mut memory = Memory::default();
         let counts = |memory: &mut Memory| -> Vec<u32> {
-            memory.marks(&candidates(&seats), |_| 0).iter().map(|(_, count)| *count).collect()
+            memory.marks(&candidates(&all_points), |_| 0).iter().map(|(_, count)| *count).collect()
         };
         for (_, count) in memory.marks(&online, |_| 0).iter_mut() {
             *count = COUNT_MAX - 1;

@@ -7,7 +7,7 @@ use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     let used = memory.marks(ask.candidates, |known| known.max());
-    let Some(index) = ask.least(|index| u64::from(used[index].1)) else { return Choice::Nobody };
+    let Some(index) = ask.least(|index| u64::from(used[index].1)) else { return Choice::NoExecutor };
     let newest = used.iter().map(|(_, at)| *at).max().unwrap_or(0);
     match newest.checked_add(1) {
         Some(now) => used[index].1 = now,

@@ -2,7 +2,7 @@
 //!
 //! A router is a pure function over what is asked ([`Ask`]: the job, the executors online in the order of their stable
 //! names, a number drawn by the caller) and what it remembers of the job ([`Memory`]). Each is a file here and a line in
-//! `router`; `docs/ROUTERS.md` has the table for people, and the steps for adding one.
+//! `router`; `docs/ROUTERS.md` has the table for users, and the steps for adding one.
 
 mod answers;
 mod ask;
@@ -11,14 +11,15 @@ mod busyover;
 mod consistent_hash;
 mod failover;
 mod first;
+mod hash_points;
 mod last;
 mod least_active;
 mod lfu;
 mod lru;
+mod memories;
 mod memory;
 mod random;
 mod round;
-mod seat;
 #[cfg(test)]
 mod tests;
 pub mod trace;
@@ -28,8 +29,9 @@ use crate::spec::Route;
 
 pub use answers::{Answer, Question};
 pub use ask::{Ask, Candidate, Choice};
-pub use memory::{Memories, Memory};
-pub use seat::Seat;
+pub use hash_points::HashPoints;
+pub use memories::Memories;
+pub use memory::Memory;
 pub use trace::Refusal;
 
 /// A router. Pure: the same question and memory give the same choice.
@@ -75,12 +77,12 @@ pub const fn question(route: Route) -> Option<Question> {
 /// Routes a run. A retry goes to another executor than the attempt before, where another is open.
 ///
 /// ```
-/// use rondel_core::route::{Answer, Ask, Candidate, Choice, Memory, Seat, pick};
+/// use rondel_core::route::{Answer, Ask, Candidate, Choice, Memory, HashPoints, pick};
 /// use rondel_core::{JobId, Route, Timestamp};
 ///
-/// let seats = [Seat::new("a"), Seat::new("b")];
-/// let open = |seat| Candidate { seat, weight: 1, active: 0, refusal: None, answer: Answer::None };
-/// let candidates: Vec<_> = seats.iter().map(open).collect();
+/// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
+/// let open = |points| Candidate { points, weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let candidates: Vec<_> = all_points.iter().map(open).collect();
 /// let ask = Ask {
 ///     job: JobId::new(1), shard: 0, shards: 1, attempt: 1, executor: None,
 ///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_over: false,
@@ -97,7 +99,7 @@ pub fn pick(route: Route, ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     if let Some(name) = ask.executor.filter(|_| ask.attempt > 1 && route != Route::Broadcast) {
         let others: Vec<Candidate<'_>> = ask.candidates.iter().map(|candidate| candidate.unless_named(name)).collect();
         let among_others = router(&Ask { candidates: &others, ..*ask }, memory);
-        if among_others != Choice::Nobody {
+        if among_others != Choice::NoExecutor {
             return among_others;
         }
     }

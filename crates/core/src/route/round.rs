@@ -8,7 +8,7 @@ pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     let count = ask.candidates.len();
     let turn = usize::try_from(memory.turn().unwrap_or(ask.draw)).unwrap_or(0);
     let in_turn = |step: &usize| ask.candidates[turn.wrapping_add(*step) % count].refusal.is_none();
-    let Some(step) = (0..count).find(in_turn) else { return Choice::Nobody };
+    let Some(step) = (0..count).find(in_turn) else { return Choice::NoExecutor };
     let index = turn.wrapping_add(step) % count;
     memory.set_turn(u32::try_from(index + 1).unwrap_or(0));
     Choice::Take(index)

@@ -6,13 +6,13 @@ use super::*;
 use crate::id::JobId;
 use crate::time::Timestamp;
 
-pub(super) fn seats(count: usize) -> Vec<Seat> {
-    (0..count).map(|index| Seat::new(&format!("e{index:03}"))).collect()
+pub(super) fn all_points(count: usize) -> Vec<HashPoints> {
+    (0..count).map(|index| HashPoints::new(&format!("e{index:03}"))).collect()
 }
 
-pub(super) fn candidates(seats: &[Seat]) -> Vec<Candidate<'_>> {
-    let open = |seat| Candidate { seat, weight: 1, active: 0, refusal: None, answer: Answer::None };
-    seats.iter().map(open).collect()
+pub(super) fn candidates(all_points: &[HashPoints]) -> Vec<Candidate<'_>> {
+    let open = |points| Candidate { points, weight: 1, active: 0, refusal: None, answer: Answer::None };
+    all_points.iter().map(open).collect()
 }
 
 pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> Ask<'a> {
@@ -36,26 +36,30 @@ fn once(route: Route, ask: &Ask<'_>) -> Choice {
 /// How often each name is picked in `count` runs.
 fn shares(route: Route, candidates: &[Candidate<'_>], memory: &mut Memory, count: u32) -> BTreeMap<String, u32> {
     let mut shares: BTreeMap<String, u32> =
-        candidates.iter().map(|candidate| (candidate.seat.name().to_owned(), 0)).collect();
+        candidates.iter().map(|candidate| (candidate.points.name().to_owned(), 0)).collect();
     for turn in 0..count {
         let ask = Ask { draw: turn.wrapping_mul(0x9E37_79B9), ..ask(candidates) };
-        let Choice::Take(index) = pick(route, &ask, memory) else { panic!("nobody for {route}") };
-        *shares.get_mut(candidates[index].seat.name()).unwrap() += 1;
+        let Choice::Take(index) = pick(route, &ask, memory) else { panic!("no executor for {route}") };
+        *shares.get_mut(candidates[index].points.name()).unwrap() += 1;
     }
     shares
 }
 
 #[test]
 fn nobody_is_picked_from_nobody_nor_from_the_full() {
-    let seats = seats(2);
-    let mut full = candidates(&seats);
+    let all_points = all_points(2);
+    let mut full = candidates(&all_points);
     full.iter_mut().for_each(|candidate| candidate.refusal = Some(Refusal::Full));
     for route in Route::ALL {
         for shards in [1, 3] {
             for attempt in [1, 2] {
                 let executor = Some("e000");
-                assert_eq!(once(*route, &Ask { shards, attempt, executor, ..ask(&[]) }), Choice::Nobody, "{route}");
-                assert_eq!(once(*route, &Ask { shards, attempt, executor, ..ask(&full) }), Choice::Nobody, "{route}");
+                assert_eq!(once(*route, &Ask { shards, attempt, executor, ..ask(&[]) }), Choice::NoExecutor, "{route}");
+                assert_eq!(
+                    once(*route, &Ask { shards, attempt, executor, ..ask(&full) }),
+                    Choice::NoExecutor,
+                    "{route}"
+                );
             }
         }
     }
@@ -63,8 +67,8 @@ fn nobody_is_picked_from_nobody_nor_from_the_full() {
 
 #[test]
 fn first_last_random() {
-    let seats = seats(4);
-    let mut online = candidates(&seats);
+    let all_points = all_points(4);
+    let mut online = candidates(&all_points);
     online[0].refusal = Some(Refusal::Full);
     assert_eq!(once(Route::First, &ask(&online)), Choice::Take(1));
     assert_eq!(once(Route::Last, &ask(&online)), Choice::Take(3));
@@ -73,8 +77,8 @@ fn first_last_random() {
 
 #[test]
 fn round_takes_each_in_turn_from_a_drawn_start_and_survives_a_shorter_list() {
-    let seats = seats(3);
-    let online = candidates(&seats);
+    let all_points = all_points(3);
+    let online = candidates(&all_points);
     let mut memory = Memory::default();
     let mut picks = |count: usize| pick(Route::Round, &Ask { draw: 1, ..ask(&online[..count]) }, &mut memory);
     let taken: Vec<Choice> = (0..4).map(|_| picks(3)).collect();
@@ -84,8 +88,8 @@ fn round_takes_each_in_turn_from_a_drawn_start_and_survives_a_shorter_list() {
 
 #[test]
 fn round_lfu_and_lru_are_even_to_within_one() {
-    let seats = seats(5);
-    let online = candidates(&seats);
+    let all_points = all_points(5);
+    let online = candidates(&all_points);
     for route in [Route::Round, Route::Lfu, Route::Lru] {
         for runs in [1, 4, 5, 7, 100, 333] {
             let shares = shares(route, &online, &mut Memory::default(), runs);
@@ -97,8 +101,8 @@ fn round_lfu_and_lru_are_even_to_within_one() {
 
 #[test]
 fn who_joins_is_not_flooded_and_who_leaves_is_forgotten() {
-    let seats = seats(4);
-    let online = candidates(&seats);
+    let all_points = all_points(4);
+    let online = candidates(&all_points);
     for route in [Route::Lfu, Route::Lru] {
         let mut memory = Memory::default();
         shares(route, &online[..3], &mut memory, 300);
@@ -112,8 +116,8 @@ fn who_joins_is_not_flooded_and_who_leaves_is_forgotten() {
 
 #[test]
 fn who_is_full_for_a_while_is_not_forgotten() {
-    let seats = seats(3);
-    let online = candidates(&seats);
+    let all_points = all_points(3);
+    let online = candidates(&all_points);
     let mut full = online.clone();
     full[0].refusal = Some(Refusal::Full);
     let mut memory = Memory::default();
@@ -126,8 +130,8 @@ fn who_is_full_for_a_while_is_not_forgotten() {
 
 #[test]
 fn jobs_born_together_do_not_all_begin_with_the_first() {
-    let seats = seats(4);
-    let online = candidates(&seats);
+    let all_points = all_points(4);
+    let online = candidates(&all_points);
     for route in [Route::Round, Route::Lfu, Route::Lru, Route::Random, Route::LeastActive] {
         let first = |draw| once(route, &Ask { draw, ..ask(&online) });
         let began: std::collections::HashSet<usize> = (0..4)
@@ -143,8 +147,8 @@ fn jobs_born_together_do_not_all_begin_with_the_first() {
 /// The values of XXL-JOB 3 for the same three addresses.
 #[test]
 fn consistent_hash_picks_as_xxl_job_does() {
-    let seats = [7, 8, 9].map(|last| Seat::new(&format!("http://127.0.0.1:999{last}/")));
-    let online = candidates(&seats);
+    let all_points = [7, 8, 9].map(|last| HashPoints::new(&format!("http://127.0.0.1:999{last}/")));
+    let online = candidates(&all_points);
     let expected = [9, 9, 9, 8, 8, 9, 8, 8, 8, 7, 8, 8];
     for (job, last) in (1..).zip(expected) {
         let picked = once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(&online) });
@@ -156,11 +160,11 @@ fn consistent_hash_picks_as_xxl_job_does() {
 fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
     const JOBS: i64 = 10_000;
     for count in [2, 3, 5, 10, 20] {
-        let seats = seats(count);
-        let online = candidates(&seats);
+        let all_points = all_points(count);
+        let online = candidates(&all_points);
         let picks = |online: &[Candidate<'_>]| -> Vec<String> {
             let of = |job| match once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(online) }) {
-                Choice::Take(index) => online[index].seat.name().to_owned(),
+                Choice::Take(index) => online[index].points.name().to_owned(),
                 other => panic!("{other:?}"),
             };
             (1..=JOBS).map(of).collect()
@@ -168,7 +172,7 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
         let before = picks(&online);
         for gone in 0..count {
             let mut without = online.clone();
-            let gone = without.remove(gone).seat.name().to_owned();
+            let gone = without.remove(gone).points.name().to_owned();
             let moved = before.iter().zip(picks(&without)).filter(|(before, after)| *before != after);
             let moved: Vec<_> = moved.collect();
             assert!(moved.iter().all(|(before, _)| **before == gone), "a job of another executor moved");
@@ -181,8 +185,8 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
 
 #[test]
 fn a_weight_is_a_share() {
-    let seats = seats(3);
-    let mut online = candidates(&seats);
+    let all_points = all_points(3);
+    let mut online = candidates(&all_points);
     (online[0].weight, online[1].weight, online[2].weight) = (3, 0, 1);
     let shares_of = shares(Route::Weight, &online, &mut Memory::default(), 10_000);
     assert!((7_300..=7_700).contains(&shares_of["e000"]), "{shares_of:?}");
@@ -195,8 +199,8 @@ fn a_weight_is_a_share() {
 
 #[test]
 fn least_active_takes_the_idlest() {
-    let seats = seats(3);
-    let mut online = candidates(&seats);
+    let all_points = all_points(3);
+    let mut online = candidates(&all_points);
     (online[0].active, online[1].active, online[2].active) = (2, 1, 1);
     for draw in 0..4 {
         assert_ne!(once(Route::LeastActive, &Ask { draw, ..ask(&online) }), Choice::Take(0));
@@ -208,18 +212,18 @@ fn least_active_takes_the_idlest() {
 #[test]
 fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
     use Answer::{No, None, Yes};
-    let seats = seats(3);
+    let all_points = all_points(3);
     for (answers, is_over, expected) in [
         ([Yes, Yes, Yes], false, Choice::Take(0)),
         ([No, Yes, None], false, Choice::Take(1)),
         ([None, Yes, Yes], false, Choice::Wait),
         ([None, Yes, Yes], true, Choice::Take(1)),
         ([No, No, None], false, Choice::Wait),
-        ([No, No, None], true, Choice::Nobody),
-        ([No, No, No], false, Choice::Nobody),
+        ([No, No, None], true, Choice::NoExecutor),
+        ([No, No, No], false, Choice::NoExecutor),
         ([None, None, None], false, Choice::Wait),
     ] {
-        let mut online = candidates(&seats);
+        let mut online = candidates(&all_points);
         online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
         for route in [Route::Failover, Route::Busyover] {
             assert!(question(route).is_some());
@@ -230,8 +234,8 @@ fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
 
 #[test]
 fn a_retry_goes_to_another_one_if_there_is_one() {
-    let seats = seats(2);
-    let mut online = candidates(&seats);
+    let all_points = all_points(2);
+    let mut online = candidates(&all_points);
     online.iter_mut().for_each(|candidate| candidate.answer = Answer::Yes);
     for route in Route::ALL.iter().filter(|route| **route != Route::Broadcast) {
         for (before, other) in [("e000", 1), ("e001", 0)] {
@@ -245,17 +249,17 @@ fn a_retry_goes_to_another_one_if_there_is_one() {
 
 #[test]
 fn a_broadcast_shard_goes_where_it_belongs() {
-    let seats = seats(3);
-    let mut online = candidates(&seats);
+    let all_points = all_points(3);
+    let mut online = candidates(&all_points);
     fn shard(online: &[Candidate<'_>], attempt: i32, executor: &str) -> Choice {
         once(Route::Broadcast, &Ask { shard: 1, shards: 3, attempt, executor: Some(executor), ..ask(online) })
     }
     assert_eq!(shard(&online, 1, "e002"), Choice::Take(2));
-    assert_eq!(shard(&online[..2], 1, "e002"), Choice::Nobody);
+    assert_eq!(shard(&online[..2], 1, "e002"), Choice::NoExecutor);
     assert_eq!(shard(&online, 2, "e002"), Choice::Take(2));
     assert_eq!(shard(&online[..2], 2, "e002"), Choice::Take(1));
     online[2].refusal = Some(Refusal::Full);
-    assert_eq!(shard(&online, 2, "e002"), Choice::Nobody);
+    assert_eq!(shard(&online, 2, "e002"), Choice::NoExecutor);
 }
 
 /// What a memory has to keep of shards, each shard is asked for by itself.
@@ -271,8 +275,8 @@ fn deal_of(route: Route, online: &[Candidate<'_>], shards: usize, draw: u32) -> 
 proptest! {
     #[test]
     fn shards_are_dealt_evenly(count in 1_usize..8, shards in 1_usize..30, draw: u32) {
-        let seats = seats(count);
-        let mut online = candidates(&seats);
+        let all_points = all_points(count);
+        let mut online = candidates(&all_points);
         online.iter_mut().for_each(|candidate| candidate.answer = Answer::Yes);
         for route in [Route::First, Route::Last, Route::Round, Route::Random, Route::Lfu, Route::Lru, Route::Failover] {
             let mut shares = vec![0; count];
@@ -287,8 +291,8 @@ proptest! {
         open in prop::collection::vec(any::<bool>(), 0..12),
         turns in prop::collection::vec((any::<u32>(), 0_usize..3, 1_i32..3), 1..20),
     ) {
-        let seats = seats(open.len());
-        let mut online = candidates(&seats);
+        let all_points = all_points(open.len());
+        let mut online = candidates(&all_points);
         for (candidate, open) in online.iter_mut().zip(&open) {
             candidate.refusal = (!open).then_some(Refusal::Full);
             candidate.answer = Answer::Yes;
@@ -299,7 +303,7 @@ proptest! {
                 let ask = Ask { draw: *draw, shard: *shard, shards: 3, attempt: *attempt, ..ask(&online) };
                 match pick(*route, &ask, &mut memory) {
                     Choice::Take(index) => prop_assert!(open[index]),
-                    Choice::Nobody => prop_assert!(!open.contains(&true) || *route == Route::Broadcast),
+                    Choice::NoExecutor => prop_assert!(!open.contains(&true) || *route == Route::Broadcast),
                     Choice::Wait => prop_assert!(false, "{} waits", route),
                 }
             }
@@ -309,8 +313,8 @@ proptest! {
 
 #[test]
 fn only_a_further_attempt_avoids_the_executor_before() {
-    let seats = seats(2);
-    let online = candidates(&seats);
+    let all_points = all_points(2);
+    let online = candidates(&all_points);
     let after = |route, attempt| once(route, &Ask { attempt, executor: Some("e000"), ..ask(&online) });
     assert_eq!((after(Route::First, 1), after(Route::First, 2)), (Choice::Take(0), Choice::Take(1)));
     assert_eq!(after(Route::Broadcast, 2), after(Route::Broadcast, 1));
@@ -318,8 +322,8 @@ fn only_a_further_attempt_avoids_the_executor_before() {
 
 #[test]
 fn attempts_draw_different_numbers_and_the_first_draws_the_fires_own() {
-    let seats = seats(7);
-    let online = candidates(&seats);
+    let all_points = all_points(7);
+    let online = candidates(&all_points);
     let drawn = |attempt, draw| once(Route::LeastActive, &Ask { attempt, draw, ..ask(&online) });
     for draw in 0..7 {
         assert_eq!(drawn(1, draw), Choice::Take(draw as usize));

@@ -26,7 +26,7 @@ pub enum Refusal {
     Draining,
     /// It had the attempt before.
     HadItBefore,
-    /// It said that it is not free for the job.
+    /// It answered that it is not free for the job.
     Busy,
     /// It did not answer.
     Silent,
@@ -55,14 +55,14 @@ pub struct Waited {
     pub executor: Duration,
 }
 
-/// A decision as JSON text of at most [`TRACE_LEN_MAX`] bytes. Lists that are too long say how many names they leave out.
+/// A decision as JSON text of at most [`TRACE_LEN_MAX`] bytes. Lists that are too long end with the number of names that they leave out.
 ///
 /// ```
-/// use rondel_core::route::{Answer, Candidate, Refusal, Seat, trace};
+/// use rondel_core::route::{Answer, Candidate, Refusal, HashPoints, trace};
 ///
-/// let seats = [Seat::new("a"), Seat::new("b")];
-/// let open = Candidate { seat: &seats[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
-/// let full = Candidate { seat: &seats[1], refusal: Some(Refusal::Full), ..open };
+/// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
+/// let open = Candidate { points: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let full = Candidate { points: &all_points[1], refusal: Some(Refusal::Full), ..open };
 /// let text = trace::text(rondel_core::Route::Round, &[open, full], trace::Waited::default());
 /// assert_eq!(text, r#"{"route":"round","of":["a"],"refused":{"b":"full"}}"#);
 /// ```
@@ -73,14 +73,14 @@ pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> Strin
     text.push_str(route.as_str());
     text.push_str("\",\"of\":[");
     let open = candidates.iter().filter(|candidate| candidate.refusal.is_none());
-    let left = list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.seat.name()));
+    let left = list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.points.name()));
     text.push(']');
     push_more(&mut text, "of", left);
     let refused = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
     if refused().next().is_some() {
         text.push_str(",\"refused\":{");
         let left = list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
-            push_name(text, candidate.seat.name());
+            push_name(text, candidate.points.name());
             text.push_str(":\"");
             text.push_str(why.as_str());
             text.push('"');
@@ -211,7 +211,7 @@ fn push_key(text: &mut String, key: &str, suffix: &str) {
     text.push_str("\":");
 }
 
-/// Names hold nothing that JSON would escape; whatever comes by another way is made so.
+/// Names hold nothing that JSON would escape; other text is cleaned.
 fn push_name(text: &mut String, name: &str) {
     let safe = |c: char| if c.is_control() || c == '"' || c == '\\' { '?' } else { c };
     text.push('"');
@@ -222,15 +222,16 @@ fn push_name(text: &mut String, name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::Seat;
+    use crate::route::HashPoints;
     use crate::route::tests::candidates;
 
     #[test]
     fn a_trace_is_json_of_a_bounded_length() {
         for count in [0, 1, 7, 8, 20, 100, 5_000] {
             for len in [1, 40, 100, 255] {
-                let seats: Vec<Seat> = (0..count).map(|i| Seat::new(&format!("{i}{}", "x\"".repeat(len)))).collect();
-                let mut online = candidates(&seats);
+                let all_points: Vec<HashPoints> =
+                    (0..count).map(|i| HashPoints::new(&format!("{i}{}", "x\"".repeat(len)))).collect();
+                let mut online = candidates(&all_points);
                 for candidate in online.iter_mut().skip(1).step_by(2) {
                     candidate.refusal = Some(Refusal::HadItBefore);
                 }
@@ -268,10 +269,10 @@ mod tests {
 
     #[test]
     fn what_was_not_waited_for_is_not_written() {
-        let seats = [Seat::new("a")];
+        let all_points = [HashPoints::new("a")];
         let of = |turn, executor| {
             let waited = Waited { turn: Duration::from_millis(turn), executor: Duration::from_millis(executor) };
-            text(Route::First, &candidates(&seats), waited)
+            text(Route::First, &candidates(&all_points), waited)
         };
         assert!(!of(0, 0).contains("waited"));
         assert!(of(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", of(0, 1));

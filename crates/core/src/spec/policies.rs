@@ -1,4 +1,4 @@
-//! Who runs a job, and what happens when things do not go as planned, as its definition says it.
+//! Who runs a job, and what happens when things do not go as planned, by its definition.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When a job fires, as its definition says it.
+//! When a job fires, by its definition.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub struct ScheduleSpec {
     /// What is done about an `at` that lies in the past when the definition is saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_past: Option<IfPast>,
-    /// After these jobs: once all of them that belong to the same fire have ended as `on` says.
+    /// After these jobs: once all of them that belong to the same fire have ended as `on` asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Vec<String>>,
     /// How the jobs of `after` must have ended.

@@ -1,7 +1,7 @@
-//! What is said to people, in each of their languages: when a job runs, in a sentence.
+//! Sentences for users, in each language: when a job runs.
 //!
-//! A cron expression is told from the sets that it was compiled into, never from its text: two ways to write the same are
-//! told alike, and what is told is what fires.
+//! A cron expression is described from the sets that it was compiled into, never from its text: two ways to write the same
+//! read alike, and the sentence is what fires.
 
 mod cron_parts;
 mod en;

@@ -110,9 +110,9 @@ fn expressions_have_sentences() {
     let mut wrong = Vec::new();
     for (text, en, zh) in SENTENCES {
         let expression = CronExpr::parse(text).unwrap();
-        let said = [Lang::En, Lang::Zh].map(|lang| cron(&expression, lang));
-        if said != [*en, *zh] {
-            wrong.push(format!("{text}\n  {en}\n  {}\n  {zh}\n  {}", said[0], said[1]));
+        let found = [Lang::En, Lang::Zh].map(|lang| cron(&expression, lang));
+        if found != [*en, *zh] {
+            wrong.push(format!("{text}\n  {en}\n  {}\n  {zh}\n  {}", found[0], found[1]));
         }
     }
     assert!(SENTENCES.len() >= 60 && wrong.is_empty(), "{}", wrong.join("\n"));
@@ -121,8 +121,8 @@ fn expressions_have_sentences() {
 #[track_caller]
 fn check_schedule(spec: Value, en: &str, zh: &str) {
     let spec = serde_json::from_value(spec).unwrap();
-    let said = [Lang::En, Lang::Zh].map(|lang| schedule_spec(&spec, lang).unwrap());
-    assert_eq!(said, [en, zh]);
+    let found = [Lang::En, Lang::Zh].map(|lang| schedule_spec(&spec, lang).unwrap());
+    assert_eq!(found, [en, zh]);
 }
 
 #[test]

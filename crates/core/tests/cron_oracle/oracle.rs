@@ -1,4 +1,4 @@
-//! The walk through time that says which instants fire.
+//! The walk through time that finds which instants fire.
 
 use chrono::{DateTime, NaiveDateTime, Offset, TimeZone};
 use rondel_core::Timestamp;
@@ -40,7 +40,7 @@ pub(crate) fn changes(zone: Tz, from: i64, to: i64, step: i64) -> Vec<Change> {
     found
 }
 
-/// What the rule leaves of the wall clock, told by walking.
+/// What the rule leaves of the wall clock, found by walking.
 pub(crate) struct Oracle<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) zone: Tz,

@@ -3,6 +3,7 @@
 mod drain;
 mod intake;
 mod link;
+pub(crate) mod loops;
 mod silence;
 mod sweep;
 mod write_behind;
@@ -106,15 +107,6 @@ impl Engine {
     /// Handlers are to run on the runtime of the caller.
     pub(crate) fn run_handlers_here(&self) {
         self.handlers_on.get_or_init(Handle::current);
-    }
-
-    /// Starts the loops that run beside the sessions.
-    pub(crate) fn start_loops(self: &Arc<Self>) {
-        let tracker = &self.setup.lifecycle.tracker;
-        tracker.spawn(sweep::SweepLoop::new(Arc::clone(self)).run());
-        if let Some(journal) = &self.journal {
-            tracker.spawn(write_behind::JournalLoop::new(Arc::clone(self), Arc::clone(journal)).run());
-        }
     }
 }
 

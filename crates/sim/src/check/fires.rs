@@ -8,7 +8,7 @@ use rondel_core::spec::Delivery;
 use rondel_core::{Job, JobId, Run, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 
-use super::Facts;
+use super::facts::Facts;
 use crate::truth::Truth;
 
 /// The rows of a job's schedule: one for each fire, that of the whole where it is sharded.

@@ -5,7 +5,7 @@ use rondel_core::{RunId, RunStatus};
 use rondel_proto::v1::result::Status;
 use rondel_proto::v1::result_ack::Kind;
 
-use super::Facts;
+use super::facts::Facts;
 use crate::truth::{Acked, Start, Truth};
 
 const fn verdict(status: Status) -> RunStatus {

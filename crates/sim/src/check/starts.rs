@@ -8,7 +8,7 @@ use rondel_core::spec::{OverlapPolicy, OverlapScope};
 use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1::result::Status;
 
-use super::Facts;
+use super::facts::Facts;
 use crate::truth::{Start, Truth};
 
 /// How much a node's clock may be ahead between two readings of the database's: its pace is wrong by up to 200 millionths, and

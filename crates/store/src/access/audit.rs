@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use rondel_core::{AuditId, Timestamp, TokenId};
 
-use crate::Result;
+use crate::error::Result;
 
 /// The most bytes of a document that an entry keeps.
 pub(super) const DOCUMENT_LEN_MAX: usize = 64 * 1024;

@@ -13,7 +13,7 @@ pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, UNANSWERED, Verdi
 pub use self::sign_ins::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
 pub(crate) use self::tokens::earlier;
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};
-use crate::Result;
+use crate::error::Result;
 
 /// What is kept of a password: a PHC string.
 #[derive(Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::{AccountId, SessionId, Timestamp, TokenId};
 
-use crate::Result;
+use crate::error::Result;
 
 /// A sign-in that lasts; whose it is, either an account's or a token's.
 #[derive(Clone, Debug, PartialEq, Eq)]

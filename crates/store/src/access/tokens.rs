@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::access::Grant;
 use rondel_core::{AccountId, AppId, NamespaceId, Timestamp, TokenId};
 
-use crate::Result;
+use crate::error::Result;
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

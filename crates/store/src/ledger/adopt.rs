@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{NodeId, Run, RunStatus, Timestamp};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// An open run that came to this node from a lease that is over.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// What became of a request to cancel.
 #[derive(Clone, Debug, PartialEq)]

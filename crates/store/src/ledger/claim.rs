@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// A row of the narrow table that the scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

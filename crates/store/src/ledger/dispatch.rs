@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// A run that is known to be in an executor's hands.
 #[derive(Clone, Debug, PartialEq, Eq)]

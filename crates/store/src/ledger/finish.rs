@@ -5,8 +5,8 @@ use rondel_core::outcome::{After, AfterPolicy, Outcome};
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, IdGen, JobId, Run, RunId, Timestamp};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// The end of an attempt, from whatever side it comes.
 #[derive(Clone, Debug, PartialEq)]

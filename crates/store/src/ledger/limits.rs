@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, NodeId};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// The name of a limit that jobs of a namespace share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, RunId, Timestamp};
 
-use crate::Result;
 use crate::cluster::{HomeMove, LeaseToken};
+use crate::error::Result;
 
 /// An open run that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

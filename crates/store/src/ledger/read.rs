@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 
-use crate::Result;
 use crate::cluster::LeaseToken;
+use crate::error::Result;
 
 /// Earlier attempts of a run that are read at once.
 pub const ATTEMPT_COUNT_MAX: u32 = 100;

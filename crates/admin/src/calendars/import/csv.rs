@@ -2,7 +2,7 @@
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::{Days, ImportError, Kind, date};
+use super::days::{Days, ImportError, Kind, date};
 
 /// Where the columns are.
 struct Columns {

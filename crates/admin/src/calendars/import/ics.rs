@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use chrono::{Datelike as _, Days as DayCount, NaiveDate};
 use rondel_core::calendar::DAY_COUNT_MAX;
 
+use super::days::{Days, ImportError, Kind, date};
 use super::recurrence::Recurrence;
-use super::{Days, ImportError, Kind, date};
 
 /// One line, unfolded.
 struct Line {
@@ -82,7 +82,7 @@ fn unfold(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Name in capitals, and value: `DTSTART;VALUE=DATE:20261001`. A colon in quotes is none. What the parameters say about a
+/// Name in capitals, and value: `DTSTART;VALUE=DATE:20261001`. A colon in quotes is none. What the parameters state about a
 /// date (`VALUE`, `TZID`) is plain from its form.
 fn split(line: &str) -> Option<(String, &str)> {
     let mut quoted = false;

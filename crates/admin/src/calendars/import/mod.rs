@@ -1,17 +1,16 @@
 //! Days out of other programs' files: iCalendar (`.ics`) and CSV, as the rule of a calendar. Pure: text in, rule out.
 
 mod csv;
+mod days;
 mod ics;
 mod recurrence;
 
-use std::collections::BTreeMap;
+use rondel_core::calendar::Rule;
 
-use chrono::NaiveDate;
-use rondel_core::calendar::{DAY_COUNT_MAX, Day, Rule, Weekday};
+pub use days::{ImportAs, ImportError};
 
 /// The longest file.
 pub const IMPORT_LEN_MAX: usize = 1024 * 1024;
-const NAME_LEN_MAX: usize = 200;
 
 /// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,31 +19,6 @@ pub enum ImportFormat {
     Ics,
     /// `date[,name[,kind]]` with a header; `kind` is `holiday` or `workday`.
     Csv,
-}
-
-/// What its days become.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImportAs {
-    /// A calendar of these days.
-    Days,
-    /// A calendar of working days: Monday to Friday without the holidays, and the make-up days.
-    Workdays,
-}
-
-/// What is wrong with a file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ImportError {
-    /// One line of it.
-    #[error("line {line}: {message}")]
-    Line {
-        /// Counted from 1.
-        line: u64,
-        /// What is wrong, and what would be right.
-        message: String,
-    },
-    /// The whole of it.
-    #[error("{0}")]
-    File(String),
 }
 
 /// The rule that a file comes to. `years`, the first and the last, bound what repeats each year for ever.
@@ -71,105 +45,11 @@ pub fn import(
     days.rule(wanted)
 }
 
-/// The days of a file.
-#[derive(Debug, Default)]
-struct Days {
-    holidays: BTreeMap<NaiveDate, Option<String>>,
-    workdays: BTreeMap<NaiveDate, Option<String>>,
-    /// How many were put in, whether or not they were there.
-    count: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Holiday,
-    Workday,
-}
-
-impl Days {
-    /// Puts in the days from `first` to `last`.
-    fn put(&mut self, kind: Kind, (first, last): (NaiveDate, NaiveDate), name: Option<&str>) -> Result<(), String> {
-        if last < first {
-            return Err(format!("the last day, {last}, is before the first, {first}"));
-        }
-        let name = name.map(str::trim).filter(|name| !name.is_empty()).map(|name| cut(name).to_owned());
-        let days = match kind {
-            Kind::Holiday => &mut self.holidays,
-            Kind::Workday => &mut self.workdays,
-        };
-        for day in first.iter_days().take_while(|day| *day <= last) {
-            self.count += 1;
-            if self.count > DAY_COUNT_MAX {
-                return Err(format!("more than {DAY_COUNT_MAX} days are listed"));
-            }
-            days.entry(day).and_modify(|known| *known = known.take().or_else(|| name.clone())).or_insert(name.clone());
-        }
-        Ok(())
-    }
-
-    fn rule(self, wanted: ImportAs) -> Result<Rule, ImportError> {
-        if self.holidays.is_empty() && self.workdays.is_empty() {
-            return Err(ImportError::File("has no days".to_owned()));
-        }
-        if let Some(day) = self.holidays.keys().find(|day| self.workdays.contains_key(day)) {
-            return Err(ImportError::File(format!("{day} is both a holiday and a workday")));
-        }
-        match wanted {
-            ImportAs::Days if !self.workdays.is_empty() => {
-                let message = "has days of the kind workday, which a list of days cannot say: import it as workdays";
-                Err(ImportError::File(message.to_owned()))
-            }
-            ImportAs::Days => Ok(Rule::Days(spans(&self.holidays))),
-            ImportAs::Workdays => {
-                let week = vec![Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri];
-                let holidays = Rule::Not(Box::new(Rule::Days(spans(&self.holidays))));
-                let usual = Rule::All(vec![Rule::Weekdays(week), holidays]);
-                Ok(Rule::Any(vec![Rule::Days(spans(&self.workdays)), usual]))
-            }
-        }
-    }
-}
-
-/// Days one after another with one name are one span.
-fn spans(days: &BTreeMap<NaiveDate, Option<String>>) -> Vec<Day> {
-    let mut spans: Vec<(NaiveDate, NaiveDate, &Option<String>)> = Vec::new();
-    for (day, name) in days {
-        match spans.last_mut() {
-            Some((_, last, known)) if last.succ_opt() == Some(*day) && *known == name => *last = *day,
-            _ => spans.push((*day, *day, name)),
-        }
-    }
-    let day = |(first, last, name): (NaiveDate, NaiveDate, &Option<String>)| {
-        let date = if first == last { first.to_string() } else { format!("{first}..{last}") };
-        match name {
-            Some(name) => Day::Named { date, name: name.clone() },
-            None => Day::Date(date),
-        }
-    };
-    spans.into_iter().map(day).collect()
-}
-
-/// The beginning of a name that is too long, in whole characters.
-fn cut(name: &str) -> &str {
-    &name[..name.floor_char_boundary(NAME_LEN_MAX)]
-}
-
-/// `2026-10-01` or `20261001`, in the years that a calendar can list.
-fn date(text: &str) -> Option<NaiveDate> {
-    use chrono::Datelike as _;
-    let text = text.trim();
-    let digits: String = if text.len() == 10 { text.split('-').collect() } else { text.to_owned() };
-    if digits.len() != 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let date = NaiveDate::parse_from_str(&digits, "%Y%m%d").ok()?;
-    (1970..=2199).contains(&date.year()).then_some(date)
-}
-
 #[cfg(test)]
 mod tests {
+    use chrono::NaiveDate;
     use proptest::prelude::*;
-    use rondel_core::calendar::Calendar;
+    use rondel_core::calendar::{Calendar, Day};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
 
-use super::date;
+use super::days::date;
 
 const YEAR_MAX: i32 = 2199;
 
@@ -61,7 +61,7 @@ impl Recurrence {
     /// The days on which it begins: the first is `start` itself, where the rule agrees.
     pub(super) fn starts(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
         if self.count.is_none() && self.until.is_none() && years.is_none() {
-            return Err("repeats each year without end: say for which years, as in years=2026..2030".to_owned());
+            return Err("repeats each year without end: give the years, as in years=2026..2030".to_owned());
         }
         let (first, last) = years.unwrap_or((start.year(), YEAR_MAX));
         let mut starts = Vec::new();
@@ -72,7 +72,7 @@ impl Recurrence {
             if day.is_some_and(|day| self.until.is_some_and(|until| day > until)) {
                 break;
             }
-            // A year without the day (29 February) is passed over and not counted.
+            // A year without the day (29 February) is skipped and not counted.
             if let Some(day) = day {
                 left -= 1;
                 starts.extend((year >= first).then_some(day));

@@ -4,6 +4,7 @@ use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, NodeId, Reason, RunId};
 use rondel_store::ledger::LimitName;
 
+use crate::dispatch::decision::Decision;
 use crate::dispatch::queue::limits::{LimitKey, wait_detail};
 use crate::dispatch::queue::overlap::{Entry, Passed, queue_max};
 use crate::dispatch::ready::Ready;
@@ -11,7 +12,6 @@ use crate::dispatch::recovery::seek;
 use crate::dispatch::results::verdicts;
 use crate::dispatch::runs::{Arrival, Stage, Timer, Waiting};
 use crate::dispatch::step::Step;
-use crate::dispatch::transition::Decision;
 use crate::dispatch::waits::{self, waited_ms};
 use crate::dispatch::{place, round};
 

@@ -5,11 +5,11 @@ use rondel_core::ExecutorId;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::LeaseToken;
 
+use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::event::FenceAnswer;
 use crate::dispatch::messages::fence;
 use crate::dispatch::recovery::roll;
-use crate::dispatch::transition::Decision;
 
 /// Announces a lease that has ended to every executor, once.
 pub(crate) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {

@@ -10,6 +10,7 @@ use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
 
 use crate::counters::Count;
 use crate::dispatch::active::Phase;
+use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::event::Settled;
 use crate::dispatch::messages::cancel;
@@ -18,7 +19,6 @@ use crate::dispatch::ready::Ready;
 use crate::dispatch::recovery::roll;
 use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
-use crate::dispatch::transition::Decision;
 use crate::dispatch::{place, streams};
 
 /// How often runs in executors' hands are looked at, and how long they must have been there.

@@ -11,11 +11,11 @@ use rondel_core::{Reason, RunId};
 use rondel_store::ledger::AttemptEnd;
 
 use crate::dispatch::active::Phase;
+use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::messages::cancel;
 use crate::dispatch::place;
 use crate::dispatch::ready::{Ready, finish_unsent};
-use crate::dispatch::transition::Decision;
 use crate::dispatch::waits::lost_detail;
 
 /// Who asks.

@@ -6,13 +6,13 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
 use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::decision::Decision;
 use crate::dispatch::event::CalledRun;
 use crate::dispatch::place;
 use crate::dispatch::ready::{Ready, finish_unsent};
 use crate::dispatch::recovery::rollcall::Found;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::step::Step;
-use crate::dispatch::transition::Decision;
 use crate::dispatch::waits::{explained, lost_detail, too_late};
 use crate::metrics::Counted;
 

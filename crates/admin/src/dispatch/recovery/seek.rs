@@ -7,11 +7,11 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 
+use crate::dispatch::decision::Decision;
 use crate::dispatch::queue::turns;
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::OpenRun;
 use crate::dispatch::step::Step;
-use crate::dispatch::transition::Decision;
 
 /// How long a run waits for an executor here first: an executor that dials in all over comes to each node in turn.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -9,9 +9,9 @@ use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
 use rondel_core::{ExecutorId, Timestamp};
 
 use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::round::NOTE_AFTER;
-use crate::dispatch::transition::Decision;
 
 /// Heartbeats that must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and
 /// a server that reads late, because its database is slow, reads both late.

@@ -9,13 +9,13 @@ use rondel_store::ledger::{AttemptEnd, Finished};
 
 use crate::counters::Count;
 use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::{Effect, Submission};
 use crate::dispatch::event::{IncomingResult, SessionHandle, Settled};
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
 use crate::dispatch::results::reporter::Reporter;
 use crate::dispatch::step::Step;
-use crate::dispatch::transition::Decision;
 use crate::dispatch::{place, round};
 use crate::metrics::Counted;
 

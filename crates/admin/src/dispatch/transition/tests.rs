@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;

@@ -10,11 +10,14 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::Finished;
 use tokio::sync::mpsc;
 
-use super::{AppSwitches, Decision, Departing, Effect, Event, Facts, InMemory, Settings, State, Step};
+use super::{Decision, Effect, Event, Facts, State, Step};
+use crate::cluster::{AppSwitches, Departing};
 use crate::dispatch::Ready;
+use crate::dispatch::decision::Settings;
 use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
 use crate::dispatch::outbox;
 use crate::dispatch::tests_support::executor;
+use crate::scheduler::in_memory::InMemory;
 
 /// What is not of the dispatcher.
 #[derive(Debug)]

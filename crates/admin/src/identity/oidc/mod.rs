@@ -1,6 +1,6 @@
 //! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
 //!
-//! - `flight` is a sign-in under way, kept in the browser alone; `http` the bounded client; `exchanges` its share per address; `provider` what the provider is
+//! - `pending_sign_in` is a sign-in under way, kept in the browser alone; `http` the bounded client; `exchanges` its share per address; `provider` what the provider is
 //!   asked, and the check of the token that it answers with;
 //! - [`Identity`] is the user by the provider's token, `account` the account here; `roles` what their groups give.
 //!
@@ -9,8 +9,8 @@
 
 mod account;
 mod exchanges;
-mod flight;
 mod http;
+mod pending_sign_in;
 mod provider;
 mod refusal;
 mod roles;
@@ -24,8 +24,8 @@ use rondel_store::{Store, StoreError};
 use tokio::sync::OnceCell;
 
 pub use account::Arrival;
-pub use flight::LIFETIME as FLIGHT_LIFETIME;
-use flight::{Flight, Key};
+pub use pending_sign_in::LIFETIME as FLIGHT_LIFETIME;
+use pending_sign_in::{Key, PendingSignIn};
 pub use provider::Identity;
 use provider::Provider;
 pub use refusal::Refusal;
@@ -178,9 +178,9 @@ impl Oidc {
     /// # Errors
     /// The provider cannot be asked, or the store fails.
     pub async fn begin(&self, store: &dyn Store, next: &str, now: Timestamp) -> Result<Departure, OidcError> {
-        let flight = Flight::begin(self.key(store, now).await?, next, now);
-        let url = self.provider.sign_in_url(&self.config, &flight).await?;
-        Ok(Departure { url, cookie: flight.cookie().to_owned() })
+        let pending = PendingSignIn::begin(self.key(store, now).await?, next, now);
+        let url = self.provider.sign_in_url(&self.config, &pending).await?;
+        Ok(Departure { url, cookie: pending.cookie().to_owned() })
     }
 
     /// Ends a sign-in: who it is, by the provider's word, and where they go on. `from` is the address of the browser.
@@ -195,8 +195,9 @@ impl Oidc {
         now: Timestamp,
     ) -> Result<(Identity, String), OidcError> {
         let key = self.key(store, now).await?;
-        let flight = cookie.and_then(|cookie| Flight::from_cookie(key, cookie, now)).ok_or(Refusal::NotBegun)?;
-        if !flight.has_state(answer.state.as_deref().unwrap_or_default()) {
+        let pending =
+            cookie.and_then(|cookie| PendingSignIn::from_cookie(key, cookie, now)).ok_or(Refusal::NotBegun)?;
+        if !pending.has_state(answer.state.as_deref().unwrap_or_default()) {
             return Err(Refusal::NotBegun.into());
         }
         if answer.issuer.as_deref().is_some_and(|issuer| issuer != self.config.issuer) {
@@ -206,12 +207,12 @@ impl Oidc {
             return Err(Refusal::Provider(error.chars().take(60).collect()).into());
         }
         let code = answer.code.as_deref().ok_or(Refusal::NotBegun)?;
-        let identity = self.provider.identity(&self.config, (&flight, from), code, now).await?;
+        let identity = self.provider.identity(&self.config, (&pending, from), code, now).await?;
         // Whatever the provider does with a code that comes twice, a sign-in ends once.
-        if !sign_in::use_once(store, &flight.state(), FLIGHT_LIFETIME * 2, now).await? {
+        if !sign_in::use_once(store, &pending.state(), FLIGHT_LIFETIME * 2, now).await? {
             return Err(Refusal::Replayed(identity.email).into());
         }
-        Ok((identity, flight.next().to_owned()))
+        Ok((identity, pending.next().to_owned()))
     }
 
     /// The account of a user whom the provider vouches for; `id` is for one that is made.

@@ -26,8 +26,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::exchanges::Exchanges;
-use super::flight::Flight;
 use super::http;
+use super::pending_sign_in::PendingSignIn;
 use super::{OidcConfig, OidcError, Refusal};
 use rondel_core::error_chain::chain;
 
@@ -81,12 +81,12 @@ type Token = IdToken<OtherClaims, CoreGenderClaim, CoreJweContentEncryptionAlgor
 
 #[derive(Debug, Default)]
 pub(super) struct Provider {
-    known: Mutex<Known>,
+    known: Mutex<CachedProvider>,
     exchanges: Exchanges,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct CachedProvider {
     client: Option<Outgoing>,
     metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
     failed: Option<(String, Instant)>,
@@ -94,14 +94,14 @@ struct Known {
 
 impl Provider {
     /// Where a browser signs in.
-    pub(super) async fn sign_in_url(&self, config: &OidcConfig, flight: &Flight) -> Result<String, OidcError> {
+    pub(super) async fn sign_in_url(&self, config: &OidcConfig, pending: &PendingSignIn) -> Result<String, OidcError> {
         let (metadata, _) = self.known(config, KNOWN_AGE_MAX).await?;
         let redirect = redirect_url(config)?;
-        let verifier = PkceCodeVerifier::new(flight.verifier());
+        let verifier = PkceCodeVerifier::new(pending.verifier());
         let client =
             CoreClient::from_provider_metadata((*metadata).clone(), ClientId::new(config.client_id.clone()), None);
         let client = client.set_redirect_uri(redirect);
-        let (state, nonce) = (CsrfToken::new(flight.state()), Nonce::new(flight.nonce()));
+        let (state, nonce) = (CsrfToken::new(pending.state()), Nonce::new(pending.nonce()));
         let request = client.authorize_url(CoreAuthenticationFlow::AuthorizationCode, || state, || nonce);
         let request = request.add_scopes(config.scopes.iter().cloned().map(Scope::new));
         let (url, _, _) = request.set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(&verifier)).url();
@@ -112,7 +112,7 @@ impl Provider {
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
-        (flight, from): (&Flight, Option<IpAddr>),
+        (pending, from): (&PendingSignIn, Option<IpAddr>),
         code: &str,
         now: Timestamp,
     ) -> Result<Identity, OidcError> {
@@ -120,9 +120,9 @@ impl Provider {
         let Some(exchange) = self.exchanges.begin(from) else {
             return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
         };
-        let token = self.exchange(config, &metadata, http, (code, flight)).await?;
+        let token = self.exchange(config, &metadata, http, (code, pending)).await?;
         drop(exchange);
-        let nonce = Nonce::new(flight.nonce());
+        let nonce = Nonce::new(pending.nonce());
         let claims = match verified(config, &metadata, &token, &nonce, now) {
             // The provider has new keys, it may be.
             Err(ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) => {
@@ -149,7 +149,7 @@ impl Provider {
         config: &OidcConfig,
         metadata: &CoreProviderMetadata,
         http: Outgoing,
-        (code, flight): (&str, &Flight),
+        (code, pending): (&str, &PendingSignIn),
     ) -> Result<Token, OidcError> {
         let secret = match &config.client_secret_file {
             Some(file) => Some(ClientSecret::new(read_secret(file).map_err(OidcError::Unavailable)?)),
@@ -161,7 +161,7 @@ impl Provider {
         let request = client
             .exchange_code(AuthorizationCode::new(code.to_owned()))
             .map_err(|error| OidcError::Unavailable(chain(&error)))?
-            .set_pkce_verifier(PkceCodeVerifier::new(flight.verifier()));
+            .set_pkce_verifier(PkceCodeVerifier::new(pending.verifier()));
         let call = move |request| http::call(http.clone(), request);
         let answer = request.request_async(&call).await.map_err(|error| match error {
             RequestTokenError::ServerResponse(error) => Refusal::Code(error.error().to_string()).into(),

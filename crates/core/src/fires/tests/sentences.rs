@@ -3,7 +3,7 @@
 use super::*;
 
 /// The English answer about a row, at an instant.
-fn says(facts: &Facts<'_>, row: &Run) -> String {
+fn sentence_of(facts: &Facts<'_>, row: &Run) -> String {
     let rows = [row.clone()];
     why_run(&Facts { rows: &rows, ..*facts }, row).en
 }
@@ -13,21 +13,21 @@ fn a_row_is_described_at_the_bounds() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = Facts { now: secs(120), ..facts(&held, &[]) };
     let pending = |due| Run { due_at: secs(due), ..row(1, secs(60), RunStatus::Pending, None) };
-    assert!(says(&facts, &pending(120)).starts_with("It has not begun yet: it has been due for 0 ms"));
-    assert_eq!(says(&facts, &pending(121)), "It will run at 1970-01-01 00:02:01 UTC.");
+    assert!(sentence_of(&facts, &pending(120)).starts_with("It has not begun yet: it has been due for 0 ms"));
+    assert_eq!(sentence_of(&facts, &pending(121)), "It will run at 1970-01-01 00:02:01 UTC.");
     let again = |attempt| Run {
         attempt,
         ..Run { due_at: secs(180), ..row(1, secs(60), RunStatus::Waiting, Some(Reason::Retry)) }
     };
-    assert_eq!(says(&facts, &again(1)), "It will run at 1970-01-01 00:03 UTC.");
-    assert!(says(&facts, &again(2)).contains("UTC (attempt 2: "), "{}", says(&facts, &again(2)));
+    assert_eq!(sentence_of(&facts, &again(1)), "It will run at 1970-01-01 00:03 UTC.");
+    assert!(sentence_of(&facts, &again(2)).contains("UTC (attempt 2: "), "{}", sentence_of(&facts, &again(2)));
     // A second late is late; a run that began early is not.
     let began = |ms| Run { started_at: Some(Timestamp::from_millis(ms)), ..done(1, secs(60)) };
-    assert_eq!(says(&facts, &began(61_000)), "It ran at 1970-01-01 00:01:01 UTC on w-1, 1 s late, succeeded.");
+    assert_eq!(sentence_of(&facts, &began(61_000)), "It ran at 1970-01-01 00:01:01 UTC on w-1, 1 s late, succeeded.");
     for ms in [60_999, 60_000, 50_000] {
-        assert!(!says(&facts, &began(ms)).contains("late"), "{ms}");
+        assert!(!sentence_of(&facts, &began(ms)).contains("late"), "{ms}");
     }
-    let attempt = |attempt, lost_count| says(&facts, &Run { attempt, lost_count, ..done(1, secs(60)) });
+    let attempt = |attempt, lost_count| sentence_of(&facts, &Run { attempt, lost_count, ..done(1, secs(60)) });
     assert!(!attempt(1, 0).contains("attempt") && attempt(2, 0).ends_with("on w-1, succeeded on attempt 2."));
     assert!(attempt(3, 1).contains("an executor was lost") && attempt(4, 2).contains("during 2 earlier ones"));
 }
@@ -41,15 +41,15 @@ fn waits_from_half_a_second_are_reported() {
         let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{"turn":{turn},"executor":{executor}}}}}"#);
         let detail = waits_for.map(|waits_for| Box::new(Detail { waits_for: Some(waits_for), ..Detail::default() }));
         let row = Run { started_at: Some(secs(70)), trace: Some(trace), detail, ..done(1, secs(60)) };
-        let said = says(&facts, &row);
-        let (_, part) = said.split_once("10 s late").unwrap();
+        let text = sentence_of(&facts, &row);
+        let (_, part) = text.split_once("10 s late").unwrap();
         part.trim_end_matches(", succeeded.").trim().to_owned()
     };
     assert_eq!(waited(499, 499, None), "");
     assert_eq!(waited(500, 499, None), "(the server took it up 500 ms after it was due)");
     assert_eq!(waited(499, 500, None), "(waited 500 ms for an executor)");
     assert_eq!(waited(500, 600, None), "(waited 600 ms for an executor)");
-    // What it waited for tells which of the two lengths is meant, unless that one is too short to be it.
+    // What it waited for shows which of the two lengths is meant, unless that one is too short to be it.
     assert!(waited(900, 500, Some(WaitFor::Slot)).starts_with("(waited 500 ms "));
     assert!(
         waited(900, 499, Some(WaitFor::Slot)).starts_with("(waited 1 s "),
@@ -63,7 +63,7 @@ fn waits_from_half_a_second_are_reported() {
 fn what_did_not_begin_is_not_said_to_have_run() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = facts(&held, &[]);
-    let unbegun = |status| says(&facts, &row(1, secs(60), status, None));
+    let unbegun = |status| sentence_of(&facts, &row(1, secs(60), status, None));
     assert_eq!(unbegun(RunStatus::Failed), "It did not run: failed.");
     assert_eq!(unbegun(RunStatus::TimedOut), "It did not run: timed out.");
     assert_eq!(unbegun(RunStatus::Unknown), "It may have run, and its outcome is unknown.");
@@ -72,7 +72,7 @@ fn what_did_not_begin_is_not_said_to_have_run() {
     let cancelled = |reason, started_at| {
         let row =
             Run { started_at, cancel_by: Some("ann".to_owned()), ..row(1, secs(60), RunStatus::Cancelled, reason) };
-        says(&facts, &row)
+        sentence_of(&facts, &row)
     };
     assert_eq!(cancelled(Some(Reason::Requested), None), "It did not run: it was cancelled by ann.");
     let ran = cancelled(Some(Reason::Requested), Some(secs(60)));
@@ -86,7 +86,7 @@ fn a_handler_gives_its_own_reason_and_others_do_not() {
     let facts = facts(&held, &[]);
     let skipped = |reason| {
         let message = Some("nothing to do".to_owned());
-        says(&facts, &Run { message, ..row(1, secs(60), RunStatus::Skipped, Some(reason)) })
+        sentence_of(&facts, &Run { message, ..row(1, secs(60), RunStatus::Skipped, Some(reason)) })
     };
     assert!(skipped(Reason::Handler).ends_with(": nothing to do."), "{}", skipped(Reason::Handler));
     assert!(!skipped(Reason::Misfire).contains("nothing to do"));
@@ -96,8 +96,8 @@ fn a_handler_gives_its_own_reason_and_others_do_not() {
 fn spans_of_one_fire_are_told_as_one() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = facts(&held, &[]);
-    let said = |count| says(&facts, &span(1, secs(60), secs(120), count));
-    assert!(!said(1).contains("The same holds") && said(2).contains("all 2 fires from"));
+    let text = |count| sentence_of(&facts, &span(1, secs(60), secs(120), count));
+    assert!(!text(1).contains("The same holds") && text(2).contains("all 2 fires from"));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn the_zone_is_that_of_the_definition_that_held() {
     let held =
         [Definition { from: secs(0), job: zoned("UTC") }, Definition { from: secs(60), job: zoned("Asia/Shanghai") }];
     let facts = facts(&held, &[]);
-    let at = |second| says(&facts, &done(1, secs(second)));
+    let at = |second| sentence_of(&facts, &done(1, secs(second)));
     assert!(at(60).contains("00:01:00.004 UTC"), "the fire of the change is that of the old definition: {}", at(60));
     assert!(at(120).contains("08:02"), "{}", at(120));
 }
@@ -147,12 +147,12 @@ fn the_zone_is_that_of_the_definition_that_held() {
 fn records_that_were_removed_begin_before_the_first_that_is_kept() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = Facts { kept_from: secs(60), now: secs(600), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
-    assert_eq!(told(&facts, secs(0), secs(120)), ["00:01:00Z missing", "00:02:00Z undecided"]);
+    assert_eq!(entries_of(&facts, secs(0), secs(120)), ["00:01:00Z missing", "00:02:00Z undecided"]);
     let later = Facts { kept_from: secs(61), ..facts };
-    assert_eq!(told(&later, secs(0), secs(119)), ["00:01:00Z removed"]);
+    assert_eq!(entries_of(&later, secs(0), secs(119)), ["00:01:00Z removed"]);
     let folded = |count: i64| {
         let facts = Facts { kept_from: secs(999_999), now: secs(1_000_000), next_fire_at: None, ..facts };
-        told(&facts, secs(1), secs(60 * count)).len()
+        entries_of(&facts, secs(1), secs(60 * count)).len()
     };
     assert_eq!((folded(24), folded(25)), (24, 1), "so many are listed one by one");
 }

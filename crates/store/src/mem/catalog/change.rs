@@ -1,7 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use async_trait::async_trait;
-use rondel_core::edit::{EditPlan, FutureRow, Standing, look_back, plan_edit};
+use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back, plan_edit};
 use rondel_core::run::BROADCAST;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -76,7 +76,7 @@ impl State {
         let rows = self.future(record.id, from, now);
         plan_edit(
             after,
-            Standing {
+            EditContext {
                 job: record.id,
                 anchor: record.anchor,
                 now,

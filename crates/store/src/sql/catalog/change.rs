@@ -1,7 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use async_trait::async_trait;
-use rondel_core::edit::{EditPlan, FutureRow, Moved, Standing, look_back, plan_edit};
+use rondel_core::edit::{EditContext, EditPlan, FutureRow, Moved, look_back, plan_edit};
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -244,7 +244,7 @@ impl Tx<'_> {
                 status: columns.word("status")?,
             });
         }
-        let standing = Standing {
+        let standing = EditContext {
             job: record.id,
             anchor: record.anchor,
             now,

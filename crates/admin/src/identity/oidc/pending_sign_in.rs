@@ -50,12 +50,12 @@ impl std::fmt::Debug for Key {
 }
 
 #[derive(Clone)]
-pub(super) struct Flight {
+pub(super) struct PendingSignIn {
     cookie: String,
     next: String,
 }
 
-impl Flight {
+impl PendingSignIn {
     pub(super) fn begin(key: &Key, next: &str, now: Timestamp) -> Self {
         let encoded = BASE64_URL_SAFE_NO_PAD.encode(next);
         let body = format!("{}.{}.{encoded}", Token::generate().reveal(), now.second());
@@ -111,9 +111,9 @@ impl Flight {
     }
 }
 
-impl std::fmt::Debug for Flight {
+impl std::fmt::Debug for PendingSignIn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Flight").field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("PendingSignIn").field("next", &self.next).finish_non_exhaustive()
     }
 }
 
@@ -129,22 +129,22 @@ mod tests {
 
     #[test]
     fn a_cookie_tells_all_of_it() {
-        let flight = Flight::begin(&key(), "/jobs?a=b.c", START);
-        let found = Flight::from_cookie(&key(), flight.cookie(), START + Duration::from_secs(599)).unwrap();
+        let pending = PendingSignIn::begin(&key(), "/jobs?a=b.c", START);
+        let found = PendingSignIn::from_cookie(&key(), pending.cookie(), START + Duration::from_secs(599)).unwrap();
         assert_eq!(found.next(), "/jobs?a=b.c");
-        assert!(found.has_state(&flight.state()) && !found.has_state("") && !found.has_state(&flight.nonce()));
-        let derived = [flight.state(), flight.nonce(), flight.verifier()];
+        assert!(found.has_state(&pending.state()) && !found.has_state("") && !found.has_state(&pending.nonce()));
+        let derived = [pending.state(), pending.nonce(), pending.verifier()];
         assert!(derived.iter().all(|text| text.len() == 64), "PKCE wants 43 to 128 characters");
         assert_ne!(derived[0], derived[1]);
         assert_ne!(derived[1], derived[2]);
-        assert!(!format!("{flight:?}").contains(flight.cookie()));
+        assert!(!format!("{pending:?}").contains(pending.cookie()));
         assert_eq!(format!("{:?}", key()), "Key(…)");
     }
 
     #[test]
     fn what_was_changed_or_is_too_old_is_none() {
-        let flight = Flight::begin(&key(), "/jobs", START);
-        let parts: Vec<&str> = flight.cookie().split('.').collect();
+        let pending = PendingSignIn::begin(&key(), "/jobs", START);
+        let parts: Vec<&str> = pending.cookie().split('.').collect();
         let [secret, second, next, seal] = parts[..] else { unreachable!("{parts:?}") };
         let later = START.second() + 60;
         for changed in [
@@ -154,21 +154,24 @@ mod tests {
             format!("{secret}.{second}.{next}"),
             format!("{secret}.{second}.{next}."),
         ] {
-            assert!(Flight::from_cookie(&key(), &changed, START + Duration::from_secs(60)).is_none(), "{changed}");
+            assert!(
+                PendingSignIn::from_cookie(&key(), &changed, START + Duration::from_secs(60)).is_none(),
+                "{changed}"
+            );
         }
-        assert!(Flight::from_cookie(&key(), flight.cookie(), START + LIFETIME).is_none());
-        assert!(Flight::from_cookie(&key(), flight.cookie(), START.saturating_sub(SKEW * 2)).is_none());
+        assert!(PendingSignIn::from_cookie(&key(), pending.cookie(), START + LIFETIME).is_none());
+        assert!(PendingSignIn::from_cookie(&key(), pending.cookie(), START.saturating_sub(SKEW * 2)).is_none());
         for bad in ["", "a.b", "a.1.", "a.1790000000.%", "a.1790000000.L2pvYnM.x", &"a".repeat(2_000)] {
             let sealed = format!("{bad}.{}", key().seal(bad));
-            assert!([bad, &sealed].iter().all(|bad| Flight::from_cookie(&key(), bad, START).is_none()), "{bad}");
+            assert!([bad, &sealed].iter().all(|bad| PendingSignIn::from_cookie(&key(), bad, START).is_none()), "{bad}");
         }
     }
 
     #[test]
     fn nobody_makes_a_cookie_up() {
-        let theirs = Flight::begin(&Key::new("made up".to_owned()), "/jobs", START);
-        assert!(Flight::from_cookie(&key(), theirs.cookie(), START).is_none());
-        let own = Flight::begin(&key(), "/jobs", START);
-        assert!(Flight::from_cookie(&key(), own.cookie(), START).is_some());
+        let theirs = PendingSignIn::begin(&Key::new("made up".to_owned()), "/jobs", START);
+        assert!(PendingSignIn::from_cookie(&key(), theirs.cookie(), START).is_none());
+        let own = PendingSignIn::begin(&key(), "/jobs", START);
+        assert!(PendingSignIn::from_cookie(&key(), own.cookie(), START).is_some());
     }
 }

@@ -8,17 +8,17 @@ const POINT_COUNT: usize = 100;
 /// An executor's stable name, with its places on the hash ring.
 ///
 /// ```
-/// let seat = rondel_core::route::Seat::new("billing-1");
-/// assert_eq!(seat.name(), "billing-1");
+/// let points = rondel_core::route::HashPoints::new("billing-1");
+/// assert_eq!(points.name(), "billing-1");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct HashPoints {
     name: Box<str>,
     key: u64,
     points: Box<[u32; POINT_COUNT]>,
 }
 
-impl Seat {
+impl HashPoints {
     /// Hashes the name: some 10 µs.
     #[must_use]
     pub fn new(name: &str) -> Self {

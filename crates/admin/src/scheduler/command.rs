@@ -1,0 +1,12 @@
+//! What other parts of a node ask of the tick.
+
+use rondel_core::Run;
+
+/// A request to the tick.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Claimed runs, all of them in memory from now on.
+    Put(Vec<Run>),
+    /// The lease has ended: runs that are not handed over belong to the next holder.
+    Clear,
+}

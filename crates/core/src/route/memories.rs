@@ -1,0 +1,70 @@
+//! What routers remember of all jobs, on one node: lost at restart, which costs nothing but evenness.
+
+use std::collections::HashMap;
+
+use super::ask::{Ask, Choice};
+use super::memory::Memory;
+use super::pick;
+use crate::id::JobId;
+use crate::spec::Route;
+
+/// Jobs and names that are remembered in all, about 32 bytes each; everything is forgotten beyond.
+const ENTRY_MAX: usize = 1_000_000;
+
+/// The memories of all jobs of a node.
+#[derive(Debug, Default)]
+pub struct Memories {
+    of: HashMap<JobId, Memory>,
+    entry_count: usize,
+}
+
+impl Memories {
+    /// Routes a run by what is remembered of its job. Only routers that remember something take room here.
+    pub fn pick(&mut self, route: Route, ask: &Ask<'_>) -> Choice {
+        if !matches!(route, Route::Round | Route::Lfu | Route::Lru) {
+            return pick(route, ask, &mut Memory::default());
+        }
+        if self.entry_count > ENTRY_MAX {
+            *self = Self::default();
+        }
+        let memory = self.of.entry(ask.job).or_default();
+        let before = memory.entry_count();
+        let choice = pick(route, ask, memory);
+        self.entry_count = self.entry_count - before + memory.entry_count();
+        choice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::tests::{all_points, ask, candidates};
+
+    #[test]
+    fn all_of_it_is_bounded() {
+        let all_points = all_points(1_000);
+        let online = candidates(&all_points);
+        let mut memories = Memories::default();
+        for job in 0..1_200 {
+            let _ = memories.pick(Route::Lfu, &Ask { job: JobId::new(job), ..ask(&online) });
+            let kept: usize = memories.of.values().map(Memory::entry_count).sum();
+            assert_eq!(memories.entry_count, kept);
+            assert!(kept <= ENTRY_MAX + 1_001, "{kept}");
+        }
+        assert_eq!(memories.pick(Route::First, &ask(&online)), Choice::Take(0));
+    }
+
+    #[test]
+    fn everything_is_forgotten_beyond_the_bound_and_not_at_it() {
+        let all_points = all_points(3);
+        let online = candidates(&all_points);
+        let mut memories = Memories::default();
+        let _ = memories.pick(Route::Lfu, &ask(&online));
+        assert_eq!((memories.entry_count, memories.of.len()), (4, 1));
+        memories.entry_count = ENTRY_MAX;
+        let _ = memories.pick(Route::Round, &Ask { job: JobId::new(2), ..ask(&online) });
+        assert_eq!((memories.entry_count, memories.of.len()), (ENTRY_MAX + 1, 2));
+        let _ = memories.pick(Route::Round, &Ask { job: JobId::new(3), ..ask(&online) });
+        assert_eq!((memories.entry_count, memories.of.len()), (1, 1));
+    }
+}
