@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use rondel_core::plain::is_invisible;
+
 /// The text with everything escaped that a terminal would obey, or that would reorder visible text or make two texts look the
 /// same: control characters (ANSI escapes begin with one), and Unicode's invisible characters. A tab stays.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
@@ -30,17 +32,6 @@ pub(crate) fn harmless_lines(text: &str) -> String {
 /// Whether a terminal would obey it, or it would reorder visible text, or it cannot be seen.
 pub(crate) fn is_harmful(c: char) -> bool {
     (c.is_control() && c != '\t') || is_invisible(c)
-}
-
-/// What Unicode calls default ignorable, and the separators of lines. Variation selectors are left alone: they follow signs
-/// that can be seen.
-fn is_invisible(c: char) -> bool {
-    matches!(
-        c,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
-            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
-    )
 }
 
 #[cfg(test)]

@@ -4,14 +4,29 @@
 /// What stands in the place of a character that is not shown.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Whether a character is a control character or one of the invisible signs for direction and lines.
+/// Whether a character is a control character or one that cannot be seen.
 #[must_use]
 pub fn is_unseen(c: char) -> bool {
-    let is_sign = matches!(
+    c.is_control() || is_invisible(c)
+}
+
+/// What Unicode calls default ignorable, and the separators of lines. Variation selectors are left alone: they follow signs
+/// that can be seen.
+#[must_use]
+pub const fn is_invisible(c: char) -> bool {
+    matches!(
         c,
-        '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-    );
-    c.is_control() || is_sign
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+    )
+}
+
+/// Whether a character joins or parts its neighbours: Persian and Indian words and some emoji need them in texts. In a name they
+/// would make two names look the same.
+#[must_use]
+pub const fn is_joiner(c: char) -> bool {
+    matches!(c, '\u{200c}' | '\u{200d}')
 }
 
 /// Checks that a text is one line of 1 to `len_max` characters that can all be seen, without spaces at its ends.
@@ -57,17 +72,32 @@ mod tests {
         for good in ["a", "abc", "a b", "表表表"] {
             assert_eq!(check_line(good, 3), Ok(()), "{good}");
         }
-        for bad in ["", "abcd", "表表表表", " ab", "ab ", "a\nb", "a\u{7f}", "a\u{200b}b", "\u{feff}a"] {
+        for bad in [
+            "",
+            "abcd",
+            "表表表表",
+            " ab",
+            "ab ",
+            "a\nb",
+            "a\u{7f}",
+            "a\u{200b}b",
+            "a\u{200c}b",
+            "a\u{200d}b",
+            "a\u{ad}b",
+            "\u{feff}a",
+        ] {
             assert!(check_line(bad, 3).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn unseen_signs_are_replaced_and_others_stay() {
-        for c in ['\0', '\n', '\u{1b}', '\u{9b}', '\u{61c}', '\u{202e}', '\u{2069}'] {
+        for c in
+            ['\0', '\n', '\u{1b}', '\u{9b}', '\u{61c}', '\u{200c}', '\u{200d}', '\u{202e}', '\u{2069}', '\u{e0041}']
+        {
             assert!(is_unseen(c), "{c:?}");
             assert_eq!(cleaned(&format!("a{c}b")), "a\u{fffd}b");
         }
-        assert_eq!(cleaned("a é 表 \u{2029}"), "a é 表 \u{fffd}");
+        assert_eq!(cleaned("a é 表 ❤\u{fe0f} \u{2029}"), "a é 表 ❤\u{fe0f} \u{fffd}");
     }
 }

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn text_that_a_terminal_obeys_is_refused() {
         assert!(visible("sdk_version", "0.2.0 表").is_ok());
-        for text in ["1\u{1b}[2J", "1\n", "1\u{9b}", "1\u{202e}"] {
+        for text in ["1\u{1b}[2J", "1\n", "1\u{9b}", "1\u{202e}", "1\u{200d}"] {
             let refused = visible("sdk_version", text).unwrap_err();
             assert!(refused.message().starts_with("sdk_version: "), "{refused}");
         }

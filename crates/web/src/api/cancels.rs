@@ -128,7 +128,7 @@ pub(crate) fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Probl
     if len > REASON_LEN_MAX {
         return Err(refuse_value("/reason", format!("{len} characters; at most {REASON_LEN_MAX} are kept")));
     }
-    if reason.contains(plain::is_unseen) {
+    if reason.contains(|c| plain::is_unseen(c) && !plain::is_joiner(c)) {
         let message = "must be one line without control characters and invisible signs";
         return Err(refuse_value("/reason", message));
     }
@@ -144,6 +144,8 @@ mod tests {
         assert_eq!(asked_by("ann", None).unwrap(), "ann");
         assert_eq!(asked_by("ann", Some("  ")).unwrap(), "ann");
         assert_eq!(asked_by("ann", Some("the disk is full")).unwrap(), "ann: the disk is full");
+        assert!(asked_by("ann", Some("می\u{200c}خواهم")).is_ok());
+        assert!(asked_by("ann", Some("the\u{202e}disk")).is_err());
         assert!(asked_by("ann", Some(&"é".repeat(150))).is_ok());
         assert!(asked_by("ann", Some(&"é".repeat(151))).is_err());
     }

@@ -57,6 +57,8 @@ mod tests {
             ("\u{ff41}dmin", "or rare ones"),
             ("\u{1d41a}dmin", "or rare ones"),
             ("a\u{202e}b", "invisible signs"),
+            ("ad\u{200c}min", "invisible signs"),
+            ("ad\u{200d}min", "invisible signs"),
         ] {
             let problem = check(name).unwrap_err();
             let complaint = &problem.complaints()[0];

@@ -1,6 +1,8 @@
 //! Lines of a log as text that a browser shows as it is: nothing in it is markup, colours are classes from a short list,
 //! and what cannot be seen is made visible.
 
+use rondel_core::plain::is_invisible;
+
 /// How long an escape sequence is read; what is longer is none.
 const SEQUENCE_LEN_MAX: usize = 64;
 
@@ -88,15 +90,8 @@ fn visible(c: char) -> Option<String> {
         // As terminals write them: ^G for a bell, ^[ for escape.
         '\u{0}'..='\u{1f}' => char::from_u32(0x40 + code).map(|c| format!("^{c}")),
         '\u{7f}' => Some("^?".to_owned()),
-        '\u{80}'..='\u{9f}'
-        | '\u{ad}'
-        | '\u{61c}'
-        | '\u{200b}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{feff}'
-        | '\u{fff9}'..='\u{fffb}'
-        | '\u{e0000}'..='\u{e007f}' => Some(format!("U+{code:04X}")),
+        '\u{80}'..='\u{9f}' => Some(format!("U+{code:04X}")),
+        c if is_invisible(c) => Some(format!("U+{code:04X}")),
         _ => None,
     }
 }

@@ -162,7 +162,7 @@ fn is_plain(it: &str) -> bool {
     begins && it.chars().all(inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
 }
 
-/// In double quotes, as JSON has them.
+/// In double quotes, as JSON has them; characters beyond 16 bits as YAML has them.
 fn quoted(out: &mut String, it: &str) {
     out.push('"');
     for c in it.chars() {
@@ -172,7 +172,10 @@ fn quoted(out: &mut String, it: &str) {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
-            c if is_unseen(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c if is_unseen(c) => match u32::from(c) {
+                code @ ..=0xffff => out.push_str(&format!("\\u{code:04X}")),
+                code => out.push_str(&format!("\\U{code:08X}")),
+            },
             c => out.push(c),
         }
     }
@@ -258,6 +261,8 @@ mod tests {
             "\u{85}",
             "\u{2028}",
             "\u{feff}a",
+            "a\u{200d}b",
+            "a\u{e0041}b",
             "🦀",
             "~",
             "0x1f",
