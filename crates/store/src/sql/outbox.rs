@@ -19,12 +19,14 @@ const READ_WEBHOOK: Statement = Statement {
     name: "read_webhook",
     text: "SELECT url, secret, created_at_ms, updated_at_ms FROM failure_webhook WHERE namespace_id = ?",
 };
-const READ_WEBHOOKS: Statement =
-    Statement { name: "read_webhooks", text: "SELECT namespace_id, secret FROM failure_webhook ORDER BY namespace_id" };
-/// Where no other server has sealed it meanwhile.
+const READ_WEBHOOKS: Statement = Statement {
+    name: "read_webhooks",
+    text: "SELECT namespace_id, url, secret FROM failure_webhook ORDER BY namespace_id",
+};
+/// Where no other server has sealed or changed it meanwhile.
 const SEAL_WEBHOOK: Statement = Statement {
     name: "seal_webhook",
-    text: "UPDATE failure_webhook SET secret = ? WHERE namespace_id = ? AND secret = ?",
+    text: "UPDATE failure_webhook SET url = ?, secret = ? WHERE namespace_id = ? AND url = ? AND secret = ?",
 };
 const INSERT_WEBHOOK: Statement = Statement {
     name: "insert_webhook",
@@ -91,18 +93,19 @@ impl Outbox for SqlStore {
     }
 
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool> {
-        let secret = self.seal_webhook(namespace, &clean_name(&webhook.secret))?;
+        let url = self.seal_webhook(SealedColumn::Url, namespace, &webhook.url)?;
+        let secret = self.seal_webhook(SealedColumn::Secret, namespace, &clean_name(&webhook.secret))?;
         transact!(self, "put_failure_webhook", |tx| {
             let insert = Query::new(&INSERT_WEBHOOK)
                 .int(namespace.get())
-                .text(&webhook.url)
+                .text(&url)
                 .text(&secret)
                 .at(webhook.created_at)
                 .at(webhook.updated_at);
             if tx.execute(insert).await? == 1 {
                 return Ok(true);
             }
-            let update = Query::new(&UPDATE_WEBHOOK).text(&webhook.url).at(webhook.updated_at).int(namespace.get());
+            let update = Query::new(&UPDATE_WEBHOOK).text(&url).at(webhook.updated_at).int(namespace.get());
             tx.execute_all(update, 1).await?;
             Ok(false)
         })
@@ -201,9 +204,25 @@ impl Tx<'_> {
     }
 }
 
-/// Where the secret of a namespace's webhook stands: no sealed text of another place is good there.
-fn place(namespace: NamespaceId) -> String {
-    format!("failure_webhook.secret {namespace}")
+/// A column of a webhook that is sealed. The path of a URL is often a secret too.
+#[derive(Clone, Copy, Debug)]
+enum SealedColumn {
+    Url,
+    Secret,
+}
+
+impl SealedColumn {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Url => "url",
+            Self::Secret => "secret",
+        }
+    }
+
+    /// Where the value of a namespace stands: no sealed text of another place is good there.
+    fn place(self, namespace: NamespaceId) -> String {
+        format!("failure_webhook.{} {namespace}", self.as_str())
+    }
 }
 
 impl SqlStore {
@@ -218,19 +237,26 @@ impl SqlStore {
         rows.iter().map(|row| Reader::new(row, "namespace").int("id")).collect()
     }
 
-    fn seal_webhook(&self, namespace: NamespaceId, secret: &str) -> Result<String> {
+    fn seal_webhook(&self, column: SealedColumn, namespace: NamespaceId, text: &str) -> Result<String> {
         let failed = |message: String| failure::refused("seal_webhook", &message);
-        self.sealer.seal(&place(namespace), secret).map_err(failed)
+        self.sealer.seal(&column.place(namespace), text).map_err(failed)
     }
 
     fn webhook(&self, namespace: NamespaceId, row: &AnyRow) -> Result<FailureWebhook> {
         let mut columns = Reader::new(row, "failure_webhook");
-        let (url, kept) = (columns.text("url")?, columns.text("secret")?);
-        let corrupt =
-            |message| StoreError::Corrupt { table: "failure_webhook", column: "secret", id: namespace.get(), message };
+        let mut opened = |column: SealedColumn| {
+            let kept = columns.text(column.as_str())?;
+            let corrupt = |message| StoreError::Corrupt {
+                table: "failure_webhook",
+                column: column.as_str(),
+                id: namespace.get(),
+                message,
+            };
+            self.sealer.open(&column.place(namespace), &kept).map_err(corrupt)
+        };
         Ok(FailureWebhook {
-            url,
-            secret: self.sealer.open(&place(namespace), &kept).map_err(corrupt)?,
+            url: opened(SealedColumn::Url)?,
+            secret: opened(SealedColumn::Secret)?,
             created_at: columns.at("created_at_ms")?,
             updated_at: columns.at("updated_at_ms")?,
         })
@@ -238,25 +264,44 @@ impl SqlStore {
 
     /// Seals what an older server, or an older key, has left; fails where there is something that no key opens.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
-        let unreadable = |error: StoreError| match error {
-            StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
-            StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),
-        };
-        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(unreadable)? {
+        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "failure_webhook");
-            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(unreadable)?);
-            let kept = columns.text("secret").map_err(unreadable)?;
-            let opened = self.sealer.open(&place(namespace), &kept);
-            let secret = opened.map_err(|reason| OpenError::SecretKey {
-                message: format!("the secret of the failure webhook of namespace {namespace} cannot be read: {reason}"),
-            })?;
-            if self.sealer.is_stale(&kept) {
-                let sealed = self.seal_webhook(namespace, &secret).map_err(unreadable)?;
-                let update = Query::new(&SEAL_WEBHOOK).text(&sealed).int(namespace.get()).text(&kept);
-                self.execute(update).await.map_err(unreadable)?;
+            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(not_sealed)?);
+            let url = columns.text("url").map_err(not_sealed)?;
+            let secret = columns.text("secret").map_err(not_sealed)?;
+            let sealed_url = self.sealed_anew(SealedColumn::Url, namespace, &url)?;
+            let sealed_secret = self.sealed_anew(SealedColumn::Secret, namespace, &secret)?;
+            if sealed_url == url && sealed_secret == secret {
+                continue;
             }
+            let update = Query::new(&SEAL_WEBHOOK).text(&sealed_url).text(&sealed_secret).int(namespace.get());
+            self.execute(update.text(&url).text(&secret)).await.map_err(not_sealed)?;
         }
         Ok(())
+    }
+
+    /// What is to be kept instead of `kept`: the same, unless it is plain or of an old key.
+    fn sealed_anew(
+        &self,
+        column: SealedColumn,
+        namespace: NamespaceId,
+        kept: &str,
+    ) -> std::result::Result<String, OpenError> {
+        let name = column.as_str();
+        let opened = self.sealer.open(&column.place(namespace), kept).map_err(|reason| OpenError::SecretKey {
+            message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
+        })?;
+        match self.sealer.is_stale(kept) {
+            true => self.seal_webhook(column, namespace, &opened).map_err(not_sealed),
+            false => Ok(kept.to_owned()),
+        }
+    }
+}
+
+fn not_sealed(error: StoreError) -> OpenError {
+    match error {
+        StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
+        StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),
     }
 }
 

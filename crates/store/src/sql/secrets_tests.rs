@@ -11,6 +11,8 @@ use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, S
 
 const HERE: NamespaceId = NamespaceId::new(1);
 const SECRET: &str = "whsec_to-be-kept";
+/// Who knows the path can write into the channel.
+const URL: &str = "https://hooks.example.com/services/T0/B0/to-be-kept-too";
 
 fn config(folder: &Path, keys: Option<&str>) -> StoreConfig {
     let secret_keys = keys.map(|text| text.parse().unwrap());
@@ -23,17 +25,14 @@ async fn open(folder: &Path, keys: Option<&str>) -> SqlStore {
 
 async fn put(store: &SqlStore) {
     let now = Timestamp::from_secs(1);
-    let webhook = FailureWebhook {
-        url: "https://example.com".to_owned(),
-        secret: SECRET.to_owned(),
-        created_at: now,
-        updated_at: now,
-    };
+    let webhook = FailureWebhook { url: URL.to_owned(), secret: SECRET.to_owned(), created_at: now, updated_at: now };
     assert!(store.put_failure_webhook(HERE, &webhook).await.unwrap());
 }
 
 async fn secret(store: &SqlStore) -> String {
-    store.failure_webhook(HERE).await.unwrap().unwrap().secret
+    let webhook = store.failure_webhook(HERE).await.unwrap().unwrap();
+    assert_eq!(webhook.url, URL);
+    webhook.secret
 }
 
 /// Whether some file of the folder has these bytes.
@@ -56,7 +55,8 @@ async fn secrets_do_not_stand_in_the_files_of_the_database() {
     assert_eq!(store.begin_call(call, now, now).await.unwrap(), Begun::Answered(answer));
     assert_eq!(secret(&store).await, SECRET);
     assert!(!is_readable(folder.path(), SECRET) && !is_readable(folder.path(), "rondel_once"));
-    assert!(is_readable(folder.path(), "https://example.com"), "the files that were looked at are the right ones");
+    assert!(!is_readable(folder.path(), "to-be-kept-too") && !is_readable(folder.path(), "hooks.example.com"));
+    assert!(is_readable(folder.path(), "failure_webhook"), "the files that were looked at are the right ones");
     store.close().await;
 }
 
@@ -65,7 +65,7 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), None).await;
     put(&store).await;
-    assert!(is_readable(folder.path(), SECRET));
+    assert!(is_readable(folder.path(), SECRET) && is_readable(folder.path(), URL));
     store.close().await;
     drop(store);
     let (old, new) = (SecretKeys::generate().unwrap(), SecretKeys::generate().unwrap());
@@ -74,13 +74,13 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
         let row = store.row(super::Query::new(&super::READ_WEBHOOKS)).await.unwrap().unwrap();
         let mut columns = super::Reader::new(&row, "failure_webhook");
         columns.int("namespace_id").unwrap();
-        let kept = columns.text("secret").unwrap();
+        let kept = ["url", "secret"].map(|column| columns.text(column).unwrap());
         assert_eq!(secret(&store).await, SECRET);
         store.close().await;
         kept
     };
     let first = kept(&old).await;
-    assert!(first.starts_with("sealed:1:"), "{first}");
+    assert!(first.iter().all(|text| text.starts_with("sealed:1:")), "{first:?}");
     assert_eq!(kept(&old).await, first, "it is sealed once");
     for (keys, wanted) in [(None, "this server has no key: give secret_key_file"), (Some(&new), "with that key")] {
         let error = SqlStore::open(&config(folder.path(), keys.map(String::as_str))).await.unwrap_err();
@@ -89,8 +89,35 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
     }
     // Two keys: what the old one sealed is read and sealed anew with the new one.
     let second = kept(&format!("{new}\n{old}")).await;
-    assert_ne!(second, first);
+    assert!(first.iter().zip(&second).all(|(old, new)| old != new), "{second:?}");
     assert_eq!(kept(&new).await, second);
+}
+
+/// A server before URLs were sealed: its secrets are sealed, its URLs are not.
+#[tokio::test]
+async fn a_plain_url_beside_a_sealed_secret_is_read_and_sealed_at_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = SecretKeys::generate().unwrap();
+    let store = open(folder.path(), Some(&key)).await;
+    put(&store).await;
+    let kept = async |store: &SqlStore| {
+        let row = store.row(super::Query::new(&super::READ_WEBHOOKS)).await.unwrap().unwrap();
+        let mut columns = super::Reader::new(&row, "failure_webhook");
+        columns.int("namespace_id").unwrap();
+        (columns.text("url").unwrap(), columns.text("secret").unwrap())
+    };
+    let (_, sealed_secret) = kept(&store).await;
+    let now = Timestamp::from_secs(2);
+    store.execute(super::Query::new(&super::UPDATE_WEBHOOK).text(URL).at(now).int(HERE.get())).await.unwrap();
+    assert_eq!(kept(&store).await, (URL.to_owned(), sealed_secret.clone()));
+    assert_eq!(secret(&store).await, SECRET);
+    store.close().await;
+    drop(store);
+    let store = open(folder.path(), Some(&key)).await;
+    let (url, unchanged) = kept(&store).await;
+    assert!(url.starts_with("sealed:1:") && unchanged == sealed_secret, "{url} {unchanged}");
+    assert_eq!(secret(&store).await, SECRET);
+    store.close().await;
 }
 
 #[cfg(unix)]
