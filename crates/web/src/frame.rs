@@ -1,6 +1,7 @@
 //! What is around every request: an id, one log line, headers, and the body of a problem.
 
 use std::any::Any;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -13,8 +14,10 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use crate::access::{CalledBy, RequestId};
+use crate::limits::address;
 use crate::pages;
 use crate::problem::{Code, Problem, render};
+use crate::refused_lines::{LeftOut, is_bounded};
 use crate::state::Web;
 use crate::trace::{self, Trace};
 
@@ -34,6 +37,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
+    let client = address(&request);
     let page = pages::problem::wanted(&request);
     let namespace = pages::own_namespace::of(&request);
     request.extensions_mut().insert(RequestId(request_id.clone()));
@@ -66,19 +70,49 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     }
     trace::answered(&span, status);
     let response = trace::inside(&span, response);
+    report_left_out(&web);
     let _inside = span.enter();
-    let method = shown(&method);
-    let elapsed_ms = took.as_secs_f64() * 1000.0;
-    match problem.as_ref().and_then(Problem::cause) {
-        Some(cause) => {
-            tracing::error!(target: "http", method, path, status, elapsed_ms, by, code, cause, "request");
-        }
-        None if is_probe(&path) => {
-            tracing::debug!(target: "http", request_id, method, path, status, elapsed_ms, "request");
-        }
-        None => tracing::info!(target: "http", method, path, status, elapsed_ms, by, code, "request"),
+    let cause = problem.as_ref().and_then(Problem::cause);
+    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
+    if !is_counted || web.refused_lines.take(client, response.status()) {
+        let line = Line { method: shown(&method), path: &path, status, elapsed: took, by: &by, code };
+        line.write(&request_id, cause);
     }
     response
+}
+
+/// What the log has of a request.
+struct Line<'a> {
+    method: &'a str,
+    path: &'a str,
+    status: u16,
+    elapsed: Duration,
+    by: &'a str,
+    code: &'static str,
+}
+
+impl Line<'_> {
+    fn write(self, request_id: &str, cause: Option<&str>) {
+        let Self { method, path, status, elapsed, by, code } = self;
+        let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
+        match cause {
+            Some(cause) => {
+                tracing::error!(target: "http", method, path, status, elapsed_ms, by, code, cause, "request");
+            }
+            None if is_probe(path) => {
+                tracing::debug!(target: "http", request_id, method, path, status, elapsed_ms, "request");
+            }
+            None => tracing::info!(target: "http", method, path, status, elapsed_ms, by, code, "request"),
+        }
+    }
+}
+
+/// Once a minute: how many refused requests have no line.
+fn report_left_out(web: &Web) {
+    for LeftOut { client, status, count } in web.refused_lines.ended() {
+        let client = client.map_or_else(|| "several".to_owned(), |address| address.to_string());
+        tracing::info!(target: "http", client, status, count, "refused requests of the last minute that were not logged one by one");
+    }
 }
 
 /// The method of a request as it is logged: a client may call it anything, and at any length.

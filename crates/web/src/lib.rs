@@ -54,6 +54,7 @@ mod query;
 mod rate;
 mod recheck;
 mod redirect;
+mod refused_lines;
 mod route_info;
 mod routes;
 mod serve;

@@ -15,6 +15,7 @@ use crate::holdings::Holdings;
 use crate::limits::HttpLimits;
 use crate::origin::Entrance;
 use crate::rate::{Buckets, Rate};
+use crate::refused_lines::RefusedLines;
 
 /// The bounds of the API.
 #[derive(Clone, Debug)]
@@ -77,6 +78,7 @@ pub(crate) struct Web {
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) denials: Denials,
+    pub(crate) refused_lines: RefusedLines,
     /// The API as a document.
     pub(crate) document: fn() -> &'static str,
 }
@@ -90,6 +92,7 @@ impl Web {
             buckets: Arc::default(),
             passwords: Arc::default(),
             denials: Denials::default(),
+            refused_lines: RefusedLines::default(),
             config: Arc::new(config),
             document,
         }

@@ -1,0 +1,163 @@
+//! Which refused requests are a line of the log, so that a flood of them does not fill it. What is left out is counted.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use crate::limits::network_of;
+
+/// Lines of one address with one status within [`PERIOD`], and lines of all.
+const LINES_PER_CLIENT: u64 = 10;
+const LINES_MAX: u64 = 600;
+const PERIOD: Duration = Duration::from_secs(60);
+/// Addresses and statuses that are counted by themselves within [`PERIOD`].
+const CLIENT_COUNT_MAX: usize = 10_000;
+/// Lines about what was left out within [`PERIOD`].
+const SUMMARY_COUNT_MAX: usize = 20;
+
+/// A client and the status that it got; of many clients beyond the bound, no address.
+type Key = (Option<IpAddr>, u16);
+
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedLines(Arc<Mutex<Counts>>);
+
+#[derive(Debug)]
+struct Counts {
+    since: Instant,
+    lines: u64,
+    /// How many requests there were, and how many of them are in the log.
+    by_client: BTreeMap<Key, (u64, u64)>,
+}
+
+/// Requests that are not in the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Whose; `None` for several clients.
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) status: u16,
+    pub(crate) count: u64,
+}
+
+impl Default for RefusedLines {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Counts::new())))
+    }
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self { since: Instant::now(), lines: 0, by_client: BTreeMap::new() }
+    }
+}
+
+/// Whether the line of a request is bounded: a stranger can make as many as the network carries, and callers beyond their
+/// limits too. A failure of the server is always logged.
+pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
+    let is_limit = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    // To the sign-in page.
+    let is_refusal = status == StatusCode::SEE_OTHER || status.is_client_error();
+    is_limit || (caller.is_empty() && is_refusal)
+}
+
+impl RefusedLines {
+    /// Whether such a request gets a line of its own.
+    pub(crate) fn take(&self, client: Option<IpAddr>, status: StatusCode) -> bool {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut key = (client.map(network_of), status.as_u16());
+        if counts.by_client.len() >= CLIENT_COUNT_MAX && !counts.by_client.contains_key(&key) {
+            key.0 = None;
+        }
+        let is_room = counts.lines < LINES_MAX;
+        let (total, logged) = counts.by_client.entry(key).or_default();
+        *total += 1;
+        let is_logged = is_room && *logged < LINES_PER_CLIENT;
+        if is_logged {
+            *logged += 1;
+            counts.lines += 1;
+        }
+        is_logged
+    }
+
+    /// What was left out of the period that has ended, the largest counts first; nothing while it lasts.
+    pub(crate) fn ended(&self) -> Vec<LeftOut> {
+        let ended = {
+            let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if counts.since.elapsed() < PERIOD {
+                return Vec::new();
+            }
+            std::mem::replace(&mut *counts, Counts::new())
+        };
+        let left_out = |((client, status), (total, logged)): (Key, (u64, u64))| {
+            let count = total.saturating_sub(logged);
+            (count > 0).then_some(LeftOut { client, status, count })
+        };
+        let mut found: Vec<LeftOut> = ended.by_client.into_iter().filter_map(left_out).collect();
+        found.sort_by_key(|one| std::cmp::Reverse(one.count));
+        let mut others = BTreeMap::<u16, u64>::new();
+        for one in found.drain(SUMMARY_COUNT_MAX.min(found.len())..) {
+            *others.entry(one.status).or_default() += one.count;
+        }
+        found.extend(others.into_iter().map(|(status, count)| LeftOut { client: None, status, count }));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const UNKNOWN: StatusCode = StatusCode::UNAUTHORIZED;
+
+    fn client(number: u32) -> Option<IpAddr> {
+        Some(Ipv4Addr::from(0x0a00_0000 + number).into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_some_lines_and_then_a_count() {
+        let lines = RefusedLines::default();
+        assert_eq!((0..100_000).filter(|_| lines.take(client(1), UNKNOWN)).count(), 10);
+        assert!(lines.take(client(1), StatusCode::SERVICE_UNAVAILABLE), "each status by itself");
+        assert!(lines.take(client(2), UNKNOWN), "one client does not hide the lines of others");
+        assert_eq!(lines.ended(), []);
+        tokio::time::advance(PERIOD).await;
+        assert_eq!(lines.ended(), [LeftOut { client: client(1), status: 401, count: 99_990 }]);
+        assert_eq!(lines.ended(), []);
+        assert!(lines.take(client(1), UNKNOWN), "the next minute has lines again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_clients_are_bounded_too() {
+        let lines = RefusedLines::default();
+        let taken = (0..200_000).filter(|number| lines.take(client(number % 20_000), UNKNOWN)).count();
+        assert_eq!(taken, usize::try_from(LINES_MAX).unwrap());
+        assert!(lines.0.lock().unwrap().by_client.len() <= CLIENT_COUNT_MAX + 1);
+        tokio::time::advance(PERIOD).await;
+        let left_out = lines.ended();
+        assert_eq!(left_out.len(), SUMMARY_COUNT_MAX + 1);
+        assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINES_MAX);
+    }
+
+    #[test]
+    fn refusals_of_strangers_and_of_limits_are_bounded() {
+        for (status, caller, bounded) in [
+            (401, "", true),
+            (303, "", true),
+            (404, "", true),
+            (200, "", false),
+            (304, "", false),
+            (500, "", false),
+            (404, "ann", false),
+            (403, "ann", false),
+            (429, "ann", true),
+            (503, "ann", true),
+        ] {
+            assert_eq!(is_bounded(StatusCode::from_u16(status).unwrap(), caller), bounded, "{status} {caller}");
+        }
+    }
+}
