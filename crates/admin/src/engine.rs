@@ -32,6 +32,7 @@ use crate::exposition;
 use crate::fires;
 use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
 use crate::housekeeping::HousekeepingLoop;
+use crate::identity::lookups::Lookups;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
@@ -110,6 +111,7 @@ impl Engine {
             log_readers: LogReaders::default(),
             sent_runs: SentRuns::default(),
             log_limit: LogLimit::default(),
+            lookups: Lookups::default(),
             counters: Counters::default(),
             metrics: Metrics::default(),
             declared: Board::default(),

@@ -50,6 +50,7 @@ pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
 pub use engine::Engine;
 pub use exposition::METRICS_MEDIA_TYPE;
+pub use identity::lookups::LookupError;
 pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};
 pub use metrics::Limit;

@@ -1,6 +1,7 @@
 //! What every part of a running node shares. It starts nothing, and decides nothing.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -25,6 +26,9 @@ use crate::dispatch::results::ResultLanes;
 use crate::dispatch::results::foreign::ForeignQueue;
 use crate::dispatch::{self, Event};
 use crate::gateway::{LogReader, LogReaders, SentRuns};
+use crate::identity::lookups::{LookupError, Lookups};
+use crate::identity::sign_in::SignedIn;
+use crate::identity::tokens::Principal;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Limit, Metrics};
 use crate::progress::{Progress, ProgressBoard};
@@ -51,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) log_readers: LogReaders,
     pub(crate) sent_runs: SentRuns,
     pub(crate) log_limit: LogLimit,
+    pub(crate) lookups: Lookups,
     pub(crate) counters: Counters,
     pub(crate) metrics: Metrics,
     pub(crate) declared: Board,
@@ -284,6 +289,26 @@ impl Node {
             switch: self.0.membership.switch(),
             quiet_until: self.0.quiet_until(),
         }
+    }
+
+    /// Who has the token in an `Authorization` header that came from an address; `None` for none, and for one that is not good.
+    ///
+    /// # Errors
+    /// [`LookupError`].
+    pub async fn bearer(
+        &self,
+        authorization: Option<&str>,
+        client: Option<IpAddr>,
+    ) -> Result<Option<Principal>, LookupError> {
+        self.0.lookups.bearer(self.store(), (authorization, client), self.now()).await
+    }
+
+    /// Who signed in with a cookie that came from an address; `None` for nobody.
+    ///
+    /// # Errors
+    /// [`LookupError`].
+    pub async fn signed_in(&self, cookie: &str, client: Option<IpAddr>) -> Result<Option<SignedIn>, LookupError> {
+        self.0.lookups.cookie(self.store(), (cookie, client), self.now()).await
     }
 
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.

@@ -1,7 +1,7 @@
 //! Which client a request comes from when proxies stand between: `Forwarded` (RFC 7239) and `X-Forwarded-For`, believed
 //! only as far as the proxies that wrote them are trusted.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -91,6 +91,18 @@ fn address(text: &str) -> Option<IpAddr> {
     host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
+/// The address that clients are counted by: of IPv6 the /64, because one client has all addresses of it.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +112,14 @@ mod tests {
         let trusted = TrustedProxies::parse(["10.0.0.0/8", "2001:db8:1::/48"]).unwrap();
         let client = trusted.client(peer.parse().unwrap(), forwarded, list);
         assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{peer} {forwarded:?} {list:?}");
+    }
+
+    #[test]
+    fn one_ipv6_network_is_one_client() {
+        let of = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! a caller without a right cannot learn what exists. What was done, or refused, is written to the audit log
 //! here, whatever the handler does.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Uri};
-use rondel_admin::auth::{authenticate, has_secret};
-use rondel_admin::sign_in;
+use rondel_admin::auth::has_secret;
+use rondel_admin::{Limit, LookupError};
 use rondel_core::access::Permission;
 use rondel_store::access::Means;
 
@@ -68,7 +70,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     if secret.is_some_and(|secret| has_secret(authorization.as_deref(), secret)) {
         return pass(&gate, Caller::metrics_reader(), request, next).await;
     }
-    match authenticated(&gate.web, authorization).await {
+    match authenticated(&gate.web, authorization, address(&request)).await {
         Ok(caller) => pass(&gate, caller, request, next).await,
         Err(problem) => problem.into_response(),
     }
@@ -83,7 +85,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
     let uri = request.uri().clone();
-    let caller = match signed_in(&gate.web, cookie.as_deref()).await {
+    let caller = match signed_in(&gate.web, cookie.as_deref(), address(&request)).await {
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
@@ -179,9 +181,13 @@ fn forbidden(caller: &Caller) -> Problem {
 }
 
 /// Who signed in with this cookie.
-pub(crate) async fn signed_in(web: &Web, cookie: Option<&str>) -> Result<Option<Caller>, Problem> {
+pub(crate) async fn signed_in(
+    web: &Web,
+    cookie: Option<&str>,
+    client: Option<IpAddr>,
+) -> Result<Option<Caller>, Problem> {
     let Some(cookie) = cookie else { return Ok(None) };
-    let found = sign_in::by_cookie(web.engine.store(), cookie, web.engine.now()).await?;
+    let found = web.engine.signed_in(cookie, client).await.map_err(|error| not_looked_up(web, error, client))?;
     Ok(found.map(Caller::from))
 }
 
@@ -218,15 +224,30 @@ pub(crate) struct CalledBy {
     pub(crate) namespace: Option<String>,
 }
 
-async fn authenticated(web: &Web, authorization: Option<String>) -> Result<Caller, Problem> {
-    let engine = &web.engine;
-    let token = authenticate(engine.store(), authorization.as_deref(), engine.now()).await?;
+async fn authenticated(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
+    let found = web.engine.bearer(authorization.as_deref(), client).await;
+    let token = found.map_err(|error| not_looked_up(web, error, client))?;
     token.map(Caller::from).ok_or_else(unauthenticated)
 }
 
+fn not_looked_up(web: &Web, error: LookupError, client: Option<IpAddr>) -> Problem {
+    match error {
+        LookupError::Store(error) => error.into(),
+        LookupError::Busy => {
+            let client = client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            web.engine.limit_reached(Limit::RequestsPerAddress, &client);
+            Problem::overloaded("too many tokens or sign-ins are being checked at the same time; try again", 1)
+        }
+    }
+}
+
 /// The caller with this `Authorization` header, if it is a good one and may.
-pub(crate) async fn admit(web: &Web, permission: Permission, authorization: Option<String>) -> Result<Caller, Problem> {
-    let caller = authenticated(web, authorization).await?;
+pub(crate) async fn admit(
+    web: &Web,
+    permission: Permission,
+    (authorization, client): (Option<String>, Option<IpAddr>),
+) -> Result<Caller, Problem> {
+    let caller = authenticated(web, authorization, client).await?;
     counted(web, &caller).map_err(|(problem, _)| problem)?;
     if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
 }

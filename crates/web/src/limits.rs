@@ -1,12 +1,13 @@
 //! The bounds that keep one client from holding up the others, and counters that hold them.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::Request;
 use rondel_admin::gateway::Peer;
+pub(crate) use rondel_core::forwarded::network_of;
 use rondel_core::{AccountId, SessionId, TokenId};
 
 /// The one path that takes a longer body than the others.
@@ -115,17 +116,6 @@ impl std::fmt::Display for CallerKey {
     }
 }
 
-/// The address that clients are counted by: of IPv6 the /64, because one client has all addresses of it.
-pub(crate) fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        v4 @ IpAddr::V4(_) => v4,
-    }
-}
-
 /// How much each key holds.
 #[derive(Debug)]
 pub(crate) struct Tally<K: Ord>(Arc<Mutex<BTreeMap<K, usize>>>);
@@ -193,13 +183,5 @@ mod tests {
         assert!(more.is_some() && tally.take('b', 3, 3).is_some());
         drop((first, more));
         assert!(tally.0.lock().unwrap().is_empty(), "nothing is kept of a key that holds nothing");
-    }
-
-    #[test]
-    fn one_ipv6_network_is_one_client() {
-        let of = |text: &str| network_of(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 }

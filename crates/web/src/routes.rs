@@ -16,6 +16,7 @@ use rondel_core::access::Permission;
 
 use crate::access::{Gate, admit, authorization, guard, guard_page};
 use crate::keyed::{keyed, unkeyed};
+use crate::limits::address;
 use crate::load::open;
 use crate::openapi::{self, Doc, Inputs, RouteDoc};
 use crate::problem::{Code, Problem};
@@ -223,7 +224,7 @@ async fn nothing_here(State(web): State<Web>, request: Request) -> Problem {
         Ok(authorization) => authorization,
         Err(problem) => return problem,
     };
-    match admit(&web, Permission::View, authorization).await {
+    match admit(&web, Permission::View, (authorization, address(&request))).await {
         Ok(_) => Problem::new(Code::NotFound, "no endpoint has this path; docs/API.md lists them"),
         Err(problem) => problem,
     }

@@ -242,8 +242,12 @@ impl Gateway for GatewayService {
         }
         let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let now = inner.shared.clock.now();
-        let token = tokens::authenticate(inner.shared.store.as_ref(), header, now).await.map_err(|error| {
-            tracing::warn!(error = %rondel_core::error_chain::chain(&error), "cannot check an executor's token");
+        let client = request.extensions().get::<Peer>().map(|Peer(address)| *address);
+        let store = inner.shared.store.as_ref();
+        let token = inner.shared.lookups.bearer(store, (header, client), now).await.map_err(|error| {
+            if let Some(count) = inner.shared.log_limit.count("token check", 0) {
+                tracing::warn!(error = %rondel_core::error_chain::chain(&error), count, "cannot check an executor's token");
+            }
             Status::unavailable("the server cannot check tokens now")
         })?;
         let Some(principal) = token else {

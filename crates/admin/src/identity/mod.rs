@@ -1,6 +1,7 @@
 //! Who a caller is: accounts with passwords, sign-ins, API tokens, and the provider of `OpenID` Connect.
 //!
 //! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides which token a new one descends from;
+//! - [`lookups`] bounds how many credentials are looked up at the same time;
 //! - [`passwords`] hashes and checks passwords, [`current_password`] bounds wrong ones of a signed-in account;
 //! - [`sign_in`] begins and ends sign-ins and their links, [`oidc`] signs users in through a provider.
 //!
@@ -8,6 +9,7 @@
 
 pub mod current_password;
 pub mod lineage;
+pub mod lookups;
 pub mod oidc;
 pub mod passwords;
 pub mod sign_in;

@@ -107,8 +107,22 @@ pub async fn authenticate(
     authorization: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Principal>, StoreError> {
-    let Some(text) = authorization.and_then(bearer) else { return Ok(None) };
-    let Some(record) = store.token(&Token::from_text(text).hash()).await? else { return Ok(None) };
+    let Some(hash) = authorization.and_then(bearer_hash) else { return Ok(None) };
+    let Some(record) = store.token(&hash).await? else { return Ok(None) };
+    admit(store, record, now).await
+}
+
+/// What is kept of the token in an `Authorization` header.
+pub(super) fn bearer_hash(authorization: &str) -> Option<String> {
+    bearer(authorization).map(|text| Token::from_text(text).hash())
+}
+
+/// Who stands behind a token that is used, if it is good; notes the use.
+pub(super) async fn admit(
+    store: &dyn Store,
+    record: TokenRecord,
+    now: Timestamp,
+) -> Result<Option<Principal>, StoreError> {
     let Some(principal) = principal_of(store, record, now).await? else { return Ok(None) };
     let token = &principal.token;
     if token.last_used_at.is_none_or(|used| used + USE_PERIOD <= now) {

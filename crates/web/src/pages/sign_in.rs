@@ -107,7 +107,7 @@ pub(super) async fn page(
     {
         return Err(spent());
     }
-    if token.is_none() && signed_in(&web, stranger.cookie.as_deref()).await?.is_some() {
+    if token.is_none() && signed_in(&web, stranger.cookie.as_deref(), stranger.place.address).await?.is_some() {
         return Ok(to(next.unwrap_or("/")));
     }
     let was_sent_here = next.is_some() && token.is_none();

@@ -24,6 +24,7 @@ mod jobs;
 mod keyed;
 mod limits;
 mod logs;
+mod lookups;
 mod markup;
 mod matrix;
 mod offers;

@@ -1,0 +1,183 @@
+//! Looking credentials up in the database: few at the same time, and few of one address, so that a flood of made-up ones
+//! does not hold up the lease, probes and other callers. Tokens that were unknown a moment ago are not looked up again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_core::forwarded::network_of;
+use rondel_store::{Store, StoreError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::sign_in::{self, SignedIn};
+use super::tokens::{self, Principal};
+
+/// Credentials that are looked up at the same time: these wait for a connection to the database, beside what else needs one.
+const AT_ONCE_MAX: usize = 32;
+/// The same of one address.
+const AT_ONCE_PER_ADDRESS: usize = 8;
+/// How long a request waits for its turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Addresses that are kept before unused ones are removed.
+const ADDRESS_COUNT_MAX: usize = 1_000;
+/// For how long an unknown token stays one without a look. A token that is made meanwhile was never sent before.
+const UNKNOWN_PERIOD: Duration = Duration::from_secs(3);
+const UNKNOWN_COUNT_MAX: usize = 10_000;
+
+/// Why nothing was found out about credentials.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// Too many are being looked up.
+    #[error("too many credentials are being checked at the same time")]
+    Busy,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The turns of all who want credentials looked up.
+#[derive(Debug)]
+pub(crate) struct Lookups {
+    all: Arc<Semaphore>,
+    by_address: Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>,
+    unknown: Mutex<Unknown>,
+}
+
+/// Hashes of tokens that do not exist, the oldest first.
+#[derive(Debug, Default)]
+struct Unknown {
+    until: HashMap<String, Instant>,
+    order: VecDeque<String>,
+}
+
+/// A place among the look-ups, held while the database is asked.
+type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+impl Default for Lookups {
+    fn default() -> Self {
+        let all = Arc::new(Semaphore::new(AT_ONCE_MAX));
+        Self { all, by_address: Mutex::default(), unknown: Mutex::default() }
+    }
+}
+
+impl Lookups {
+    /// Who has the token in an `Authorization` header: see [`tokens::authenticate`].
+    pub(crate) async fn bearer(
+        &self,
+        store: &dyn Store,
+        (authorization, client): (Option<&str>, Option<IpAddr>),
+        now: Timestamp,
+    ) -> Result<Option<Principal>, LookupError> {
+        let Some(hash) = authorization.and_then(tokens::bearer_hash) else { return Ok(None) };
+        if self.is_unknown(&hash) {
+            return Ok(None);
+        }
+        let _turn = self.turn(client).await?;
+        let Some(record) = store.token(&hash).await? else {
+            self.note_unknown(hash);
+            return Ok(None);
+        };
+        Ok(tokens::admit(store, record, now).await?)
+    }
+
+    /// Who signed in with this cookie: see [`sign_in::by_cookie`].
+    pub(crate) async fn cookie(
+        &self,
+        store: &dyn Store,
+        (cookie, client): (&str, Option<IpAddr>),
+        now: Timestamp,
+    ) -> Result<Option<SignedIn>, LookupError> {
+        let _turn = self.turn(client).await?;
+        Ok(sign_in::by_cookie(store, cookie, now).await?)
+    }
+
+    /// Waits for a place of the address first, so that those who wait for one of all are few.
+    async fn turn(&self, client: Option<IpAddr>) -> Result<Turn, LookupError> {
+        let end = Instant::now() + TURN_TIMEOUT;
+        let own = timeout_at(end, self.places_of(client.map(network_of)).acquire_owned()).await;
+        let own = own.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
+        let all = timeout_at(end, Arc::clone(&self.all).acquire_owned()).await;
+        Ok((own, all.ok().and_then(Result::ok).ok_or(LookupError::Busy)?))
+    }
+
+    fn places_of(&self, network: Option<IpAddr>) -> Arc<Semaphore> {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = by_address.get(&network).and_then(Weak::upgrade) {
+            return known;
+        }
+        if by_address.len() >= ADDRESS_COUNT_MAX {
+            by_address.retain(|_, known| known.strong_count() > 0);
+        }
+        let new = Arc::new(Semaphore::new(AT_ONCE_PER_ADDRESS));
+        by_address.insert(network, Arc::downgrade(&new));
+        new
+    }
+
+    fn is_unknown(&self, hash: &str) -> bool {
+        let unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown.until.get(hash).is_some_and(|until| *until > Instant::now())
+    }
+
+    fn note_unknown(&self, hash: String) {
+        let until = Instant::now() + UNKNOWN_PERIOD;
+        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Unknown { until: known, order } = &mut *unknown;
+        if known.insert(hash.clone(), until).is_none() {
+            order.push_back(hash);
+        }
+        if order.len() > UNKNOWN_COUNT_MAX
+            && let Some(oldest) = order.pop_front()
+        {
+            known.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(last: u8) -> Option<IpAddr> {
+        Some(Ipv4Addr::new(192, 0, 2, last).into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_address_has_a_part_of_the_turns_and_a_wait_has_an_end() {
+        let lookups = Lookups::default();
+        let mut held = Vec::new();
+        for _ in 0..AT_ONCE_PER_ADDRESS {
+            held.push(lookups.turn(address(1)).await.unwrap());
+        }
+        assert!(matches!(lookups.turn(address(1)).await, Err(LookupError::Busy)));
+        for other in 2..5 {
+            for _ in 0..AT_ONCE_PER_ADDRESS {
+                held.push(lookups.turn(address(other)).await.unwrap());
+            }
+        }
+        assert_eq!(held.len(), AT_ONCE_MAX);
+        assert!(matches!(lookups.turn(address(9)).await, Err(LookupError::Busy)), "all turns are taken");
+        held.pop();
+        assert!(lookups.turn(address(9)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_and_unknown_tokens_are_kept_in_bounded_number_and_time() {
+        let lookups = Lookups::default();
+        for number in 0..5_000_u32 {
+            drop(lookups.turn(Some(Ipv4Addr::from(number).into())).await.unwrap());
+        }
+        assert!(lookups.by_address.lock().unwrap().len() <= ADDRESS_COUNT_MAX);
+        for number in 0..2 * UNKNOWN_COUNT_MAX {
+            lookups.note_unknown(number.to_string());
+        }
+        assert!(lookups.unknown.lock().unwrap().until.len() <= UNKNOWN_COUNT_MAX);
+        assert!(!lookups.is_unknown("0") && lookups.is_unknown(&(UNKNOWN_COUNT_MAX + 1).to_string()));
+        tokio::time::advance(UNKNOWN_PERIOD).await;
+        assert!(!lookups.is_unknown(&(UNKNOWN_COUNT_MAX + 1).to_string()), "then it is looked up again");
+    }
+}
