@@ -67,8 +67,29 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = Key>,
     ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
-        let mut found = HashMap::new();
-        let mut missing = Vec::new();
+        let (mut found, missing) = self.known(keys);
+        let read = self.read(store, missing).await?;
+        for (key, compiled) in &read {
+            self.put(*key, Arc::clone(compiled));
+        }
+        found.extend(read);
+        Ok(found)
+    }
+
+    /// The same without keeping those that were not known.
+    pub(crate) async fn look_at(
+        &self,
+        store: &dyn Store,
+        keys: impl IntoIterator<Item = Key>,
+    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        let (mut found, missing) = self.known(keys);
+        found.extend(self.read(store, missing).await?);
+        Ok(found)
+    }
+
+    /// Those that are kept, and the keys of the others.
+    fn known(&self, keys: impl IntoIterator<Item = Key>) -> (HashMap<Key, Arc<Compiled>>, Vec<Key>) {
+        let (mut found, mut missing) = (HashMap::new(), Vec::new());
         for key in keys {
             if found.contains_key(&key) {
                 continue;
@@ -80,12 +101,15 @@ impl Definitions {
         }
         missing.sort_unstable();
         missing.dedup();
+        (found, missing)
+    }
+
+    async fn read(&self, store: &dyn Store, missing: Vec<Key>) -> Result<Vec<(Key, Arc<Compiled>)>, StoreError> {
+        let mut found = Vec::with_capacity(missing.len());
         for chunk in missing.chunks(500) {
             for definition in store.definitions(chunk).await? {
                 if let Some(compiled) = self.compile(definition) {
-                    let key = (compiled.id, compiled.version);
-                    self.put(key, Arc::clone(&compiled));
-                    found.insert(key, compiled);
+                    found.push(((compiled.id, compiled.version), compiled));
                 }
             }
         }

@@ -319,6 +319,11 @@ impl Node {
         self.0.definitions.load(self.store(), keys).await
     }
 
+    /// The same of definitions that are looked at once: those that were not known are not kept.
+    pub(crate) async fn definitions_once(&self, keys: Vec<Key>) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        self.0.definitions.look_at(self.store(), keys).await
+    }
+
     /// A definition with the rule of its calendar, compiled.
     pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         self.0.definitions.job(spec, calendar)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Semaphore;
 
-use crate::limits::{CallerKey, HttpLimits, Share, Tally};
+use crate::limits::{APPLY_ROOM_LEN, CallerKey, HttpLimits, Share, Tally};
 
 /// What is held of the server.
 #[derive(Clone, Debug)]
@@ -55,7 +55,21 @@ impl Holdings {
 pub(crate) struct Shares {
     pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
     pub(crate) places: Tally<(Place, Option<CallerKey>)>,
+    pub(crate) apply_room: ApplyRooms,
     pub(crate) answers: Tally<Option<CallerKey>>,
+}
+
+/// Room for lists of jobs in kibibytes: of all callers, and of each.
+#[derive(Clone, Debug)]
+pub(crate) struct ApplyRooms {
+    pub(crate) all: Arc<Semaphore>,
+    pub(crate) own: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+}
+
+impl Default for ApplyRooms {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(APPLY_ROOM_LEN / 1024)), own: Arc::default() }
+    }
 }
 
 /// Work that takes long and much memory, of which there is little at the same time.

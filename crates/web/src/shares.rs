@@ -1,7 +1,8 @@
 //! What one caller may have of the work of the server at the same time: reads of the database, exports, lists that are
 //! applied, and the memory of answers that are not read yet.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::body::HttpBody as _;
@@ -10,10 +11,11 @@ use http::HeaderValue;
 use http::header::RETRY_AFTER;
 use rondel_admin::Limit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::guarded::Held;
 use crate::holdings::{Place, Shares};
-use crate::limits::{CallerKey, Share};
+use crate::limits::{APPLY_LEN_MAX, CallerKey, Share};
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
@@ -35,20 +37,54 @@ pub(crate) struct HeldPlace {
     _all: Share<(Place, Option<CallerKey>)>,
 }
 
+/// Room for a list of jobs, and the part of its caller.
+#[derive(Debug)]
+pub(crate) struct ApplyRoom {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
 impl Shares {
     /// The turns of a caller. A semaphore hands them out in the order of the requests.
     fn turns(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = turns.get(&caller).and_then(Weak::upgrade) {
-            return known;
-        }
-        if turns.len() >= QUEUE_COUNT_MAX {
-            turns.retain(|_, known| known.strong_count() > 0);
-        }
-        let new = Arc::new(Semaphore::new(count));
-        turns.insert(caller, Arc::downgrade(&new));
-        new
+        semaphore_of(&self.turns, caller, count)
     }
+}
+
+fn semaphore_of(
+    known: &Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>,
+    caller: CallerKey,
+    count: usize,
+) -> Arc<Semaphore> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known.get(&caller).and_then(Weak::upgrade) {
+        return found;
+    }
+    if known.len() >= QUEUE_COUNT_MAX {
+        known.retain(|_, semaphore| semaphore.strong_count() > 0);
+    }
+    let new = Arc::new(Semaphore::new(count));
+    known.insert(caller, Arc::downgrade(&new));
+    new
+}
+
+/// Waits for room for a list of so many bytes, so that the sum of all that are worked on is bounded.
+pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
+    let rooms = &web.load.shares.apply_room;
+    let own_max = APPLY_LEN_MAX / 1024;
+    let size = u32::try_from(len.div_ceil(1024).clamp(1, own_max)).unwrap_or(u32::MAX);
+    let end = Instant::now() + TURN_TIMEOUT;
+    let own = semaphore_of(&rooms.own, caller, own_max).acquire_many_owned(size);
+    let Ok(Ok(own)) = timeout_at(end, own).await else {
+        web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
+        return Err(too_many("lists of yours are being applied that take the memory for it; wait for one to end", 5));
+    };
+    let Ok(Ok(all)) = timeout_at(end, Arc::clone(&rooms.all).acquire_many_owned(size)).await else {
+        web.engine.limit_reached(Limit::Applies, &caller);
+        let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";
+        return Err(Problem::overloaded(detail, 5));
+    };
+    Ok(ApplyRoom { _own: own, _all: all })
 }
 
 /// Waits until a caller may read: it reads with few requests at the same time, so that the connections to the database are

@@ -116,7 +116,7 @@ impl Node {
     /// A job's newest definition, compiled; without its calendar where it cannot be had, so that it can be mended.
     pub(super) async fn compiled(&self, record: &JobRecord) -> Result<Job, JobError> {
         let key = (record.id, record.version);
-        let found = self.definitions([key]).await?;
+        let found = self.definitions_once(vec![key]).await?;
         match found.get(&key) {
             Some(definition) => Ok(definition.job.clone()),
             None => record.spec.compile().map_err(JobError::Invalid),

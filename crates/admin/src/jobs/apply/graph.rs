@@ -3,10 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rondel_core::graph::{BadGraph, DEPTH_MAX, Edge, Graph};
-use rondel_core::{FieldError, JobId, JobSpec};
+use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
 use rondel_store::StoreError;
 
-use super::{Application, Present};
 use crate::node::Node;
 
 /// The jobs by name as they will be, and the edges between those that the list does not touch.
@@ -18,25 +17,25 @@ pub(super) struct Neighbours {
 }
 
 impl Node {
-    /// What the parents of a list are checked against; `None` where the list names and removes nothing.
+    /// What the parents of a list are checked against, with the jobs of the list that exist and those that go; `None` where the
+    /// list names and removes nothing.
     pub(super) async fn neighbours(
         &self,
-        wanted: &Application,
-        present: &Present,
+        namespace: NamespaceId,
+        specs: &[JobSpec],
+        (known, gone): (HashMap<String, JobId>, BTreeSet<JobId>),
     ) -> Result<Option<Neighbours>, StoreError> {
-        let named: BTreeSet<&str> = wanted.specs.iter().map(|spec| spec.name.as_str()).collect();
-        let parents: BTreeSet<&str> =
-            wanted.specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
-        if parents.is_empty() && present.removed.is_empty() {
+        let named: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        let parents: BTreeSet<&str> = specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
+        if parents.is_empty() && gone.is_empty() {
             return Ok(None);
         }
         let elsewhere = parents.difference(&named).copied();
         let elsewhere: Vec<&str> = elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
-        let others = self.store().jobs_named(wanted.namespace, &elsewhere).await?;
-        let all = self.store().edges(wanted.namespace).await?;
-        let gone: BTreeSet<JobId> = present.removed.iter().map(|job| job.id).collect();
-        let own: BTreeSet<JobId> = present.named.values().map(|job| job.id).collect();
-        let id_of = |name: &str| present.named.get(name).map_or_else(|| JobId::new(self.new_id()), |job| job.id);
+        let others = self.store().jobs_named(namespace, &elsewhere).await?;
+        let all = self.store().edges(namespace).await?;
+        let own: BTreeSet<JobId> = known.values().copied().collect();
+        let id_of = |name: &str| known.get(name).copied().unwrap_or_else(|| JobId::new(self.new_id()));
         let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
         let staying = others.into_iter().filter(|job| !gone.contains(&job.id));
         ids.extend(staying.map(|job| (job.spec.name, job.id)));

@@ -9,9 +9,10 @@ use serde::Serialize;
 use super::versions::ChangeJson;
 use crate::problem::{Complaint, Problem};
 
-/// The whole answer.
-#[derive(Serialize, JsonSchema)]
+/// The whole answer, as [`Items`](super::applied_body::Items) writes it.
+#[derive(JsonSchema)]
 #[schemars(rename = "Applied")]
+#[expect(dead_code, reason = "it describes the answer, which is written item by item")]
 pub(super) struct Answer {
     dry_run: bool,
     items: Vec<Item>,
@@ -81,14 +82,6 @@ struct ErrorJson {
     errors: Vec<Complaint>,
 }
 
-impl Answer {
-    pub(super) fn new(dry_run: bool, items: Vec<Item>) -> Self {
-        let mut summary = Summary::default();
-        items.iter().for_each(|item| summary.add(item));
-        Self { dry_run, items, summary }
-    }
-}
-
 impl Summary {
     pub(super) fn add(&mut self, item: &Item) {
         let count = match item.action {
@@ -103,21 +96,21 @@ impl Summary {
 }
 
 impl Item {
-    pub(super) fn planned(job: &PlannedJob) -> Self {
+    pub(super) fn planned(job: PlannedJob) -> Self {
         Self {
-            name: job.name.clone(),
+            name: job.name,
             action: word(job.action),
             index: job.index,
             version: job.version,
-            changes: job.changes.iter().cloned().map(ChangeJson::from).collect(),
+            changes: job.changes.into_iter().map(ChangeJson::from).collect(),
             fires: job.fires.as_ref().map(FiresJson::from),
             warnings: job.warnings.iter().map(ToString::to_string).collect(),
             error: None,
         }
     }
 
-    pub(super) fn saved(job: &SavedJob) -> Self {
-        let planned = Self::planned(&job.planned);
+    pub(super) fn saved(job: SavedJob) -> Self {
+        let planned = Self::planned(job.planned);
         match &job.result {
             Ok(None) => planned,
             Ok(Some(record)) => Self { version: Some(record.version), ..planned },

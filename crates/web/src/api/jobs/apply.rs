@@ -9,8 +9,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, SavedJob, Saving};
+use http::{HeaderMap, HeaderValue};
+use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
 use rondel_core::access::Permission::Edit;
 use rondel_core::access::Rights;
 use rondel_core::shape::{self, Document};
@@ -18,10 +18,10 @@ use rondel_core::{AppId, JobSpec, NamespaceId};
 use serde_json::{Map, Value};
 
 use super::applied::{Answer, Item, Summary, word};
+use super::applied_body::Items;
 use super::body;
 use super::find::find_app;
 use super::list_errors::{ListErrors, split};
-use crate::answer::json;
 use crate::body::{is_json, parse, whole};
 use crate::call::{Admitted, Call, quoted};
 use crate::holdings::Place;
@@ -32,7 +32,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
 use crate::routes::Routes;
-use crate::shares::{self, HeldPlace, Trial};
+use crate::shares::{self, ApplyRoom, HeldPlace, Trial};
 use crate::state::Web;
 use crate::yaml::{Node, documents};
 
@@ -65,7 +65,7 @@ pub(crate) struct Documents {
     specs: Vec<JobSpec>,
     /// The same as they stand in the text; empty for JSON.
     nodes: Vec<Node>,
-    place: Option<HeldPlace>,
+    held: (Option<HeldPlace>, Option<ApplyRoom>),
 }
 
 impl Input for Documents {
@@ -86,14 +86,18 @@ impl FromRequest<Web> for Documents {
             let message = "send \"Content-Type: application/json\" or \"application/yaml\"";
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
-        // As text a list is bounded by its bytes; as definitions it takes a multiple of that.
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
         let place = caller.map(|caller| shares::place(web, Place::Apply, caller)).transpose()?;
         let bytes = whole(request, APPLY_LEN_MAX).await?;
+        // As text a list is bounded by its bytes; as definitions it takes a multiple of that.
+        let room = match caller {
+            Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
+            None => None,
+        };
         // As large as it may be, it takes longer than other requests should wait for this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
-            Ok(found) => found.map(|found| Self { place, ..found }),
+            Ok(found) => found.map(|found| Self { held: (place, room), ..found }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -122,7 +126,10 @@ impl Documents {
         let Document { value, duplicates } = parse(bytes)?;
         let mut documents: Vec<Document> = match value {
             Value::Array(items) => items.into_iter().map(Document::from).collect(),
-            one => return Self::default().with_specs(std::iter::once(Document { value: one, duplicates })),
+            one => {
+                let specs = read_specs(std::iter::once(Document { value: one, duplicates }), &[])?;
+                return Ok(Self { specs, ..Self::default() });
+            }
         };
         check_count(documents.len())?;
         for pointer in duplicates {
@@ -132,7 +139,7 @@ impl Documents {
                 document.duplicates.push(below.to_owned());
             }
         }
-        Self::default().with_specs(documents.into_iter())
+        Ok(Self { specs: read_specs(documents.into_iter(), &[])?, ..Self::default() })
     }
 
     fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
@@ -140,47 +147,48 @@ impl Documents {
         let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
         let nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
-        let values = nodes.clone().into_iter().map(|node| Document::from(node.value()));
-        Self { specs: Vec::new(), nodes, place: None }.with_specs(values)
-    }
-
-    /// With the definitions that these documents are, or everything that is wrong with them.
-    fn with_specs(mut self, documents: impl Iterator<Item = Document>) -> Result<Self, Problem> {
-        let (mut indexes, mut errors) = (Vec::new(), ListErrors::default());
-        for (index, document) in documents.enumerate() {
-            match shape::read::<JobSpec>(document) {
-                Ok(spec) => {
-                    self.specs.push(spec);
-                    indexes.push(index);
-                }
-                Err(misfit) => {
-                    let (complaints, count) = body::complaints(&misfit);
-                    errors.add(index, complaints, count);
-                }
-            }
-        }
-        if errors.is_empty() {
-            return Ok(self);
-        }
-        // The list is refused anyway: then its other definitions are checked too.
-        for (index, spec) in indexes.into_iter().zip(&self.specs) {
-            let broken_rules = spec.compile().err().unwrap_or_default();
-            let count = broken_rules.len();
-            errors.add(index, broken_rules.into_iter().map(Complaint::from).collect(), count);
-        }
-        Err(self.refuse(errors))
-    }
-
-    fn refuse(&self, errors: ListErrors) -> Problem {
-        errors.into_problem(|pointer| place(&self.nodes, pointer))
+        // One at a time: a node takes several times the memory of its text.
+        let specs = read_specs(nodes.iter().map(|node| Document::from(node.clone().value())), &nodes)?;
+        Ok(Self { specs, nodes, ..Self::default() })
     }
 
     /// A refusal for what only the whole list or the database shows.
     fn refuse_all(&self, complaints: Vec<Complaint>) -> Problem {
         let mut errors = ListErrors::default();
         complaints.into_iter().for_each(|complaint| errors.add_located(complaint));
-        self.refuse(errors)
+        refuse_list(errors, &self.nodes)
     }
+}
+
+/// The definitions that these documents are, or everything that is wrong with them.
+fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Result<Vec<JobSpec>, Problem> {
+    let (mut specs, mut indexes, mut errors) = (Vec::new(), Vec::new(), ListErrors::default());
+    for (index, document) in documents.enumerate() {
+        match shape::read::<JobSpec>(document) {
+            Ok(spec) => {
+                specs.push(spec);
+                indexes.push(index);
+            }
+            Err(misfit) => {
+                let (complaints, count) = body::complaints(&misfit);
+                errors.add(index, complaints, count);
+            }
+        }
+    }
+    if errors.is_empty() {
+        return Ok(specs);
+    }
+    // The list is refused anyway: then its other definitions are checked too.
+    for (index, spec) in indexes.into_iter().zip(&specs) {
+        let broken_rules = spec.compile().err().unwrap_or_default();
+        let count = broken_rules.len();
+        errors.add(index, broken_rules.into_iter().map(Complaint::from).collect(), count);
+    }
+    Err(refuse_list(errors, nodes))
+}
+
+fn refuse_list(errors: ListErrors, nodes: &[Node]) -> Problem {
+    errors.into_problem(|pointer| place(nodes, pointer))
 }
 
 /// Where in the text a pointer into the list leads.
@@ -215,26 +223,14 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     };
     let apps = check_apps(&call, &specs).await?;
     let wanted = Application { namespace: call.namespace.id, specs, prune };
+    if call.query.is_dry_run {
+        return try_list(&call, &body, wanted).await;
+    }
     let plan = match call.engine().plan_jobs(wanted).await {
         Ok(plan) => plan,
-        Err(ApplyError::Invalid(errors)) => return Err(body.refuse_all(call.complaints(errors).await?)),
-        Err(ApplyError::Store(error)) => return Err(error.into()),
+        Err(error) => return Err(not_planned(&call, &body, error).await?),
     };
-    for job in plan.jobs() {
-        let taken = || {
-            Problem::new(
-                Code::JobExists,
-                format!("the name {} is taken by a job that you may not see", quoted(&job.name)),
-            )
-        };
-        job.app.map_or(Ok(()), |app| call.check(Some(app), taken))?;
-    }
-    if call.query.is_dry_run {
-        call.note.dry_run();
-        let mut response = json(StatusCode::OK, &of_plan(&plan))?;
-        response.extensions_mut().insert(Trial);
-        return Ok(response);
-    }
+    plan.jobs().try_for_each(|job| check_sight(&call, job))?;
     note_plan(&call, &plan);
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
@@ -246,14 +242,49 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         apps,
         total: plan_len,
         count: 0,
-        _place: body.place.take(),
+        _held: std::mem::take(&mut body.held),
     };
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
         let mut response = Response::new(Body::from_stream(lines(applying)));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
         return Ok(response);
     }
-    json(StatusCode::OK, &of_saving(applying).await?)
+    Ok(of_saving(applying).await?.into_response(false))
+}
+
+/// The plan of a list, of which nothing but the answer is kept.
+async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application) -> Result<Response, Problem> {
+    let (mut items, mut hidden) = (Items::default(), None);
+    let report = |job: PlannedJob| {
+        hidden = hidden.take().or_else(|| check_sight(call, &job).err());
+        items.add(&Item::planned(job));
+    };
+    if let Err(error) = call.engine().try_jobs(wanted, report).await {
+        return Err(not_planned(call, body, error).await?);
+    }
+    if let Some(problem) = hidden {
+        return Err(problem);
+    }
+    call.note.dry_run();
+    let mut response = items.into_response(true);
+    response.extensions_mut().insert(Trial);
+    Ok(response)
+}
+
+async fn not_planned(call: &Call<ApplyQuery>, body: &Documents, error: ApplyError) -> Result<Problem, Problem> {
+    match error {
+        ApplyError::Invalid(errors) => Ok(body.refuse_all(call.complaints(errors).await?)),
+        ApplyError::Store(error) => Ok(error.into()),
+    }
+}
+
+/// Whether the caller may have the job that is there under this name.
+fn check_sight(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
+    let taken = || {
+        let name = quoted(&job.name);
+        Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
+    };
+    job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
 }
 
 /// For the audit log: what is about to be done, field by field. Whole definitions are in the versions of the jobs.
@@ -296,10 +327,6 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     Ok(found)
 }
 
-fn of_plan(plan: &ApplyPlan) -> Answer {
-    Answer::new(true, plan.jobs().map(Item::planned).collect())
-}
-
 /// A list that is being applied for a caller.
 struct Applying {
     saving: Saving,
@@ -311,7 +338,7 @@ struct Applying {
     total: usize,
     /// How many jobs are done.
     count: usize,
-    _place: Option<HeldPlace>,
+    _held: (Option<HeldPlace>, Option<ApplyRoom>),
 }
 
 impl Applying {
@@ -331,13 +358,12 @@ impl Applying {
     }
 }
 
-async fn of_saving(mut applying: Applying) -> Result<Answer, Problem> {
-    let mut items = Vec::new();
+async fn of_saving(mut applying: Applying) -> Result<Items, Problem> {
+    let mut items = Items::default();
     while let Some(saved) = applying.next().await? {
-        items.extend(saved.iter().map(Item::saved));
+        saved.into_iter().for_each(|job| items.add(&Item::saved(job)));
     }
-    items.sort_by_key(|item| item.index.unwrap_or(usize::MAX));
-    Ok(Answer::new(false, items))
+    Ok(items)
 }
 
 /// The jobs as they are saved, one in each line, and the summary at the end, or why there is none. A client that
@@ -355,7 +381,7 @@ fn lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
             }
         };
         let mut bytes = Vec::new();
-        for item in saved.iter().map(Item::saved) {
+        for item in saved.into_iter().map(Item::saved) {
             summary.add(&item);
             bytes.extend_from_slice(&line(&item));
         }

@@ -6,6 +6,7 @@
 //! - `find`, `change`, `job_json`, `body` and `list_errors` are what these share.
 
 mod applied;
+mod applied_body;
 mod apply;
 pub(crate) mod body;
 mod change;

@@ -1,0 +1,300 @@
+//! The comparison of a list with what is there, some jobs at a time: of a long list with large definitions only the list
+//! itself is in memory, and what the caller keeps of what was found.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use rondel_core::ahead::{FireChanges, Planned, fire_changes};
+use rondel_core::declared::parents_first;
+use rondel_core::diff::changes;
+use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::catalog::{JobQuery, JobRecord};
+
+use super::{Action, Application, ApplyError, PlannedJob, Work, doubles, located, position};
+use crate::definitions::{Compiled, Key};
+use crate::fires;
+use crate::jobs::JobError;
+use crate::jobs::checks::FoundCalendar;
+use crate::node::Node;
+
+/// For how long ahead fires are compared.
+const AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+/// How many fires of all the jobs of a list are looked at for it.
+const STEPS_MAX: u32 = 200_000;
+/// Jobs that are read and compared at once.
+const BATCH: usize = 200;
+/// Jobs of an app that are read at once.
+const PAGE: u32 = 200;
+
+/// The calendars that a list names; `None` for one that does not exist.
+type Calendars = HashMap<String, Option<FoundCalendar>>;
+
+/// A comparison under way.
+struct Comparison {
+    node: Node,
+    namespace: NamespaceId,
+    now: Timestamp,
+    calendars: Arc<Calendars>,
+    /// The jobs of the list that exist.
+    ids: HashMap<String, JobId>,
+    errors: Vec<FieldError>,
+    steps: u32,
+}
+
+/// What a batch is compared with.
+struct Present {
+    now: Timestamp,
+    named: HashMap<String, JobRecord>,
+    compiled: HashMap<Key, Arc<Compiled>>,
+}
+
+/// What is found for a batch.
+struct Found {
+    jobs: Vec<(PlannedJob, Work)>,
+    errors: Vec<FieldError>,
+    steps: u32,
+}
+
+impl Node {
+    /// Compares a list with what is there: `report` gets the jobs in the order of the list, and after them those that are to be
+    /// removed. What it got stands for nothing where there is an error. Answers the names of the list, parents first.
+    pub(super) async fn compare_jobs(
+        &self,
+        mut wanted: Application,
+        mut report: impl FnMut(PlannedJob, Work) + Send,
+    ) -> Result<Vec<String>, ApplyError> {
+        let namespace = wanted.namespace;
+        let families = families(&mut wanted.specs);
+        let mut comparison = Comparison {
+            node: self.clone(),
+            namespace,
+            now: self.now(),
+            calendars: Arc::new(self.calendars_named(namespace, &families).await?),
+            ids: HashMap::new(),
+            errors: Vec::new(),
+            steps: STEPS_MAX,
+        };
+        let mut specs = wanted.specs.into_iter().enumerate();
+        loop {
+            let batch: Vec<(usize, JobSpec)> = specs.by_ref().take(BATCH).collect();
+            if batch.is_empty() {
+                break;
+            }
+            for (job, work) in comparison.batch(batch).await? {
+                report(job, work);
+            }
+        }
+        let mut removed = BTreeSet::new();
+        if let Some(app) = wanted.prune {
+            let names: BTreeSet<&str> = families.iter().map(|spec| spec.name.as_str()).collect();
+            let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
+            while let Some(page) = self.unlisted(namespace, &mut query, &names).await? {
+                removed.extend(page.iter().map(|record| record.id));
+                for (job, work) in comparison.removals(page).await? {
+                    report(job, work);
+                }
+            }
+        }
+        comparison.end(families, removed).await
+    }
+
+    async fn calendars_named(&self, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
+        let mut calendars = HashMap::new();
+        for used in specs.iter().filter_map(|spec| spec.calendar.as_ref()) {
+            if !calendars.contains_key(&used.name) {
+                calendars.insert(used.name.clone(), self.calendar(namespace, &used.name).await?);
+            }
+        }
+        Ok(calendars)
+    }
+
+    /// The next jobs of an app that no list names and no code declares; `None` at the end.
+    async fn unlisted(
+        &self,
+        namespace: NamespaceId,
+        query: &mut JobQuery,
+        names: &BTreeSet<&str>,
+    ) -> Result<Option<Vec<JobRecord>>, StoreError> {
+        let mut page = self.store().jobs(namespace, query).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        query.after_name = Some(last.spec.name.clone());
+        let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
+        page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
+        Ok(Some(page))
+    }
+
+    fn plan_job(
+        &self,
+        (namespace, index): (NamespaceId, usize),
+        mut spec: JobSpec,
+        calendar: Option<FoundCalendar>,
+        (record, now): (Option<JobRecord>, Timestamp),
+    ) -> Result<(PlannedJob, Work), JobError> {
+        let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
+        let name = spec.name.clone();
+        let planned = |action, changes, warnings| PlannedJob {
+            index: Some(index),
+            name,
+            action,
+            version,
+            app,
+            changes,
+            fires: None,
+            warnings,
+        };
+        let Some(mut record) = record else {
+            let checked = self.check_with(namespace, spec, now, None, calendar)?;
+            let warnings = self.warnings(namespace, &checked.spec);
+            return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
+        };
+        spec.keep_run_instants(&record.spec, now);
+        if spec == record.spec {
+            return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
+        }
+        let checked = self.check_with(namespace, spec, now, Some(&record.spec), calendar)?;
+        let [before, after] =
+            [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
+        let warnings = self.warnings(namespace, &checked.spec);
+        let job = planned(Action::Change, changes(&before, &after), warnings);
+        record.spec.params = serde_json::Value::Null;
+        Ok((job, Work::Change(Box::new((record, checked)))))
+    }
+}
+
+impl Comparison {
+    /// Reads the jobs with the names of a batch, and plans it. Nothing is found once there is an error.
+    async fn batch(&mut self, batch: Vec<(usize, JobSpec)>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
+        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+        let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
+        let records = self.node.store().jobs_named(self.namespace, &names).await?;
+        let named: HashMap<String, JobRecord> =
+            records.into_iter().map(|record| (record.spec.name.clone(), record)).collect();
+        self.ids.extend(named.iter().map(|(name, record)| (name.clone(), record.id)));
+        let differing =
+            batch.iter().filter_map(|(_, spec)| named.get(&spec.name).filter(|record| record.spec != *spec));
+        let keys: Vec<Key> = differing.map(|record| (record.id, record.version)).collect();
+        let compiled = self.node.definitions_once(keys).await?;
+        let present = Present { now: self.now, named, compiled };
+        let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
+        let (namespace, steps, is_refused) = (self.namespace, self.steps, !self.errors.is_empty());
+        let plan = move || plan(&node, (namespace, batch), (present, &calendars), (steps, is_refused));
+        let Found { jobs, errors, steps } = fires::compute(plan).await?;
+        self.errors.extend(errors);
+        self.steps = steps;
+        Ok(if self.errors.is_empty() { jobs } else { Vec::new() })
+    }
+
+    async fn removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
+        let compiled =
+            self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
+        let present = Present { now: self.now, named: HashMap::new(), compiled };
+        let mut steps = self.steps;
+        let plan = move || {
+            let planned = records.into_iter().map(removal);
+            let with_fires = planned.map(|(job, work)| {
+                let fires = present.fires(&work, &mut steps);
+                (PlannedJob { fires, ..job }, work)
+            });
+            (with_fires.collect(), steps)
+        };
+        let (jobs, steps) = fires::compute(plan).await;
+        self.steps = steps;
+        Ok(jobs)
+    }
+
+    /// Everything that is wrong, or the names with parents first. The graph of a long list is work for a thread of its own.
+    async fn end(self, families: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
+        let Self { node, namespace, ids, errors, .. } = self;
+        let neighbours = node.neighbours(namespace, &families, (ids, removed)).await?;
+        let check = move || {
+            let mut found = doubles(&families);
+            let ordered = parents_first(families.clone());
+            found.extend(neighbours.map(|neighbours| neighbours.check(&families, &ordered)).unwrap_or_default());
+            found.extend(errors);
+            match found.is_empty() {
+                true => Ok(ordered.into_iter().map(|spec| spec.name).collect()),
+                false => {
+                    found.sort_by_key(|error| position(&error.pointer));
+                    Err(ApplyError::Invalid(found))
+                }
+            }
+        };
+        fires::compute(check).await
+    }
+}
+
+/// The plan of a batch from what was read: nothing waits here.
+fn plan(
+    node: &Node,
+    (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
+    (mut present, calendars): (Present, &Calendars),
+    (mut steps, is_refused): (u32, bool),
+) -> Result<Found, StoreError> {
+    let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
+    for (index, spec) in batch {
+        let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
+        // A name that is in the list twice finds its job twice.
+        let record = present.named.get(&spec.name).cloned();
+        match node.plan_job((namespace, index), spec, calendar, (record, present.now)) {
+            Ok((mut job, work)) => {
+                if errors.is_empty() && !is_refused {
+                    job.fires = present.fires(&work, &mut steps);
+                    jobs.push((job, work));
+                }
+            }
+            Err(JobError::Store(error)) => return Err(error),
+            Err(JobError::Invalid(found)) => errors.extend(found.into_iter().map(|error| located(index, error))),
+            Err(other) => errors.push(FieldError::new(format!("/{index}"), other.to_string())),
+        }
+    }
+    present.named.clear();
+    Ok(Found { jobs, errors, steps })
+}
+
+impl Present {
+    /// What a piece of work does to the fires of the next week.
+    fn fires(&self, work: &Work, steps: &mut u32) -> Option<FireChanges> {
+        let before = |record: &JobRecord| {
+            let compiled = self.compiled.get(&(record.id, record.version))?;
+            Some((compiled, record.anchor))
+        };
+        let (old, new) = match work {
+            Work::Keep => return None,
+            Work::Create(checked) => (None, Some((&checked.job, self.now.ceil_second()))),
+            Work::Change(both) => (before(&both.0), Some((&both.1.job, both.0.anchor))),
+            Work::Remove(record) => (before(record), None),
+        };
+        let old = old.map(|(compiled, anchor)| Planned { job: &compiled.job, anchor });
+        let new = new.map(|(job, anchor)| Planned { job, anchor });
+        let fires = fire_changes(old, new, (self.now, self.now.saturating_add(AHEAD)), steps);
+        (!fires.is_empty() || !fires.is_whole).then_some(fires)
+    }
+}
+
+fn removal(mut record: JobRecord) -> (PlannedJob, Work) {
+    let job = PlannedJob {
+        index: None,
+        name: record.spec.name.clone(),
+        action: Action::Remove,
+        version: Some(record.version),
+        app: Some(record.app),
+        changes: Vec::new(),
+        fires: None,
+        warnings: Vec::new(),
+    };
+    record.spec.params = serde_json::Value::Null;
+    (job, Work::Remove(Box::new(record)))
+}
+
+/// The definitions without what takes memory and says nothing about who follows from whom.
+fn families(specs: &mut [JobSpec]) -> Vec<JobSpec> {
+    let family = |spec: &mut JobSpec| {
+        let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
+        let family = spec.clone();
+        (spec.params, spec.description) = (params, description);
+        family
+    };
+    specs.iter_mut().map(family).collect()
+}
