@@ -184,6 +184,67 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     assert!((1..=40).contains(&lines), "{lines} lines");
 }
 
+/// Each made-up token is looked up in the database; the lease is renewed there too.
+#[tokio::test(flavor = "multi_thread")]
+async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
+    let mut besieged = Besieged::start().await;
+    let mut attack = Attack::new(&besieged.address, ATTACKER);
+    attack.made_up_tokens(300);
+    attack.stands().await;
+    let (mut probes, began) = (Vec::new(), Instant::now());
+    while began.elapsed() < LENGTH {
+        probes.push(besieged.get(GOOD, "/readyz").await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    attack.end().await;
+    // The attack takes a core or two of the machine itself.
+    assert!(share(&probes, 200) > 0.8, "{probes:?}");
+    let stderr = besieged.server.process().stderr();
+    for status in [401, 503] {
+        let lines = stderr.lines().filter(|line| line.contains(&format!("status={status} elapsed"))).count();
+        assert!(lines <= 40, "{lines} lines with status {status}");
+    }
+    assert!(stderr.contains("status=401 elapsed"), "the first ones are logged: {stderr}");
+}
+
+/// Lists as long as they may be, of which each job is another one than is there, by several editors.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
+    let mut besieged = Besieged::start().await;
+    let api = besieged.server.api();
+    let list = |text: &str| -> Vec<serde_json::Value> {
+        let params = json!({"text": text.repeat(2_700)});
+        let job = |number| json!({"name": format!("job-{number}"), "app": "siege", "handler": "h", "params": params});
+        (0..5_000).map(job).collect()
+    };
+    for part in list("a").chunks(250) {
+        api.post("/api/v1/jobs/apply", json!(part)).await.expect(200);
+    }
+    let (other, mut editors) = (json!(list("b")).to_string(), Vec::new());
+    for number in 0..4 {
+        let editor = json!({"kind": "api", "name": format!("editor-{number}"), "grants": [{"role": "editor"}]});
+        let made = api.post("/api/v1/tokens", editor).await.expect(201);
+        editors.push(made["token"].as_str().expect("a secret").to_owned());
+    }
+    let url = format!("{}/api/v1/jobs/apply?dry_run=true", besieged.server.url());
+    let client = reqwest::Client::builder().no_proxy().timeout(LIMIT).build().expect("a client");
+    let mut looks = tokio::task::JoinSet::new();
+    for editor in &editors {
+        let request = client.post(&url).bearer_auth(editor).header("content-type", "application/json");
+        let request = request.body(other.clone()).send();
+        looks.spawn(async move {
+            let answer = request.await.expect("an answer");
+            (answer.status().as_u16(), answer.bytes().await.map_or(0, |bytes| bytes.len()))
+        });
+    }
+    let answers = looks.join_all().await;
+    let peak = besieged.peak_kib();
+    println!("{answers:?}; peak {peak} KiB");
+    let found = answers.iter().filter(|(status, len)| *status == 200 && *len > 20_000_000).count();
+    assert!(found > 0 && answers.iter().all(|(status, _)| matches!(status, 200 | 429 | 503)), "{answers:?}");
+    assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
+}
+
 /// One viewer asks for the largest answers that there are, on as many connections as it may have, and hardly reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_readers_of_large_answers_hold_up_nobody_else() {

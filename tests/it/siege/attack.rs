@@ -121,6 +121,34 @@ impl Attack {
         }
     }
 
+    /// Requests with tokens that nobody has, each another one, as fast as they are answered.
+    pub(super) fn made_up_tokens(&mut self, connections: usize) {
+        let from = self.from;
+        for connection in 0..connections {
+            self.spawn(move |to, standing| async move {
+                let (mut has_stood, mut number) = (false, 0_u32);
+                loop {
+                    if let Ok(mut stream) = connect(&to, from).await {
+                        let mut answer = [0; 4096];
+                        loop {
+                            number += 1;
+                            let token = format!("rondel_pat_{connection:032x}{number:032x}");
+                            let request = format!(
+                                "GET /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
+                            );
+                            let sent = stream.write_all(request.as_bytes()).await;
+                            if sent.is_err() || !matches!(stream.read(&mut answer).await, Ok(1..)) {
+                                break;
+                            }
+                            stand(&mut has_stood, &standing);
+                        }
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            });
+        }
+    }
+
     /// Streams that are taken back before they are answered.
     pub(super) fn stream_floods(&mut self, count: usize) {
         self.flood(count, || Request::get("http://server/sign-in"));

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::versions::ChangeJson;
 use crate::problem::{Complaint, Problem};
 
-/// The whole answer, as [`Items`](super::applied_body::Items) writes it.
+/// The whole answer.
 #[derive(JsonSchema)]
 #[schemars(rename = "Applied")]
 #[expect(dead_code, reason = "it describes the answer, which is written item by item")]
