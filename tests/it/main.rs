@@ -40,6 +40,7 @@ mod unruly;
 mod verdicts;
 mod webhook;
 mod why;
+mod why_around;
 
 /// The same story on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
 macro_rules! on_each_database {

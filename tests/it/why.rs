@@ -20,18 +20,18 @@ pub(crate) fn has_parts(text: &str, pattern: &str) -> bool {
     })
 }
 
-struct Stage<'a> {
-    server: &'a Server,
-    api: Api,
+pub(crate) struct Stage<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) api: Api,
 }
 
 impl Stage<'_> {
-    async fn job(&self, job: Value) {
+    pub(crate) async fn job(&self, job: Value) {
         self.api.post("/api/v1/jobs", job).await.expect(201);
     }
 
     /// The command says this in both languages, sooner or later.
-    async fn says(&self, job: &str, en: &str, zh: &str) {
+    pub(crate) async fn says(&self, job: &str, en: &str, zh: &str) {
         for (lang, pattern) in [("en", en), ("zh", zh)] {
             let (url, token) = (self.server.url(), self.server.token_file());
             let token = token.display().to_string();
@@ -45,11 +45,11 @@ impl Stage<'_> {
     }
 }
 
-fn shell(name: &str, app: &str, script: &str) -> Value {
+pub(crate) fn shell(name: &str, app: &str, script: &str) -> Value {
     json!({"name": name, "app": app, "handler": "shell", "params": {"argv": ["sh", "-c", script]}})
 }
 
-fn with(mut job: Value, more: &Value) -> Value {
+pub(crate) fn with(mut job: Value, more: &Value) -> Value {
     job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     job
 }

@@ -1,6 +1,6 @@
 //! What became of a job's fires: the facts for the account are read here, the account is computed in `core`.
 
-use rondel_core::fires::{self, About, Account, Definition, Facts, Range, Why};
+use rondel_core::fires::{self, About, Account, Context, Definition, Facts, Range, Why};
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
@@ -9,6 +9,8 @@ use rondel_store::ledger::RunQuery;
 
 use crate::node::Node;
 use crate::sight;
+
+mod context;
 
 /// Definitions that one account looks at; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
@@ -25,6 +27,7 @@ struct Read {
     definitions: Vec<Definition>,
     rows: Vec<Run>,
     attempts: Vec<Attempt>,
+    context: Context,
     now: Timestamp,
     kept_from: Timestamp,
 }
@@ -37,6 +40,7 @@ impl Read {
             deleted_at: None,
             rows: &self.rows,
             attempts: &self.attempts,
+            context: Some(&self.context),
             next_fire_at: self.record.next_fire_at,
             now: self.now,
             kept_from: self.kept_from,
@@ -117,8 +121,35 @@ pub(crate) async fn why(
         versions.extend(node.store().versions(record.id, at, at, 2).await?);
     }
     let rows = node.store().planned_rows(record.id, at, at, 2).await?;
-    let read = with_attempts(node, read_facts(node, record, versions, rows, within).await?).await?;
-    Ok(compute(move || fires::why(&read.facts(), at)).await)
+    let read = with_context(node, read_facts(node, record, versions, rows, within).await?, within).await?;
+    let (why, read) = compute(move || (fires::why(&read.facts(), at), read)).await;
+    if why.entry.is_some() {
+        return Ok(why);
+    }
+    let Some(run) = run_near(node, record, at, within).await? else { return Ok(why) };
+    let mut rows = vec![run];
+    sight::conceal(node, record.namespace, within, &mut rows).await?;
+    let read = with_context(node, Read { rows, ..read }, within).await?;
+    let facts = read.facts();
+    let answers = facts.rows.iter().map(|run| fires::why_run(&facts, run).about(About::NearRun(run.trigger), &facts));
+    let (before, after) = (why.before, why.after);
+    Ok(answers.map(|answer| Why { before, after, ..answer }).next().unwrap_or(why))
+}
+
+/// The run of a job nearest to an instant at which nothing was planned: one that was triggered, follows from a parent job,
+/// is a backfill, or began then.
+async fn run_near(
+    node: &Node,
+    record: &JobRecord,
+    at: Timestamp,
+    within: Option<&[AppId]>,
+) -> Result<Option<Run>, StoreError> {
+    let within = within.map(<[AppId]>::to_vec);
+    let until = Some(at + fires::NEAR);
+    let query = RunQuery { job: Some(record.id), until, within, limit: NEWEST_COUNT, ..RunQuery::default() };
+    let mut runs = node.store().list_runs(record.namespace, &query).await?;
+    runs.retain(is_whole);
+    Ok(fires::nearest_run(runs, at))
 }
 
 /// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
@@ -136,7 +167,7 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     let about_run = open.is_some();
     let versions = read_versions(node, record, now - AROUND, now + AROUND).await?;
     let read = read_facts(node, record, versions, open.into_iter().chain(last).collect(), within).await?;
-    let read = with_attempts(node, read).await?;
+    let read = with_context(node, read, within).await?;
     let (answer, read) = compute(move || (answer_now(&read, about_run), read)).await;
     match answer {
         Answer::Told(why) => Ok(why),
@@ -145,7 +176,7 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
             let mut rows = node.store().planned_rows(record.id, at, at, 2).await?;
             rows.retain(|run| is_within(run, within));
             sight::conceal(node, record.namespace, within, &mut rows).await?;
-            let read = with_attempts(node, Read { rows, ..read }).await?;
+            let read = with_context(node, Read { rows, ..read }, within).await?;
             Ok(compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
         }
     }
@@ -162,7 +193,6 @@ async fn newest_run(
     let (now, within) = (node.now(), within.map(<[AppId]>::to_vec));
     let query = RunQuery { job: Some(record.id), statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
     let runs = node.store().list_runs(record.namespace, &query).await?;
-    let is_whole = |run: &Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
     Ok(runs.into_iter().find(|run| run.fire_at <= now && is_whole(run)))
 }
 
@@ -203,18 +233,23 @@ async fn read_facts(
         definitions: versions.into_iter().filter_map(compile).collect(),
         rows,
         attempts: Vec::new(),
+        context: Context::default(),
         now,
         kept_from: now - node.retention(),
     })
 }
 
-/// The same with the earlier attempts of the run that the answer is about.
-async fn with_attempts(node: &Node, read: Read) -> Result<Read, StoreError> {
+/// The same with the earlier attempts of the run that the answer is about, and what is known around it.
+async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Result<Read, StoreError> {
     let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
         Some(run) => node.store().attempts(run.id).await?,
         None => Vec::new(),
     };
-    Ok(Read { attempts, ..read })
+    let context = match read.rows.last() {
+        Some(run) => context::ContextReader(node).of(run, within).await?,
+        None => Context::default(),
+    };
+    Ok(Read { attempts, context, ..read })
 }
 
 /// Away from the tasks that fire jobs: an account may look at thousands of instants.
@@ -223,6 +258,11 @@ pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Sen
         Ok(account) => account,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// Whether it is no shard of another run.
+fn is_whole(run: &Run) -> bool {
+    run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }
 
 fn is_within(run: &Run, within: Option<&[AppId]>) -> bool {

@@ -244,6 +244,10 @@ impl Node {
         self.0.config.lost_after
     }
 
+    pub(crate) fn heartbeat(&self) -> Duration {
+        self.shared().config.heartbeat
+    }
+
     /// How far an open run is, by its handler's last word.
     #[must_use]
     pub fn progress(&self, run: &Run) -> Option<Progress> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::context::Context;
 use crate::id::RunId;
 use crate::job::Job;
 use crate::reason::{Detail, Reason};
@@ -40,6 +41,8 @@ pub struct Facts<'a> {
     pub rows: &'a [Run],
     /// The earlier attempts of the run that an answer is about.
     pub attempts: &'a [Attempt],
+    /// What is known around that run.
+    pub context: Option<&'a Context>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The present.

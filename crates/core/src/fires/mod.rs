@@ -7,6 +7,7 @@
 mod account;
 mod attempts;
 mod bilingual;
+mod context;
 mod fold;
 mod speaker;
 mod walk;
@@ -16,5 +17,6 @@ mod why;
 mod tests;
 
 pub use self::account::{Account, Definition, ENTRY_COUNT_MAX, Entry, FOLD_ABOVE, Facts, RANGE_MAX, Range, Verdict};
+pub use self::context::{CAUSE_STEP_COUNT_MAX, Context, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
 pub use self::walk::account;
-pub use self::why::{About, Why, nearest, why, why_never, why_run};
+pub use self::why::{About, NEAR, Why, nearest, nearest_run, why, why_never, why_run};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::account::{Facts, Verdict};
 use super::attempts::{last_begun, not_begun};
 use super::bilingual::{Bilingual, both, executor_named, nothing};
+use super::context::Around;
 use super::why::About;
 use crate::cron::Tz;
 use crate::job::Job;
@@ -14,7 +15,7 @@ use crate::reason::{Detail, Reason, WaitFor};
 use crate::route::trace::{Trace, Waited};
 use crate::run::Run;
 use crate::schedule::Kind;
-use crate::status::RunStatus;
+use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 use crate::words::{Lang, moment};
 
@@ -49,6 +50,10 @@ impl<'a> Speaker<'a> {
         match about {
             About::OpenRun => both(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
             About::LastFire => both(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
+            About::NearRun(trigger) => {
+                let (en, zh) = triggered(trigger);
+                both(format!("Run of {at}, {en}: "), format!("{at} 的运行（{zh}）："))
+            }
             About::NextFire => both("No fire so far. ", "至今没有触发。"),
             About::Instant | About::Nothing => nothing(),
         }
@@ -95,7 +100,18 @@ impl<'a> Speaker<'a> {
             en.push_str(" The definition of that time does not plan this instant.");
             zh.push_str("当时生效的定义并未安排这一时刻。");
         }
+        if let Some(around) = self.around(row) {
+            let (more_en, more_zh) = around.sentences();
+            en.push_str(&more_en);
+            zh.push_str(&more_zh);
+        }
         (en, zh)
+    }
+
+    /// What is known around this run.
+    fn around<'r>(&'r self, row: Option<&'r Run>) -> Option<Around<'r, impl Fn(Timestamp) -> String + 'r>> {
+        let (run, context) = row.zip(self.facts.context)?;
+        Some(Around { run, context, now: self.facts.now, moment: |at| self.moment(at) })
     }
 
     fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
@@ -107,6 +123,7 @@ impl<'a> Speaker<'a> {
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
+        let for_what = for_what.or_else(|| self.around(row)?.default_wait());
         let (en, zh) = for_what.unwrap_or_else(|| both("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
         let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
@@ -316,6 +333,18 @@ impl<'a> Speaker<'a> {
                 format!("日历 {calendar:?} 排除了调度的所有触发"),
             )
         })
+    }
+}
+
+/// What made a run.
+const fn triggered(trigger: Trigger) -> (&'static str, &'static str) {
+    match trigger {
+        Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),
+        Trigger::Manual => ("triggered by a user", "由用户触发"),
+        Trigger::Api => ("triggered through the API", "通过 API 触发"),
+        Trigger::Parent => ("which follows from a parent job", "由上游任务引出"),
+        Trigger::Backfill => ("a backfill", "补跑"),
+        Trigger::Misfire => ("a missed fire that runs late", "错过后补执行"),
     }
 }
 

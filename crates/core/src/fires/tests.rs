@@ -1,4 +1,5 @@
 mod attempts;
+mod context;
 mod sentences;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,7 @@ fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
         deleted_at: None,
         rows,
         attempts: &[],
+        context: None,
         next_fire_at: None,
         now: secs(1_000_000),
         kept_from: Timestamp::EPOCH,

@@ -30,6 +30,7 @@ const STEP_COUNT_MAX: usize = 50_000;
 ///     deleted_at: None,
 ///     rows: &[],
 ///     attempts: &[],
+///     context: None,
 ///     next_fire_at: None,
 ///     now,
 ///     kept_from: Timestamp::EPOCH,

@@ -7,6 +7,7 @@ use super::speaker::Speaker;
 use super::walk::{Walk, account};
 use crate::run::Run;
 use crate::schedule::just_before;
+use crate::status::Trigger;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
@@ -21,6 +22,8 @@ pub(super) const SEARCH_STEP_COUNT_MAX: usize = 40_000;
 pub enum About {
     /// The instant that was asked about.
     Instant,
+    /// A run at or near the instant that was asked about, which no schedule planned.
+    NearRun(Trigger),
     /// A run that has not ended.
     OpenRun,
     /// The last fire before the present.
@@ -95,6 +98,26 @@ pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
     let (en, zh) = Speaker::new(facts, run.fire_at).verdict(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
     Why { at: run.fire_at, about: About::Instant, entry, before: None, after: None, en, zh }
+}
+
+/// How far from an instant a run may be that the answer is about, where nothing was planned at the instant.
+pub const NEAR: Duration = Duration::from_secs(60);
+/// How far from an instant a run of the schedule may have begun: other instants have their own answers.
+const NEAR_BEGIN: Duration = Duration::from_secs(1);
+
+/// Of these runs the one nearest to an instant, by the instant it was made for or began at; none further than [`NEAR`].
+#[must_use]
+pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
+    let apart = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
+    let distance = |run: &Run| {
+        let began = run.started_at.map(apart);
+        match run.cause {
+            0 => began.filter(|began| *began <= NEAR_BEGIN),
+            _ => began.into_iter().chain([apart(run.fire_at)]).min().filter(|distance| *distance <= NEAR),
+        }
+    };
+    let near = runs.into_iter().filter_map(|run| Some((distance(&run)?, run)));
+    near.min_by_key(|(distance, run)| (*distance, std::cmp::Reverse(run.id))).map(|(_, run)| run)
 }
 
 /// Why a job has not run so far and will not by itself.

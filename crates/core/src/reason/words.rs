@@ -451,7 +451,7 @@ pub fn short(length: Duration, lang: Lang) -> String {
 }
 
 /// The outcome of a run, to begin a sentence with.
-pub(super) const fn outcome(status: RunStatus, lang: Lang) -> &'static str {
+pub(crate) const fn outcome(status: RunStatus, lang: Lang) -> &'static str {
     match (status, lang) {
         (RunStatus::Succeeded, Lang::En) => "Succeeded",
         (RunStatus::Succeeded, Lang::Zh) => "成功",

@@ -77,6 +77,9 @@ pub async fn pages_keep_to_their_filters(store: &dyn Store) {
         let open = own(all_pages(store, job.namespace, page(&[Pending, Waiting, Running], of_job)).await);
         assert_eq!(open.len(), 23);
     }
+    let until = |run: &Run| RunQuery { until: Some(run.fire_at), ..page(&[], true) };
+    let upto: Vec<RunId> = rows[..=7].iter().rev().map(|run| run.id).collect();
+    assert_eq!(all_pages(store, job.namespace, until(&rows[7])).await, upto, "planned up to an instant, inclusive");
 }
 
 /// Shards, children and repetitions, of several runs at once.

@@ -34,6 +34,8 @@ pub struct RunCheck {
 pub struct RunQuery {
     /// Only runs of this job.
     pub job: Option<JobId>,
+    /// Only runs planned up to this instant. Applies to the runs of one job alone.
+    pub until: Option<Timestamp>,
     /// Only runs of these apps: what the caller may see. Of no use together with a broadcast.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these; empty for all.

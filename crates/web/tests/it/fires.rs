@@ -90,3 +90,20 @@ async fn ranges_and_instants_are_checked() {
     let why = server.get("/api/v1/jobs/daily/why").await.expect(200);
     assert!(why["at"].is_string() && why["answer"]["en"].as_str().is_some_and(|text| !text.is_empty()), "{why}");
 }
+
+#[tokio::test]
+async fn a_triggered_run_is_found_by_its_instant() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/jobs", json!({"name": "asked", "app": "a", "handler": "h"})).await.expect(201);
+    let run = server.bare("POST", "/api/v1/jobs/asked/runs").await.expect(201);
+    let at = run["fire_at"].as_str().unwrap();
+    let second = format!("{}Z", at.split(['.', 'Z']).next().unwrap());
+    for at in [at, &second] {
+        let why = server.get(&format!("/api/v1/jobs/asked/why?at={at}")).await.expect(200);
+        assert_eq!((&why["fire"]["run"], &why["at"]), (&run["id"], &run["fire_at"]), "{at}: {why}");
+        assert!(why["answer"]["en"].as_str().unwrap().contains("triggered through the API: It"), "{why}");
+        assert!(why["answer"]["zh"].as_str().unwrap().contains("（通过 API 触发）"), "{why}");
+    }
+    let why = server.get("/api/v1/jobs/asked/why?at=2030-01-17T02:30:00Z").await.expect(200);
+    assert_eq!(why["fire"], Value::Null, "{why}");
+}

@@ -156,3 +156,28 @@ fn records_that_were_removed_begin_before_the_first_that_is_kept() {
     };
     assert_eq!((folded(24), folded(25)), (24, 1), "so many are listed one by one");
 }
+
+#[test]
+fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
+    let run = |id: i64, cause: i64, fire_ms: i64, began_ms: Option<i64>| Run {
+        cause,
+        trigger: if cause == 0 { Trigger::Cron } else { Trigger::Api },
+        started_at: began_ms.map(Timestamp::from_millis),
+        ..row(id, Timestamp::from_millis(fire_ms), RunStatus::Succeeded, None)
+    };
+    let near = |runs: &[Run], ms| nearest_run(runs.to_vec(), Timestamp::from_millis(ms)).map(|run| run.id.get());
+    let asked_for = [run(1, 7, 100_628, Some(100_700)), run(2, 8, 130_000, Some(190_500))];
+    assert_eq!(near(&asked_for, 100_628), Some(1));
+    assert_eq!((near(&asked_for, 100_000), near(&asked_for, 130_000)), (Some(1), Some(2)));
+    assert_eq!((near(&asked_for, 190_000), near(&asked_for, 250_500)), (Some(2), Some(2)), "by its begin too");
+    assert_eq!((near(&asked_for, 40_627), near(&asked_for, 250_501)), (None, None), "a minute at most");
+    let planned = [run(3, 0, 600_000, Some(639_000))];
+    assert_eq!((near(&planned, 639_400), near(&planned, 610_000)), (Some(3), None));
+    let held = [Definition { from: secs(0), job: job(json!({})) }];
+    let rows = [run(1, 7, 100_628, Some(100_700))];
+    let facts = facts(&held, &rows);
+    let told = why_run(&facts, &rows[0]).about(About::NearRun(Trigger::Api), &facts);
+    let (en, zh) =
+        ("Run of 1970-01-01 00:01:40.628 UTC, triggered through the API: It ran at", "的运行（通过 API 触发）：已于");
+    assert!(told.en.starts_with(en) && told.zh.contains(zh), "{told:?}");
+}

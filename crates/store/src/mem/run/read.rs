@@ -108,6 +108,7 @@ impl State {
         page.retain(|run| {
             run.namespace == namespace
                 && query.job.is_none_or(|job| run.job == job)
+                && (!of_job || query.until.is_none_or(|until| run.fire_at <= until))
                 && (query.parent.is_some() || query.within.as_ref().is_none_or(|within| within.contains(&run.app)))
                 && (query.statuses.is_empty() || query.statuses.contains(&run.status))
                 && (query.parent.is_none() || parent.is_some_and(|parent| is_shard(run, parent)))

@@ -279,7 +279,7 @@ impl Runs for SqlStore {
 impl SqlStore {
     async fn read_page_of_job(&self, namespace: NamespaceId, job: JobId, query: &RunQuery) -> Result<Vec<Run>> {
         let cursor = match query.after {
-            None => (i64::MAX, i64::MAX, i64::MAX),
+            None => (query.until.map_or(i64::MAX, Timestamp::as_millis), i64::MAX, i64::MAX),
             Some(after) => match self.runs(&[after]).await?.first() {
                 Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
                 // Deleted meanwhile: the place in the order is unknown.

@@ -1,0 +1,242 @@
+//! Reads what an answer about a run needs besides the rows of its job: servers, executors, and other jobs' runs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rondel_core::fires::{CAUSE_STEP_COUNT_MAX, Context, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
+use rondel_core::homes::Switch;
+use rondel_core::reason::{Detail, LimitKind};
+use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::ledger::RunQuery;
+
+use crate::node::Node;
+use crate::sight;
+
+/// An executor that misses this many heartbeats is silent.
+const SILENT_HEARTBEATS: u32 = 3;
+/// Running runs that are read at once to find those that hold a limit …
+const RUNNING_PAGE_LEN: u32 = 500;
+/// … and how many times: of more runs than that some holders may be left out.
+const RUNNING_PAGES_MAX: usize = 10;
+/// Among so many runs of the parent job the one of the same fire is looked for.
+const PARENT_RUN_COUNT: u32 = 100;
+
+/// What is known of an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Taking,
+    Draining,
+    /// Since when.
+    Silent(Timestamp),
+}
+
+impl State {
+    /// By the streams to two nodes.
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Silent(one), Self::Silent(another)) => Self::Silent(one.max(another)),
+            (Self::Silent(_), heard) | (heard, _) => heard,
+        }
+    }
+}
+
+/// Reads what is around a run, by the memory and the store of a node.
+pub(super) struct ContextReader<'a>(pub(super) &'a Node);
+
+impl ContextReader<'_> {
+    /// What is known around a run, as far as callers may see it who see these apps alone.
+    pub(super) async fn of(&self, run: &Run, within: Option<&[AppId]>) -> Result<Context, StoreError> {
+        let mut context = Context::default();
+        if run.status.is_terminal() {
+            if run.reason == Some(Reason::Parent) {
+                context.causes = self.causes(run, within).await?;
+            }
+            return Ok(context);
+        }
+        if run.due_at > self.0.now() {
+            return Ok(context);
+        }
+        context.server = self.server_of(run).await?;
+        let only = (run.status == RunStatus::Running).then_some(run.executor_id);
+        self.add_executors(&mut context, run.app, only).await?;
+        if run.status != RunStatus::Running {
+            self.add_holders(&mut context, run, within).await?;
+        }
+        Ok(context)
+    }
+
+    async fn server_of(&self, run: &Run) -> Result<Option<ServerState>, StoreError> {
+        let nodes = self.0.store().nodes().await?;
+        let node = nodes.into_iter().find(|node| (node.id, node.epoch) == (run.node, run.node_epoch));
+        Ok(node.map(|node| ServerState {
+            is_draining: node.report.is_leaving
+                || node.switch != Switch::Active
+                || node.id == self.0.token().node && self.0.readiness().draining,
+            name: node.name,
+            since: node.started_at,
+        }))
+    }
+
+    /// The executors of the app, or the one that has the run, that take nothing now.
+    async fn add_executors(
+        &self,
+        context: &mut Context,
+        app: AppId,
+        only: Option<Option<ExecutorId>>,
+    ) -> Result<(), StoreError> {
+        let states = self.states(app).await?;
+        context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
+        let lost_after = self.0.lost_after();
+        let mut untaking: Vec<ExecutorState> = Vec::new();
+        // The newest incarnation of a name says how it is.
+        let taking: BTreeSet<&String> =
+            states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
+        for (id, (state, name)) in &states {
+            let is_wanted = only.map_or_else(|| !taking.contains(name), |only| only == Some(*id));
+            let silent = match state {
+                State::Taking => continue,
+                State::Draining => None,
+                State::Silent(since) => Some((*since, *since + lost_after)),
+            };
+            if is_wanted {
+                untaking.push(ExecutorState { name: name.clone(), silent });
+            }
+        }
+        untaking.sort_by(|a, b| a.name.cmp(&b.name));
+        context.executors = untaking;
+        Ok(())
+    }
+
+    /// The executors of an app that this or another node has heard not long ago.
+    async fn states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (State, String)>, StoreError> {
+        let now = self.0.now();
+        let is_silent_from = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
+        let state = |seen: Timestamp, otherwise| if seen < is_silent_from { State::Silent(seen) } else { otherwise };
+        let mut states = BTreeMap::new();
+        for one in self.0.online_names().into_iter().filter(|one| one.app == app) {
+            if let Some(executor) = self.0.online_executor(one.id) {
+                let kind = if executor.draining { State::Draining } else { State::Taking };
+                states.insert(one.id, (state(executor.last_seen_at, kind), executor.name));
+            }
+        }
+        let mut elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
+        let mut sessions = self.0.store().sessions(now - self.0.lost_after()).await?;
+        sessions.retain(|session| session.app == app && !states.contains_key(&session.executor));
+        let left: BTreeSet<ExecutorId> =
+            sessions.iter().filter(|session| session.has_left).map(|session| session.executor).collect();
+        for session in sessions.iter().filter(|session| !left.contains(&session.executor)) {
+            let seen = session.last_seen_at;
+            let new = if session.is_open() { state(seen, State::Taking) } else { State::Silent(seen) };
+            elsewhere.entry(session.executor).and_modify(|known| *known = known.or(new)).or_insert(new);
+        }
+        let ids: Vec<ExecutorId> = elsewhere.keys().copied().collect();
+        let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
+        let named = records.into_iter().filter_map(|one| Some((one.id, (*elsewhere.get(&one.id)?, one.name))));
+        states.extend(named);
+        Ok(states)
+    }
+
+    /// The run ahead, and the runs that hold the limit that the run or the one ahead waits for.
+    async fn add_holders(&self, context: &mut Context, run: &Run, within: Option<&[AppId]>) -> Result<(), StoreError> {
+        let none = Detail::default();
+        let detail = run.detail.as_deref().unwrap_or(&none);
+        let ahead = match detail.run {
+            Some(id) => self.0.store().runs(&[id]).await?.pop(),
+            None => None,
+        };
+        let key = limit_of(detail).or_else(|| limit_of(ahead.as_ref()?.detail.as_deref()?));
+        if let Some(key) = key {
+            let mut holders = self.holders(run, &key).await?;
+            holders.retain(|holder| holder.id != run.id);
+            context.holders_more = holders.len().saturating_sub(NAMED_COUNT_MAX);
+            holders.truncate(NAMED_COUNT_MAX);
+            context.holders = self.named(holders, within).await?;
+            context.limit = Some(key);
+        }
+        let ahead: Vec<Run> = ahead.into_iter().collect();
+        context.ahead = self.named(ahead, within).await?.pop();
+        Ok(())
+    }
+
+    /// The running runs that count for a concurrency limit, the longest running first.
+    async fn holders(&self, run: &Run, key: &str) -> Result<Vec<Run>, StoreError> {
+        let mut query = RunQuery { statuses: vec![RunStatus::Running], limit: RUNNING_PAGE_LEN, ..RunQuery::default() };
+        let mut running = Vec::new();
+        for _ in 0..RUNNING_PAGES_MAX {
+            let page = self.0.store().list_runs(run.namespace, &query).await?;
+            let is_last = page.len() < usize::try_from(RUNNING_PAGE_LEN).unwrap_or(usize::MAX);
+            query.after = page.last().map(|run| run.id);
+            running.extend(page.into_iter().filter(|run| !run.is_root() && !run.awaits_children()));
+            if is_last {
+                break;
+            }
+        }
+        let definitions: BTreeSet<(JobId, i64)> = running.iter().map(|run| (run.job, run.job_version)).collect();
+        let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
+        let counts: BTreeSet<(JobId, i64)> = definitions
+            .into_iter()
+            .filter(|one| one.spec.concurrency.as_ref().is_some_and(|limit| limit.key == key))
+            .map(|one| (one.job, one.version))
+            .collect();
+        running.retain(|run| counts.contains(&(run.job, run.job_version)));
+        running.sort_by_key(|run| (run.started_at.unwrap_or(run.due_at), run.id));
+        Ok(running)
+    }
+
+    /// The runs that led to the end of this one, the nearest first; up to one that the caller may not see.
+    async fn causes(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+        let mut causes: Vec<OtherRun> = Vec::new();
+        let mut last = run.clone();
+        while causes.len() < CAUSE_STEP_COUNT_MAX && last.reason == Some(Reason::Parent) {
+            let Some(parent) = self.refusing_parent(&last).await? else { break };
+            let is_seen = super::is_within(&parent, within);
+            let is_known = |id: RunId| id == run.id || causes.iter().any(|cause| cause.run.id == id);
+            if !is_seen || is_known(parent.id) {
+                break;
+            }
+            last = parent.clone();
+            causes.extend(self.named(vec![parent], within).await?);
+        }
+        Ok(causes)
+    }
+
+    /// The run of the parent job that kept this one from beginning: of several parents it need not be the first.
+    async fn refusing_parent(&self, run: &Run) -> Result<Option<Run>, StoreError> {
+        let first = match run.parent {
+            Some(parent) => self.0.store().runs(&[parent]).await?.pop(),
+            None => None,
+        };
+        let Some(name) = run.detail.as_ref().and_then(|detail| detail.parent.as_deref()) else { return Ok(first) };
+        if let Some(first) = &first
+            && self.0.store().job_names(&[first.job]).await?.iter().any(|(_, one)| one == name)
+        {
+            return Ok(Some(first.clone()));
+        }
+        let Some(job) = self.0.store().job(run.namespace, name).await? else { return Ok(None) };
+        let query =
+            RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
+        let runs = self.0.store().list_runs(run.namespace, &query).await?;
+        Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
+    }
+
+    /// Runs with the names of their jobs, as far as the caller may see them.
+    async fn named(&self, mut runs: Vec<Run>, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+        let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
+        let names = self.0.store().job_names(&jobs.into_iter().collect::<Vec<_>>()).await?;
+        let names: HashMap<JobId, String> = names.into_iter().collect();
+        if let Some(namespace) = runs.first().map(|run| run.namespace) {
+            sight::conceal(self.0, namespace, within, &mut runs).await?;
+        }
+        let named = |run: Run| {
+            let job = super::is_within(&run, within).then(|| names.get(&run.job).cloned()).flatten();
+            OtherRun { run, job }
+        };
+        Ok(runs.into_iter().map(named).collect())
+    }
+}
+
+/// The key of the concurrency limit that a run waits for.
+fn limit_of(detail: &Detail) -> Option<String> {
+    let limit = detail.limit.as_ref().filter(|limit| limit.kind == LimitKind::Concurrency)?;
+    limit.key.clone()
+}

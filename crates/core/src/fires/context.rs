@@ -1,0 +1,259 @@
+//! What an answer needs besides the rows of its job: the server and the executors that an open run depends on, the runs
+//! that hold it back, and the runs whose ends led to its own.
+
+use std::time::Duration;
+
+use super::bilingual::{Bilingual, both, executor_named, nothing};
+use crate::reason::message::in_words;
+use crate::reason::words::{because, outcome, wait_zh, waits_for};
+use crate::reason::{Detail, ObstacleKind, Reason, WaitFor};
+use crate::run::Run;
+use crate::status::RunStatus;
+use crate::time::Timestamp;
+use crate::words::Lang;
+
+/// How many runs and executors an answer names; the others are counted.
+pub const NAMED_COUNT_MAX: usize = 5;
+/// How many steps an answer follows from a run that did not begin because of its parent to the first cause.
+pub const CAUSE_STEP_COUNT_MAX: usize = 5;
+/// A run that begins this much after its due time is late.
+const LATE_FROM: Duration = Duration::from_secs(1);
+
+/// What is known around the run that an answer is about.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// The server that has the open run.
+    pub server: Option<ServerState>,
+    /// Executors of the app that do not take runs now; for a running one, its executor alone.
+    pub executors: Vec<ExecutorState>,
+    /// Whether an executor of the app is online and takes runs.
+    pub has_taker: bool,
+    /// The earlier run of the job that it waits behind.
+    pub ahead: Option<OtherRun>,
+    /// The key of the limit that it, or the run ahead of it, waits for …
+    pub limit: Option<String>,
+    /// … the runs that hold the limit, the longest held first …
+    pub holders: Vec<OtherRun>,
+    /// … and how many more there are.
+    pub holders_more: usize,
+    /// The runs that led to the end of this one: its parent, the parent of that, and so on.
+    pub causes: Vec<OtherRun>,
+}
+
+/// A server, as far as it matters to a run of its.
+#[derive(Clone, Debug)]
+pub struct ServerState {
+    /// The node's name.
+    pub name: String,
+    /// Whether it sends no more runs.
+    pub is_draining: bool,
+    /// When it began its work.
+    pub since: Timestamp,
+}
+
+/// An executor that takes no runs now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorState {
+    /// Its name.
+    pub name: String,
+    /// For one that is silent: since when, and when it is given up; `None` for one that is draining.
+    pub silent: Option<(Timestamp, Timestamp)>,
+}
+
+/// Another run that explains one.
+#[derive(Clone, Debug)]
+pub struct OtherRun {
+    /// The run.
+    pub run: Run,
+    /// Its job; `None` where the reader may not see that.
+    pub job: Option<String>,
+}
+
+impl OtherRun {
+    /// The run with its job, as a reader may see it.
+    fn name(&self) -> Bilingual {
+        let id = self.run.id;
+        match &self.job {
+            Some(job) => both(format!("run {id} of job {job}"), format!("任务 {job} 的运行 {id}")),
+            None => both("a run of a job that you may not see", "您无权查看的任务的一个运行"),
+        }
+    }
+
+    fn executor(&self) -> Bilingual {
+        executor_named(self.run.executor.as_deref().filter(|_| self.job.is_some()))
+    }
+}
+
+/// The run that an answer is about, and how instants are written.
+pub(super) struct Around<'a, F> {
+    pub(super) run: &'a Run,
+    pub(super) context: &'a Context,
+    pub(super) now: Timestamp,
+    pub(super) moment: F,
+}
+
+impl<F: Fn(Timestamp) -> String> Around<'_, F> {
+    /// What the run waits for, where that is not stored with it and no executor takes runs.
+    pub(super) fn default_wait(&self) -> Option<Bilingual> {
+        let is_executor = !self.context.has_taker && !self.context.executors.is_empty();
+        is_executor.then(|| both("for an executor", "执行器"))
+    }
+
+    /// Sentences to add to the answer.
+    pub(super) fn sentences(&self) -> Bilingual {
+        let mut said = Vec::new();
+        match self.run.status {
+            RunStatus::Pending | RunStatus::Waiting if self.run.due_at <= self.now => {
+                said.extend(self.server());
+                said.extend(self.executors());
+                said.extend(self.ahead());
+                said.extend(self.holders());
+            }
+            RunStatus::Running => {
+                said.extend(self.late_server());
+                said.extend(self.executors());
+            }
+            _ => {}
+        }
+        if self.run.status.is_terminal() && self.run.reason == Some(Reason::Parent) {
+            said.extend(self.first_cause());
+        }
+        let joined = |one: Bilingual, (en, zh): Bilingual| (one.0 + " " + &en, one.1 + &zh);
+        said.into_iter().fold(nothing(), joined)
+    }
+
+    fn server(&self) -> Option<Bilingual> {
+        let name = &self.context.server.as_ref().filter(|server| server.is_draining)?.name;
+        Some(both(
+            format!("Server {name}, which has the run, is draining (sends nothing new)."),
+            format!("负责该运行的服务器 {name} 正在排空（不再发送新的运行）。"),
+        ))
+    }
+
+    /// A run that is late without a known wait may have been due before its server was at work.
+    fn late_server(&self) -> Option<Bilingual> {
+        let (run, server) = (self.run, self.context.server.as_ref()?);
+        let started_at = run.started_at?;
+        let is_explained = run.attempt > 1 || run.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
+        let is_late = started_at > run.due_at && started_at.since(run.due_at) >= LATE_FROM;
+        if is_explained || !is_late || !(run.due_at..=started_at).contains(&server.since) {
+            return None;
+        }
+        let (name, since) = (&server.name, (self.moment)(server.since));
+        Some(both(
+            format!("Server {name}, which sent it, began its work at {since}."),
+            format!("发送它的服务器 {name} 于 {since} 才开始工作。"),
+        ))
+    }
+
+    /// Executors that the stored wait names as draining are known to the reader.
+    fn executors(&self) -> Vec<Bilingual> {
+        let obstacles = self.run.detail.as_ref().map_or(&[][..], |detail| &detail.obstacles);
+        let is_named = |state: &&ExecutorState| {
+            state.silent.is_none()
+                && self.run.status != RunStatus::Running
+                && obstacles.iter().any(|one| one.kind == ObstacleKind::Draining && one.executor == state.name)
+        };
+        let waits_for = self.run.detail.as_ref().and_then(|detail| detail.waits_for);
+        if matches!(waits_for, Some(WaitFor::Run | WaitFor::Limit | WaitFor::App)) {
+            return Vec::new();
+        }
+        let states = self.context.executors.iter().filter(|state| !is_named(state));
+        let more = states.clone().count().saturating_sub(NAMED_COUNT_MAX);
+        let mut said: Vec<Bilingual> = states.take(NAMED_COUNT_MAX).map(|state| self.executor(state)).collect();
+        said.extend((more > 0).then(|| {
+            both(
+                format!("{more} more executors are draining or silent."),
+                format!("另有 {more} 个执行器正在排空或没有音讯。"),
+            )
+        }));
+        said
+    }
+
+    fn executor(&self, ExecutorState { name, silent }: &ExecutorState) -> Bilingual {
+        let Some((since, until)) = silent else {
+            return both(
+                format!("Executor {name} is draining (takes nothing new)."),
+                format!("执行器 {name} 正在排空（不再接收新的运行）。"),
+            );
+        };
+        let (since, until) = ((self.moment)(*since), (self.moment)(*until));
+        both(
+            format!("Executor {name} is silent since {since}, and is given up at {until} if it stays silent."),
+            format!("执行器 {name} 自 {since} 起没有音讯，若一直如此，将在 {until} 视为失联。"),
+        )
+    }
+
+    /// What the run ahead does.
+    fn ahead(&self) -> Option<Bilingual> {
+        let ahead = self.context.ahead.as_ref()?;
+        let (run, on) = (&ahead.run, ahead.executor());
+        let id = run.id;
+        if let Some(since) = run.started_at.filter(|_| run.status == RunStatus::Running).map(&self.moment) {
+            return Some(both(
+                format!("Run {id} has been running since {since}{}.", on.0),
+                format!("运行 {id} 自 {since} 起一直在执行{}。", on.1),
+            ));
+        }
+        let waits = |lang| run.detail.as_deref().and_then(|detail| waits_for(detail, lang));
+        let (en, zh) = waits(Lang::En).zip(waits(Lang::Zh)).filter(|_| !run.status.is_terminal())?;
+        let since = (self.moment)(run.due_at);
+        Some(both(
+            format!("Run {id} itself has been due since {since}, and waits {en}."),
+            format!("运行 {id} 本身已于 {since} 到期，正在{}。", wait_zh(&zh)),
+        ))
+    }
+
+    fn holders(&self) -> Option<Bilingual> {
+        let Context { holders, holders_more, limit, .. } = self.context;
+        let key = limit.as_ref().filter(|_| !holders.is_empty())?;
+        let named = |holder: &OtherRun| {
+            let (name, on) = (holder.name(), holder.executor());
+            let since = (self.moment)(holder.run.started_at.unwrap_or(holder.run.due_at));
+            both(format!("{}{} since {since}", name.0, on.0), format!("{}{}，自 {since} 起", name.1, on.1))
+        };
+        let (mut en, mut zh): (Vec<String>, Vec<String>) = holders.iter().map(named).unzip();
+        if *holders_more > 0 {
+            en.push(format!("{holders_more} more"));
+            zh.push(format!("另外 {holders_more} 个"));
+        }
+        Some(both(
+            format!("Limit {key:?} is held by {}.", en.join("; ")),
+            format!("限制 {key:?} 被占用：{}。", zh.join("；")),
+        ))
+    }
+
+    fn first_cause(&self) -> Option<Bilingual> {
+        let causes = &self.context.causes;
+        let (last, between) = causes.split_last()?;
+        let names: Vec<&str> = between.iter().rev().filter_map(|cause| cause.job.as_deref()).collect();
+        let way = match names.len() {
+            0 => nothing(),
+            _ => both(format!(" (by way of {})", names.join(", ")), format!("（经由 {}）", names.join("、"))),
+        };
+        let name = last.name();
+        let (en, zh) = (last.run.status, outcome(last.run.status, Lang::Zh));
+        let tail = cause(&last.run);
+        if last.run.reason == Some(Reason::Parent) {
+            return Some(both(
+                format!("The chain of causes goes on beyond {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
+                format!("原因链在{}（{zh}）之前还有更早的环节{}{}。", name.1, tail.1, way.1),
+            ));
+        }
+        Some(both(
+            format!("The first cause is {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
+            format!("最初的原因是{}：{zh}{}{}。", name.1, tail.1, way.1),
+        ))
+    }
+}
+
+fn cause(run: &Run) -> Bilingual {
+    let none = Detail::default();
+    let detail = run.detail.as_deref().unwrap_or(&none);
+    let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
+        (Some(reason), _) => (because(reason, detail, Lang::En), because(reason, detail, Lang::Zh)),
+        (None, Some(message)) => both(message, in_words(message, Lang::Zh)),
+        (None, None) => return nothing(),
+    };
+    both(format!(": {en}"), format!("：{zh}"))
+}

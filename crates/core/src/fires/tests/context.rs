@@ -1,0 +1,180 @@
+//! What answers say of servers, executors, other runs and first causes.
+
+use super::*;
+use crate::fires::{Context, ExecutorState, OtherRun, ServerState};
+use crate::reason::{Detail, LimitDetail, LimitKind, WaitFor};
+
+/// The answer about a run with this around it, 90 s after it was due.
+fn answer(run: &Run, context: &Context) -> (String, String) {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let rows = [run.clone()];
+    let facts = Facts { context: Some(context), now: secs(150), rows: &rows, ..facts(&held, &rows) };
+    let Why { en, zh, .. } = why_run(&facts, &rows[0]);
+    (en, zh)
+}
+
+fn check_ends(run: &Run, context: &Context, (en, zh): (&str, &str)) {
+    let answer = answer(run, context);
+    assert!(answer.0.ends_with(en), "{}", answer.0);
+    assert!(answer.1.ends_with(zh), "{}", answer.1);
+}
+
+fn other(id: i64, job: &str, change: impl FnOnce(Run) -> Run) -> OtherRun {
+    let run = Run {
+        executor: Some("l2".to_owned()),
+        started_at: Some(secs(10)),
+        ..row(id, secs(9), RunStatus::Running, None)
+    };
+    OtherRun { run: change(run), job: Some(job.to_owned()) }
+}
+
+fn with_detail(run: Run, detail: Detail) -> Run {
+    Run { detail: Some(Box::new(detail)), ..run }
+}
+
+fn limit() -> Detail {
+    let limit = LimitDetail { kind: LimitKind::Concurrency, key: Some("db".to_owned()), max: Some(1), per_ms: None };
+    Detail { waits_for: Some(WaitFor::Limit), limit: Some(limit), ..Detail::default() }
+}
+
+#[test]
+fn executors_that_take_nothing_are_named() {
+    let pending = row(1, secs(60), RunStatus::Pending, None);
+    let draining = ExecutorState { name: "l1".to_owned(), silent: None };
+    let silent = ExecutorState { name: "l3".to_owned(), silent: Some((secs(120), secs(180))) };
+    let none = Context { executors: vec![draining.clone()], ..Context::default() };
+    check_ends(
+        &pending,
+        &none,
+        (
+            "and waits for an executor. Executor l1 is draining (takes nothing new).",
+            "正在等待执行器。执行器 l1 正在排空（不再接收新的运行）。",
+        ),
+    );
+    let both = Context { executors: vec![draining, silent], ..Context::default() };
+    check_ends(
+        &done(1, secs(60)).running(),
+        &both,
+        (
+            "Executor l3 is silent since 1970-01-01 00:02 UTC, and is given up at 1970-01-01 00:03 UTC if it stays silent.",
+            "执行器 l3 自 1970-01-01 00:02 UTC 起没有音讯，若一直如此，将在 1970-01-01 00:03 UTC 视为失联。",
+        ),
+    );
+    // Another wait has nothing to do with them, and a run ahead of its time or over is not held up by anything.
+    let limited = with_detail(pending.clone(), limit());
+    for run in [&limited, &Run { due_at: secs(200), ..pending }, &done(1, secs(60))] {
+        assert!(!answer(run, &both).0.contains("Executor"), "{}", answer(run, &both).0);
+    }
+    let many = (0..7).map(|at| ExecutorState { name: format!("l{at}"), silent: None }).collect();
+    let many = Context { executors: many, has_taker: true, ..Context::default() };
+    let (en, _) = answer(&row(1, secs(60), RunStatus::Pending, None), &many);
+    assert!(
+        en.contains("for its turn or for an executor") && en.ends_with("2 more executors are draining or silent."),
+        "{en}"
+    );
+}
+
+#[test]
+fn a_server_that_drains_or_came_late_is_named() {
+    let server = |is_draining, since| {
+        let server = Some(ServerState { name: "n1".to_owned(), is_draining, since: secs(since) });
+        Context { server, ..Context::default() }
+    };
+    check_ends(
+        &row(1, secs(60), RunStatus::Pending, None),
+        &server(true, 0),
+        (
+            "Server n1, which has the run, is draining (sends nothing new).",
+            "负责该运行的服务器 n1 正在排空（不再发送新的运行）。",
+        ),
+    );
+    let late = Run { started_at: Some(secs(130)), ..done(1, secs(60)).running() };
+    check_ends(
+        &late,
+        &server(false, 125),
+        (
+            "Server n1, which sent it, began its work at 1970-01-01 00:02:05 UTC.",
+            "发送它的服务器 n1 于 1970-01-01 00:02:05 UTC 才开始工作。",
+        ),
+    );
+    for since in [59, 131] {
+        assert!(!answer(&late, &server(false, since)).0.contains("Server"), "{since}");
+    }
+}
+
+#[test]
+fn holders_of_a_limit_and_the_run_ahead_are_named() {
+    let pending = row(1, secs(60), RunStatus::Pending, None);
+    let holders = vec![other(7, "o.long", |run| run), OtherRun { job: None, ..other(8, "secret", |run| run) }];
+    let held = Context { limit: Some("db".to_owned()), holders, holders_more: 3, ..Context::default() };
+    check_ends(
+        &with_detail(pending.clone(), limit()),
+        &held,
+        (
+            "Limit \"db\" is held by run 7 of job o.long on l2 since 1970-01-01 00:00:10 UTC; a run of a job that you may not see \
+             since 1970-01-01 00:00:10 UTC; 3 more.",
+            "限制 \"db\" 被占用：任务 o.long 的运行 7（执行器 l2），自 1970-01-01 00:00:10 UTC 起；您无权查看的任务的一个运行，自 \
+             1970-01-01 00:00:10 UTC 起；另外 3 个。",
+        ),
+    );
+    let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(6)), ..Detail::default() };
+    let behind = with_detail(pending, behind);
+    let waits = |run: Run| with_detail(Run { started_at: None, status: RunStatus::Pending, ..run }, limit());
+    let ahead = Context { ahead: Some(other(6, "a", waits)), ..held.clone() };
+    let (en, zh) = answer(&behind, &ahead);
+    let (wanted, wanted_zh) = (
+        "Run 6 itself has been due since 1970-01-01 00:00:09 UTC, and waits for concurrency limit \"db\" (1 at a time). Limit",
+        "运行 6 本身已于 1970-01-01 00:00:09 UTC 到期，正在等待",
+    );
+    assert!(en.contains(wanted) && zh.contains(wanted_zh), "{en} {zh}");
+    let ahead = Context { ahead: Some(other(6, "a", |run| run)), ..Context::default() };
+    check_ends(
+        &behind,
+        &ahead,
+        (
+            "Run 6 has been running since 1970-01-01 00:00:10 UTC on l2.",
+            "运行 6 自 1970-01-01 00:00:10 UTC 起一直在执行（执行器 l2）。",
+        ),
+    );
+}
+
+#[test]
+fn the_first_cause_is_named() {
+    let skipped = |run: Run| Run { started_at: None, ..with_reason(run, RunStatus::Skipped, Reason::Parent) };
+    let by = |parent: &str, status| Detail {
+        parent: Some(parent.to_owned()),
+        parent_status: Some(status),
+        ..Detail::default()
+    };
+    let run = with_detail(skipped(row(3, secs(60), RunStatus::Skipped, None)), by("o.b", RunStatus::Skipped));
+    let b = other(2, "o.b", |run| with_detail(skipped(run), by("o.a", RunStatus::Failed)));
+    let a = other(1, "o.a", |run| Run { status: RunStatus::Failed, message: Some("exit code 3".to_owned()), ..run });
+    let context = Context { causes: vec![b.clone(), a.clone()], ..Context::default() };
+    check_ends(
+        &run,
+        &context,
+        (
+            "parent job o.b ended as skipped. The first cause is run 1 of job o.a, which ended as failed: exit code 3 (by way of o.b).",
+            "上游任务 o.b 已跳过。最初的原因是任务 o.a 的运行 1：失败：退出码 3（经由 o.b）。",
+        ),
+    );
+    let cut = Context { causes: vec![b], ..Context::default() };
+    let (en, zh) = answer(&run, &cut);
+    assert!(en.contains("The chain of causes goes on beyond run 2 of job o.b") && zh.contains("原因链"), "{en} {zh}");
+    let direct = Context { causes: vec![a], ..Context::default() };
+    assert!(answer(&run, &direct).0.ends_with("which ended as failed: exit code 3."));
+}
+
+fn with_reason(run: Run, status: RunStatus, reason: Reason) -> Run {
+    Run { status, reason: Some(reason), ..run }
+}
+
+trait InState {
+    fn running(self) -> Self;
+}
+
+impl InState for Run {
+    fn running(self) -> Self {
+        Self { status: RunStatus::Running, ..self }
+    }
+}
