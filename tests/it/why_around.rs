@@ -23,10 +23,10 @@ async fn who_holds_a_limit_is_named() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let stage = Stage { server: &server, api: server.api() };
-    let mut agent = Agent::start(&server, "files").await;
     let limit = json!({"concurrency": {"key": "db", "max": 1}});
     stage.job(with(shell("long", "files", "sleep 120"), &limit)).await;
     stage.job(with(shell("short", "files", "true"), &limit)).await;
+    let mut agent = Agent::start(&server, "files").await;
     let long = trigger(&stage.api, "long").await;
     is_running(&stage, &long).await;
     trigger(&stage.api, "short").await;
@@ -57,9 +57,9 @@ async fn an_executor_that_drains_is_named() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let stage = Stage { server: &server, api: server.api() };
-    let mut agent = Agent::start(&server, "files").await;
     stage.job(shell("long", "files", "sleep 120")).await;
     stage.job(shell("next", "files", "true")).await;
+    let mut agent = Agent::start(&server, "files").await;
     let long = trigger(&stage.api, "long").await;
     is_running(&stage, &long).await;
     agent.process().signal(Signal::TERM);
@@ -81,11 +81,11 @@ async fn the_first_cause_of_a_chain_is_named_and_a_triggered_run_is_found() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let stage = Stage { server: &server, api: server.api() };
-    let _agent = Agent::start(&server, "files").await;
     stage.job(shell("o.a", "files", "exit 3")).await;
     for (job, parent) in [("o.b", "o.a"), ("o.c", "o.b"), ("o.d", "o.c")] {
         stage.job(with(shell(job, "files", "true"), &json!({"schedule": {"after": [parent]}}))).await;
     }
+    let _agent = Agent::start(&server, "files").await;
     let first = trigger(&stage.api, "o.a").await;
     let (en, zh) = (
         format!(
