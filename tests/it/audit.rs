@@ -11,7 +11,7 @@ async fn a_change_whose_server_died_is_in_the_log(db: ScratchDb) {
     for (place, is_made) in [("create_job.written", false), ("create_job.committed", true)] {
         let mut server = Server::start_with(&db, &["--failpoint", place]).await;
         let name = place.replace(['.', '_'], "-");
-        let job = json!({"name": name, "app": "files", "handler": "shell"});
+        let job = json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["true"]}});
         let url = format!("{}/api/v1/jobs", server.url());
         let token = std::fs::read_to_string(server.token_file()).expect("a token");
         server.api().get("/api/v1/jobs").await.expect(200);

@@ -237,7 +237,7 @@ async fn whatever_is_open_can_be_cancelled() {
     create(&api, long(json!({}))).await;
     create(&api, job("fails", intervals.params("fails", "exit 3"), json!({"retry": {"max": 1, "backoff": "1h"}})))
         .await;
-    create(&api, json!({"name": "nobody", "app": "empty", "handler": "shell"})).await;
+    create(&api, json!({"name": "nobody", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}})).await;
     create(&api, job("all", intervals.params("all", "sleep 60 & wait $!"), json!({"route": "broadcast"}))).await;
 
     // In an executor's hands, and in the queue behind it; a run and then the rest of its job.

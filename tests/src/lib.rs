@@ -9,7 +9,8 @@
 //! let Some(db) = scratch(Backend::Postgres).await else { return };
 //! let server = Server::start(&db).await;
 //! let _agent = Agent::start_with(&server, "demo", &["--allow-scripts"]).await;
-//! server.api().post("/api/v1/jobs", json!({"name": "hello", "app": "demo", "handler": "shell"})).await.expect(201);
+//! server.api().post("/api/v1/jobs", json!({"name": "hello", "app": "demo", "handler": "shell", "params": {"argv": ["date"]}}))
+//!     .await.expect(201);
 //! server.api().post("/api/v1/jobs/hello/runs", json!({"params": {"argv": ["true"]}})).await.expect(201);
 //! let run = wait_until(Duration::from_secs(10), "the run succeeds", async || {
 //!     let runs = server.api().runs("hello").await;

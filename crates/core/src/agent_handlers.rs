@@ -21,17 +21,29 @@ pub fn is_one(handler: &str) -> bool {
     HANDLERS.iter().any(|(name, _)| *name == handler)
 }
 
+/// The JSON schema of the handler's parameters, as the agent declares it.
+#[must_use]
+pub fn params_schema(handler: &str) -> Option<Value> {
+    let text = match handler {
+        "shell" => include_str!("agent_handlers/shell.json"),
+        "http" => include_str!("agent_handlers/http.json"),
+        handler if is_one(handler) => include_str!("agent_handlers/script.json"),
+        _ => return None,
+    };
+    serde_json::from_str(text).ok()
+}
+
 /// What these parameters lack for a handler of the agent: for servers to which no executor with the handler is connected, so
 /// that there is no schema.
 #[must_use]
 pub fn missing(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;
     let is_there = |name: &&str| params.get(*name).is_some_and(|value| !value.is_null());
-    if params.is_null() || needed.iter().any(is_there) {
+    if needed.iter().any(is_there) {
         return None;
     }
     match needed {
-        [only] if params.is_object() => Some(FieldError::new(
+        [only] if params.is_object() || params.is_null() => Some(FieldError::new(
             format!("/params/{only}"),
             format!("is missing: the handler {handler} cannot do without it"),
         )),
@@ -59,7 +71,9 @@ mod tests {
             ("http", json!({}), Some("/params/url")),
             ("http", json!({"url": "https://example.com"}), None),
             ("report", json!({}), None),
-            ("shell", json!(null), None),
+            ("report", json!(null), None),
+            ("shell", json!(null), Some("/params")),
+            ("http", json!(null), Some("/params/url")),
         ] {
             assert_eq!(missing(handler, &params).map(|error| error.pointer).as_deref(), pointer, "{handler} {params}");
         }

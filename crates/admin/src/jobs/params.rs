@@ -44,8 +44,13 @@ impl Node {
 
     /// What the handler of a job would refuse of these parameters.
     pub(super) fn check_params(&self, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
-        let Some(schema) = self.params_schema(namespace, &spec.app, &spec.handler) else { return Vec::new() };
-        schema.complaints(params, !spec.parents().is_empty())
+        let is_follower = !spec.parents().is_empty();
+        match self.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
+            Some(schema) => schema.map_or_else(Vec::new, |schema| schema.complaints(params, is_follower)),
+            // No executor with the handler is connected. The schemas of the agent's handlers are known.
+            None => agent_handlers::params_schema(&spec.handler)
+                .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).complaints(params, is_follower)),
+        }
     }
 
     /// What the author of a definition should know although it is right.
@@ -80,8 +85,10 @@ impl Node {
         if let Err(message) = check_params_size(&spec.params) {
             return vec![FieldError::new("/params", message)];
         }
-        if self.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none() {
-            return agent_handlers::missing(&spec.handler, &spec.params).into_iter().collect();
+        if self.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
+            && let Some(missing) = agent_handlers::missing(&spec.handler, &spec.params)
+        {
+            return vec![missing];
         }
         self.check_params(namespace, spec, &spec.params)
     }

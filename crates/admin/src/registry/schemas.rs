@@ -45,7 +45,7 @@ pub struct ParamsSchema {
 }
 
 impl ParamsSchema {
-    fn new(document: Value) -> Self {
+    pub(crate) fn new(document: Value) -> Self {
         let pattern_count = pattern_count(&document);
         Self { document, pattern_count, validator: OnceLock::new() }
     }

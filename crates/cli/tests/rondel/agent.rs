@@ -82,7 +82,18 @@ fn what_keeps_runs_waiting_and_agents_out_is_said() {
     let client = ["--server", &url, "--token-file", &token];
     let call = |args: &[&str]| run(&[args, &client].concat());
 
-    let create = ["job", "create", "--name", "lonely", "--app", "misspelt", "--handler", "shell"];
+    let create = [
+        "job",
+        "create",
+        "--name",
+        "lonely",
+        "--app",
+        "misspelt",
+        "--handler",
+        "shell",
+        "--params",
+        r#"{"argv": ["true"]}"#,
+    ];
     assert_eq!(call(&create).code, Some(0));
     let waited = call(&["job", "trigger", "lonely", "--wait", "--wait-timeout", "5s", "-o", "name"]);
     assert_eq!(waited.code, Some(7), "{}", waited.stderr);

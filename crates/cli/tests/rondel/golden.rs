@@ -50,7 +50,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("job-fires", &["job", "fires", "report.daily", "--from", "2099-01-01T00:00:00Z", "--to", "2099-01-03T00:00:00Z"]),
     ("job-why", &["job", "why", "report.daily", "--at", "2099-01-01T02:30:00Z"]),
     ("job-create-wrong", &["job", "create", "--name", "x", "--app", "a", "--handler", "h", "--cron", "99 * * * * ?"]),
-    ("job-create-exists", &["job", "create", "--name", "manual", "--app", "tools", "--handler", "shell"]),
+    ("job-create-exists", &["job", "create", "--name", "manual", "--app", "tools", "--handler", "report"]),
     ("job-why-usage", &["job", "why"]),
     ("token-create-kind", &["token", "create", "x", "--role", "executor:default/billing"]),
     ("token-create-place", &["token", "create", "x", "--kind", "executor", "--role", "executor:billing"]),

@@ -135,3 +135,39 @@ fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
     let folders = Folders::open(&base, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
     folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base, source })
 }
+
+#[cfg(test)]
+mod tests {
+    use schemars::schema_for;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// What servers know of the agent's handlers is what the agent declares; `RONDEL_BLESS=1` writes it anew.
+    #[test]
+    fn servers_know_the_schemas() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src/agent_handlers");
+        let schemas = [
+            ("shell", "shell", schema_for!(shell::ShellParams)),
+            ("http", "http", schema_for!(http::HttpParams)),
+            ("script", "python", schema_for!(script::ScriptParams)),
+        ];
+        for (file, handler, schema) in schemas {
+            let declared = Value::from(schema);
+            if std::env::var_os("RONDEL_BLESS").is_some() {
+                let text = serde_json::to_string_pretty(&declared).unwrap() + "\n";
+                std::fs::write(folder.join(file).with_extension("json"), text).unwrap();
+                continue;
+            }
+            assert_eq!(
+                rondel_core::agent_handlers::params_schema(handler),
+                Some(declared),
+                "{handler}: RONDEL_BLESS=1"
+            );
+        }
+        for language in languages() {
+            let known = rondel_core::agent_handlers::params_schema(language);
+            assert_eq!(known, rondel_core::agent_handlers::params_schema("python"), "{language}");
+        }
+    }
+}

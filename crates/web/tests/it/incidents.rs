@@ -39,7 +39,7 @@ async fn powerjob_cve_2023_29922_no_token_no_new_users_apps_or_jobs() {
     for (path, body) in [
         ("/api/v1/users", json!({"name": "evil", "password": "correct horse", "grants": [{"role": "admin"}]})),
         ("/api/v1/apps", json!({"name": "evil"})),
-        ("/api/v1/jobs", json!({"name": "evil", "app": "evil", "handler": "shell"})),
+        ("/api/v1/jobs", json!({"name": "evil", "app": "evil", "handler": "shell", "params": {"argv": ["true"]}})),
         ("/api/v1/tokens", json!({"kind": "api", "name": "evil", "grants": [{"role": "admin"}]})),
     ] {
         for authorization in ["", "Bearer", "Bearer ", "Basic YWRtaW46YWRtaW4=", "Bearer undefined"] {

@@ -149,7 +149,7 @@ async fn padding_hides_no_job_of_a_list_from_the_audit_log() {
     let mut jobs: Vec<Value> = (0..80)
         .map(|n| json!({"name": format!("pad-{n}"), "app": "a", "handler": "h", "description": "x".repeat(990)}))
         .collect();
-    jobs.push(json!({"name": "evil", "app": "a", "handler": "shell"}));
+    jobs.push(json!({"name": "evil", "app": "a", "handler": "shell", "params": {"argv": ["true"]}}));
     server.with_body("POST", "/api/v1/jobs/apply", Value::from(jobs)).await.expect(200);
     let entries = server.get("/api/v1/audit?limit=1").await.expect(200);
     let after = entries["items"][0]["after"].as_object().unwrap().clone();
