@@ -36,9 +36,15 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
         Err(error) => return Err(Failure::of(format!("cannot read the token file {}", path.display()), &error)),
     };
     let place = path.display();
+    if text.trim().is_empty() {
+        return Err(Failure::from_text(format!(
+            "the token file {place} holds no token: the file is empty; write a token into it, one line of {LEN_MIN} to \
+             {LEN_MAX} visible characters"
+        )));
+    }
     let token = check(&text).ok_or_else(|| {
         Failure::from_text(format!(
-            "{place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
+            "the token file {place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
         ))
     })?;
     match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
@@ -100,6 +106,17 @@ mod tests {
         startup_files.keep();
         let again = read_or_make(&path, &mut StartupFiles::default()).unwrap();
         assert_eq!(made.reveal(), again.reveal());
+    }
+
+    #[test]
+    fn an_empty_file_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("token");
+        for text in ["", "\n", "  \r\n"] {
+            std::fs::write(&path, text).unwrap();
+            let message = read(&path).unwrap_err().message().to_owned();
+            assert!(message.contains("the file is empty") && message.contains(&*path.to_string_lossy()), "{message}");
+        }
     }
 
     #[test]

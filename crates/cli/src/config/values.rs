@@ -157,9 +157,9 @@ impl TypedValueParser for DatabaseParser {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ExecutorCertificates {
-    /// A certificate that is signed by one of the client CA
+    /// Any certificate that the client CA has signed
     Required,
-    /// One that is made out to the executor's app, to app.namespace, or to the executor's name
+    /// One with the DNS name NAME.APP.NAMESPACE or *.APP.NAMESPACE, or with both APP.NAMESPACE and NAME
     Named,
 }
 
