@@ -232,6 +232,17 @@ pub enum Deleted {
     IsParent(Vec<String>),
 }
 
+/// A job that was deleted, whose runs may be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedJob {
+    /// Its id.
+    pub id: JobId,
+    /// Its last app.
+    pub app: AppId,
+    /// When it was deleted.
+    pub deleted_at: Timestamp,
+}
+
 /// A page of jobs by name.
 #[derive(Clone, Debug, Default)]
 pub struct JobQuery {
@@ -288,6 +299,9 @@ pub trait Namespaces {
 pub trait Catalog {
     /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
+
+    /// The job with this name that was deleted last.
+    async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>>;
 
     /// A page of jobs, by name.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;

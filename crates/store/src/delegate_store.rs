@@ -51,7 +51,7 @@ macro_rules! delegate_store {
             };
             use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
             use $crate::catalog::{
-                App, Changed, Created, Declared, Definition, Deleted, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
+                App, Changed, Created, Declared, Definition, Deleted, DeletedJob, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
                 NamespaceDeleted, NewJob, VersionRecord,
             };
             use $crate::changes::{RunStand, SavedJob};
@@ -80,6 +80,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Catalog {
                 fn job(namespace: NamespaceId, name: &str) -> Option<JobRecord>;
+                fn deleted_job(namespace: NamespaceId, name: &str) -> Option<DeletedJob>;
                 fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
                 fn jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<JobRecord>;
                 fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;

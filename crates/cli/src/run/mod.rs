@@ -12,12 +12,13 @@ use rondel_core::route::trace::Trace;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::client::{ClientArgs, text_of, time_of};
-use crate::clock;
+use crate::client::{Body, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
+use crate::terminal::harmless;
 use crate::view::View;
+use crate::{clock, output};
 use logs::LogsArgs;
 pub(crate) use wait::{WaitArgs, print_or_wait};
 
@@ -104,7 +105,9 @@ impl RunArgs {
                 let job = args.job.as_deref().map(|job| ("job", job));
                 let status = args.status.as_deref().map(|status| ("status", status));
                 let query: Vec<_> = job.into_iter().chain(status).collect();
-                VIEW.list(&list::read(&client, "runs", &query, &args.bounds).await?, format)
+                let runs = list::read(&client, "runs", &query, &args.bounds).await?;
+                VIEW.list(&runs, format)?;
+                talk_of_deleted(&runs)
             }
             RunCommand::Get(args) => {
                 VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, in_words)?;
@@ -123,6 +126,20 @@ impl RunArgs {
             }
         }
     }
+}
+
+/// Says on stderr that the job whose runs were listed is deleted.
+fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
+    let Some(first) = runs.page()?.items.into_iter().next() else { return Ok(()) };
+    let first: Value = serde_json::from_str(first.get())?;
+    if let Some(at) = first["job_deleted_at"].as_str() {
+        let job = text_of(&first["job"]);
+        output::talk(&format!(
+            "job {} was deleted at {at}; its runs are kept until their retention ends",
+            harmless(&job)
+        ));
+    }
+    Ok(())
 }
 
 /// The values that have words of their own: how the run came to its executor, and how many follow from it, which the tree

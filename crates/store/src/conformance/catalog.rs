@@ -92,6 +92,10 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
     assert_eq!(store.job(DEFAULT, &lower).await.unwrap(), None);
     let again = created(store.create_job(new).await.unwrap());
     assert_eq!(delete(store, again.id, None, now).await, Deleted::Done, "deleted under the same name twice");
+    let last = store.deleted_job(DEFAULT, &lower).await.unwrap().expect("it was deleted");
+    assert_eq!(last.deleted_at, now);
+    assert_eq!((last.id, last.app), (again.id, again.app), "the one of both that was deleted last");
+    assert_eq!(store.deleted_job(DEFAULT, &upper).await.unwrap(), None, "it lives");
     assert_eq!(store.definitions(&[(first.id, 1), (again.id, 1)]).await.unwrap().len(), 2);
     assert_eq!(store.job_names(&[first.id]).await.unwrap(), [(first.id, lower)]);
     let left = job(store, None).await;

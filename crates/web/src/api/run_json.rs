@@ -22,6 +22,9 @@ use crate::shown_runs::{attempts, named, params, shard_runs};
 pub(super) struct RunItem {
     id: RunId,
     job: String,
+    /// When the job was deleted, in a list of the runs of a deleted job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_deleted_at: Option<Timestamp>,
     fire_at: Timestamp,
     /// When it is to start: later than planned after a jitter, or for the next attempt.
     due_at: Timestamp,
@@ -115,6 +118,7 @@ impl RunItem {
             id: run.id,
             due_at: run.due_at,
             job: job.to_owned(),
+            job_deleted_at: None,
             fire_at: run.fire_at,
             status: run.status,
             attempt: run.attempt,
@@ -130,6 +134,13 @@ impl RunItem {
             span_end_at: run.span_end_at,
             span_count: run.span_end_at.map(|_| run.span_count),
         }
+    }
+}
+
+impl RunItem {
+    /// The same in a list of the runs of a deleted job.
+    pub(super) fn of_job_deleted_at(self, job_deleted_at: Option<Timestamp>) -> Self {
+        Self { job_deleted_at, ..self }
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct ListRuns {
 impl FromQuery for ListRuns {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            job: reader.one(Parameter::name("job").about("Only runs of this job.")),
+            job: reader.one(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
             statuses: reader.words(Parameter::words("status", RunStatus::WORDS).about("Only runs that stand so.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.one(Parameter::cursor()),
@@ -133,8 +133,9 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let job = match &query.job {
         None => None,
-        Some(name) => Some(jobs::find(&call, name).await?.id),
+        Some(name) => Some(jobs::find_for_runs(&call, name).await?),
     };
+    let (job, deleted_at) = (job.map(|job| job.id), job.and_then(|job| job.deleted_at));
     let mut wanted =
         RunQuery { job, within: call.seen_apps(), statuses: query.statuses.clone(), after, ..RunQuery::default() };
     let mut page = Filling::new(query.limit);
@@ -149,7 +150,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         for (id, item) in
             ids.into_iter().zip(run_json::items(&call, runs.into_iter().map(Run::for_reader).collect()).await?)
         {
-            if !page.add(&item)? {
+            if !page.add(&item.of_job_deleted_at(deleted_at))? {
                 return page.answer(wanted.after.map(|last| listing.cursor(last)));
             }
             wanted.after = Some(id);

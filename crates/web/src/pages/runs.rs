@@ -3,13 +3,14 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::{RunId, RunStatus};
+use rondel_core::cron::Tz;
+use rondel_core::{RunId, RunStatus, words};
 use rondel_store::ledger::RunQuery;
 
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status};
-use crate::api::jobs::find;
+use crate::api::jobs::find_for_runs;
 use crate::cursor::{Listing, invalid};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
@@ -56,6 +57,8 @@ struct RunsPage {
     rows: Vec<RunRow>,
     next: Option<String>,
     is_first: bool,
+    /// For the runs of a deleted job.
+    deleted: Option<String>,
 }
 
 pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
@@ -68,8 +71,9 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     }
     let job = match query.job.as_str() {
         "" => None,
-        name => Some(find(&page.call, name).await?.id),
+        name => Some(find_for_runs(&page.call, name).await?),
     };
+    let (job, deleted_at) = (job.map(|job| job.id), job.and_then(|job| job.deleted_at));
     let statuses = query.status.into_iter().collect();
     let wanted =
         RunQuery { job, within: page.call.seen_apps(), statuses, after, limit: LIMIT + 1, ..RunQuery::default() };
@@ -94,6 +98,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         rows,
         next,
         is_first: after.is_none(),
+        deleted: deleted_at.map(|at| t.runs_job_deleted(&query.job, words::moment(Tz::UTC, at))),
     };
     html(StatusCode::OK, &template)
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::Server;
+use crate::visitor::Visitor;
 
 /// The store's clock stands in January 2027: all of this is ahead.
 const NOON: &str = "2030-01-16T12:00:00Z";
@@ -106,4 +107,55 @@ async fn a_triggered_run_is_found_by_its_instant() {
     }
     let why = server.get("/api/v1/jobs/asked/why?at=2030-01-17T02:30:00Z").await.expect(200);
     assert_eq!(why["fire"], Value::Null, "{why}");
+}
+
+#[tokio::test]
+async fn runs_of_a_deleted_job_are_listed() {
+    let server = Server::start().await;
+    daily(&server).await;
+    let run = server.bare("POST", "/api/v1/jobs/daily/runs").await.expect(201);
+    assert_eq!(server.bare("DELETE", "/api/v1/jobs/daily").await.status, 204);
+    server.get("/api/v1/jobs/daily").await.expect(404);
+    let page = server.get("/api/v1/runs?job=daily").await.expect(200);
+    assert_eq!((&page["items"][0]["id"], &page["items"][0]["job"]), (&run["id"], &json!("daily")), "{page}");
+    assert!(page["items"][0]["job_deleted_at"].is_string(), "{page}");
+    let mut visitor = Visitor::signed_in(&server).await;
+    for (language, words) in [("en", "The job daily was deleted at "), ("zh", "任务 daily 已于 ")] {
+        visitor.language = language;
+        let shown = visitor.get("/runs?job=daily").await.text();
+        assert!(shown.contains(words) && shown.contains(run["id"].as_str().unwrap()), "{shown}");
+    }
+    // A new job of the name has runs of its own.
+    daily(&server).await;
+    let page = server.get("/api/v1/runs?job=daily").await.expect(200);
+    assert_eq!(page["items"], json!([]));
+    server.get("/api/v1/runs?job=nobody").await.expect(404);
+}
+
+#[tokio::test]
+async fn parameters_of_the_agents_handlers_are_judged_without_executors() {
+    let server = Server::start().await;
+    for (handler, params, pointer) in [
+        ("shell", json!(null), "/params"),
+        ("shell", json!({}), "/params"),
+        ("shell", json!({"argv": "date"}), "/params/argv"),
+        ("shell", json!({"argv": ["date"], "argz": 1}), "/params/argz"),
+        ("python", json!(null), "/params/script"),
+        ("http", json!(null), "/params/url"),
+        ("http", json!({"url": 7}), "/params/url"),
+    ] {
+        for schedule in [json!(null), json!({"every": "1h"})] {
+            let job = json!({"name": "j", "app": "a", "handler": handler, "params": params, "schedule": schedule});
+            let problem = server.with_body("POST", "/api/v1/jobs", job.clone()).await.expect(422);
+            assert_eq!(problem["errors"][0]["pointer"], pointer, "{job}: {problem}");
+        }
+    }
+    let secret = json!({"name": "s", "app": "a", "handler": "http", "params": {"url": "{{secret.URL}}"}});
+    server.with_body("POST", "/api/v1/jobs", secret).await.expect(201);
+    // It gets its parameters when it is triggered.
+    let later = json!({"name": "l", "app": "a", "handler": "shell", "overrides": "all"});
+    server.with_body("POST", "/api/v1/jobs", later).await.expect(201);
+    let refused = server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": 7}})).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/params/argv", "{refused}");
+    server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": ["date"]}})).await.expect(201);
 }

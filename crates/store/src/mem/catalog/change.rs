@@ -57,6 +57,7 @@ impl ChangeJobs for MemStore {
         state.due.remove(&id);
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;
+            stored.record.updated_at = now;
         }
         Ok(Deleted::Done)
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::graph::Edge;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
-use crate::catalog::{Definition, JobQuery, JobRecord, VersionRecord};
+use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
 use crate::mem::{MemStore, State, StoredVersion, size};
 use crate::{Catalog, Result};
 
@@ -12,6 +12,14 @@ use crate::{Catalog, Result};
 impl Catalog for MemStore {
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
         Ok(self.state().job(namespace, name))
+    }
+
+    async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>> {
+        let state = self.state();
+        let deleted = state.jobs.values().filter(|stored| stored.is_deleted).map(|stored| &stored.record);
+        let named = deleted.filter(|record| record.namespace == namespace && record.spec.name == name);
+        let newest = named.max_by_key(|record| (record.updated_at, record.id));
+        Ok(newest.map(|record| DeletedJob { id: record.id, app: record.app, deleted_at: record.updated_at }))
     }
 
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {

@@ -5,7 +5,7 @@ use rondel_core::graph::Edge;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::catalog::{Definition, JobQuery, JobRecord, VersionRecord};
+use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
 use crate::sql::calendars::{pinned, pinned_rule};
 use crate::sql::catalog::parents::{READ_CHILD_NAMES, READ_GRAPH, edge, names};
 use crate::sql::catalog::versions::declared;
@@ -29,6 +29,11 @@ macro_rules! select_job {
 const READ_JOB: Statement = Statement {
     name: "read_job",
     text: select_job!("WHERE job.namespace_id = ? AND job.name = ? AND job.retired = 0"),
+};
+const READ_DELETED_JOB: Statement = Statement {
+    name: "read_deleted_job",
+    text: "SELECT id, app_id, updated_at_ms FROM job WHERE namespace_id = ? AND name = ? AND retired <> 0 \
+           ORDER BY updated_at_ms DESC, id DESC LIMIT 1",
 };
 const READ_JOBS_NAMED: Statement = Statement {
     name: "read_jobs_named",
@@ -78,6 +83,11 @@ pub(in crate::sql) const READ_VERSIONS: Statement = Statement {
 impl Catalog for SqlStore {
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>> {
         self.row(Query::new(&READ_JOB).int(namespace.get()).text(name)).await?.as_ref().map(job).transpose()
+    }
+
+    async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>> {
+        let row = self.row(Query::new(&READ_DELETED_JOB).int(namespace.get()).text(name)).await?;
+        row.as_ref().map(deleted).transpose()
     }
 
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>> {
@@ -191,6 +201,15 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
         updated_at: columns.at("updated_at_ms")?,
         calendar: pinned(&mut columns)?,
         declared: declared(&mut columns)?,
+    })
+}
+
+fn deleted(row: &AnyRow) -> Result<DeletedJob> {
+    let mut columns = Reader::new(row, "job");
+    Ok(DeletedJob {
+        id: JobId::new(columns.int("id")?),
+        app: AppId::new(columns.int("app_id")?),
+        deleted_at: columns.at("updated_at_ms")?,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Finds what a request names: a job, an app.
 
-use rondel_core::{AppId, name};
+use rondel_core::{AppId, JobId, Timestamp, name};
 use rondel_store::catalog::JobRecord;
 
 use crate::call::{Call, quoted};
@@ -15,6 +15,27 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, P
     call.check(Some(record.app), || missing(call, wanted))?;
     call.note.before(&record.spec);
     Ok(record)
+}
+
+/// A job whose runs are listed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobOfRuns {
+    pub(crate) id: JobId,
+    /// For a job that was deleted: its runs are kept for as long as others.
+    pub(crate) deleted_at: Option<Timestamp>,
+}
+
+/// The job with this name whose runs are to be listed: the present one, else the one that was deleted last.
+pub(crate) async fn find_for_runs<Q>(call: &Call<Q>, wanted: &str) -> Result<JobOfRuns, Problem> {
+    let store = call.engine().store();
+    let is_name = name::check(wanted).is_ok();
+    if is_name && store.job(call.namespace.id, wanted).await?.is_none() {
+        let deleted = store.deleted_job(call.namespace.id, wanted).await?;
+        let deleted = deleted.ok_or_else(|| missing(call, wanted))?;
+        call.check(Some(deleted.app), || missing(call, wanted))?;
+        return Ok(JobOfRuns { id: deleted.id, deleted_at: Some(deleted.deleted_at) });
+    }
+    Ok(JobOfRuns { id: find(call, wanted).await?.id, deleted_at: None })
 }
 
 /// The app with this name in the namespace of the call.

@@ -27,7 +27,7 @@ mod switch;
 mod versions;
 
 pub(crate) use delete::remove;
-pub(crate) use find::{find, find_app};
+pub(crate) use find::{find, find_app, find_for_runs};
 pub(crate) use reset::put_back;
 
 use crate::routes::Routes;
