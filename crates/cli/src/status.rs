@@ -22,13 +22,17 @@ const PAGE_LEN: &str = "200";
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that is due for longer and has not been sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
-/// How many of those that failed are shown.
+/// How many of those that failed, and of those that were skipped, are shown.
 const SHOWN: usize = 5;
+/// Runs that were skipped longer ago are not listed.
+const SKIPPED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Why a run was skipped that should have run: other reasons are wanted by its job's definition.
+const SKIPPED_REASONS: [&str; 3] = ["no_executor", "misfire", "expired"];
 
 /// The cluster in one screen.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Shows the servers, the executors of each app, what runs and waits, and what failed last.\nWith -o json all of it is one document."
+    after_help = "Shows the servers, the executors of each app, what runs and waits, and what failed or was skipped last.\nWith -o json all of it is one document."
 )]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -46,6 +50,8 @@ struct Seen {
     /// Due, and not with an executor.
     overdue: Vec<Value>,
     failed: Vec<Value>,
+    /// For want of an executor or a server, or after too long a wait, the newest first.
+    skipped: Vec<Value>,
 }
 
 impl StatusArgs {
@@ -61,16 +67,18 @@ impl StatusArgs {
             waiting: runs("waiting").await?,
             overdue: runs("pending").await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
             failed: newest(&client, "failed,timed_out,unknown").await?,
+            skipped: runs("skipped").await?.into_iter().filter(|run| is_skipped_lately(run, now)).collect(),
         };
         clock::show_utc(self.format.utc);
         match self.format.format {
             Format::Table | Format::Wide => output::data(&seen.screen(&client, Paint::of_stdout())),
             Format::Name => output::names(seen.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
-                let Seen { nodes, executors, running, waiting, overdue, failed } = seen;
+                let Seen { nodes, executors, running, waiting, overdue, failed, skipped } = seen;
                 let whole = json!({
                     "server": client.place(), "nodes": nodes, "executors": executors, "running": running,
                     "waiting": waiting, "overdue": overdue, "failed": failed,
+                    "skipped": skipped,
                 });
                 output::document(&whole.to_string(), form)
             }
@@ -89,6 +97,18 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
     let due_at = run["due_at"].as_str().or_else(|| run["fire_at"].as_str());
     let due_at = due_at.and_then(|text| text.parse::<Timestamp>().ok());
     due_at.is_some_and(|due_at| due_at + OVERDUE_AFTER < now)
+}
+
+/// Whether the run was skipped not long ago although its job wanted it to run.
+fn is_skipped_lately(run: &Value, now: Timestamp) -> bool {
+    let finished_at = run["finished_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let is_unwanted = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
+    is_unwanted && finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
+}
+
+/// How many fires these runs stand for: one row may have several.
+fn fire_count(runs: &[Value]) -> u64 {
+    runs.iter().map(|run| run["span_count"].as_u64().unwrap_or(1)).sum()
 }
 
 impl Seen {
@@ -111,6 +131,13 @@ impl Seen {
             format!("{} none", title("Failed lately"))
         } else {
             format!("{}\n{}", title("Failed lately"), self.failed_lines())
+        });
+        parts.push(match fire_count(&self.skipped) {
+            0 => format!("{} none", title("Skipped lately")),
+            count => {
+                let count = paint.ink(Ink::Red, &format!("{count} in the last 24 h"));
+                format!("{} {count}\n{}", title("Skipped lately"), self.skipped_lines())
+            }
         });
         parts.join("\n\n")
     }
@@ -161,5 +188,36 @@ impl Seen {
             table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, message]);
         }
         table.render(false)
+    }
+
+    fn skipped_lines(&self) -> String {
+        let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
+        for run in self.skipped.iter().take(SHOWN) {
+            let message: String = text_of(&run["message"]).chars().take(60).collect();
+            let fire = time_of(&run["fire_at"], clock::now());
+            let id = format!("  {}", text_of(&run["id"]));
+            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), message]);
+        }
+        table.render(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_skipped_against_the_will_of_their_jobs_are_counted() {
+        let now: Timestamp = "2026-03-08T12:00:00Z".parse().unwrap();
+        let run = |reason: &str, at: &str, span: u64| json!({"reason": reason, "finished_at": at, "span_count": span});
+        let (today, before) = ("2026-03-08T02:00:00Z", "2026-03-07T11:59:59Z");
+        for reason in SKIPPED_REASONS {
+            assert!(is_skipped_lately(&run(reason, today, 1), now), "{reason}");
+            assert!(!is_skipped_lately(&run(reason, before, 1), now), "{reason}");
+        }
+        for reason in ["overlap", "paused", "handler", "covered"] {
+            assert!(!is_skipped_lately(&run(reason, today, 1), now), "{reason}");
+        }
+        assert_eq!(fire_count(&[run("misfire", today, 40), json!({"reason": "expired"})]), 41);
     }
 }
