@@ -68,7 +68,7 @@ impl Definitions {
         keys: impl IntoIterator<Item = Key>,
     ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
         let (mut found, missing) = self.known(keys);
-        let read = self.read(store, missing).await?;
+        let read = self.read(store, &missing).await?;
         for (key, compiled) in &read {
             self.put(*key, Arc::clone(compiled));
         }
@@ -83,7 +83,7 @@ impl Definitions {
         keys: impl IntoIterator<Item = Key>,
     ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
         let (mut found, missing) = self.known(keys);
-        found.extend(self.read(store, missing).await?);
+        found.extend(self.read(store, &missing).await?);
         Ok(found)
     }
 
@@ -104,7 +104,7 @@ impl Definitions {
         (found, missing)
     }
 
-    async fn read(&self, store: &dyn Store, missing: Vec<Key>) -> Result<Vec<(Key, Arc<Compiled>)>, StoreError> {
+    async fn read(&self, store: &dyn Store, missing: &[Key]) -> Result<Vec<(Key, Arc<Compiled>)>, StoreError> {
         let mut found = Vec::with_capacity(missing.len());
         for chunk in missing.chunks(500) {
             for definition in store.definitions(chunk).await? {

@@ -229,7 +229,7 @@ impl Comparison {
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
-    (mut present, calendars): (Present, &Calendars),
+    (present, calendars): (Present, &Calendars),
     (mut steps, is_refused): (u32, bool),
 ) -> Result<Found, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -249,7 +249,6 @@ fn plan(
             Err(other) => errors.push(FieldError::new(format!("/{index}"), other.to_string())),
         }
     }
-    present.named.clear();
     Ok(Found { jobs, errors, steps })
 }
 
