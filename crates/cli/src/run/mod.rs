@@ -128,7 +128,7 @@ impl RunArgs {
     }
 }
 
-/// Says on stderr that the job whose runs were listed is deleted.
+/// Reports on stderr that the job whose runs were listed is deleted.
 fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     let Some(first) = runs.page()?.items.into_iter().next() else { return Ok(()) };
     let first: Value = serde_json::from_str(first.get())?;

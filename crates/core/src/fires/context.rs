@@ -101,25 +101,25 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
 
     /// Sentences to add to the answer.
     pub(super) fn sentences(&self) -> Bilingual {
-        let mut said = Vec::new();
+        let mut parts = Vec::new();
         match self.run.status {
             RunStatus::Pending | RunStatus::Waiting if self.run.due_at <= self.now => {
-                said.extend(self.server());
-                said.extend(self.executors());
-                said.extend(self.ahead());
-                said.extend(self.holders());
+                parts.extend(self.server());
+                parts.extend(self.executors());
+                parts.extend(self.ahead());
+                parts.extend(self.holders());
             }
             RunStatus::Running => {
-                said.extend(self.late_server());
-                said.extend(self.executors());
+                parts.extend(self.late_server());
+                parts.extend(self.executors());
             }
             _ => {}
         }
         if self.run.status.is_terminal() && self.run.reason == Some(Reason::Parent) {
-            said.extend(self.first_cause());
+            parts.extend(self.first_cause());
         }
         let joined = |one: Bilingual, (en, zh): Bilingual| (one.0 + " " + &en, one.1 + &zh);
-        said.into_iter().fold(nothing(), joined)
+        parts.into_iter().fold(nothing(), joined)
     }
 
     fn server(&self) -> Option<Bilingual> {
@@ -160,14 +160,14 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
         }
         let states = self.context.executors.iter().filter(|state| !is_named(state));
         let more = states.clone().count().saturating_sub(NAMED_COUNT_MAX);
-        let mut said: Vec<Bilingual> = states.take(NAMED_COUNT_MAX).map(|state| self.executor(state)).collect();
-        said.extend((more > 0).then(|| {
+        let mut parts: Vec<Bilingual> = states.take(NAMED_COUNT_MAX).map(|state| self.executor(state)).collect();
+        parts.extend((more > 0).then(|| {
             both(
                 format!("{more} more executors are draining or silent."),
                 format!("另有 {more} 个执行器正在排空或没有音讯。"),
             )
         }));
-        said
+        parts
     }
 
     fn executor(&self, ExecutorState { name, silent }: &ExecutorState) -> Bilingual {

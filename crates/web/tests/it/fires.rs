@@ -129,7 +129,7 @@ async fn runs_of_a_deleted_job_are_listed() {
     daily(&server).await;
     let page = server.get("/api/v1/runs?job=daily").await.expect(200);
     assert_eq!(page["items"], json!([]));
-    server.get("/api/v1/runs?job=nobody").await.expect(404);
+    server.get("/api/v1/runs?job=unknown").await.expect(404);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What answers say of servers, executors, other runs and first causes.
+//! Answers that name servers, executors, other runs and first causes.
 
 use super::*;
 use crate::fires::{Context, ExecutorState, OtherRun, ServerState};
