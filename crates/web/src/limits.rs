@@ -17,7 +17,7 @@ pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 
 /// Bytes of lists that are compared and applied at the same time: as definitions they take a multiple of it. One caller has
 /// no more of them than the largest list.
-pub(crate) const APPLY_ROOM_LEN: usize = 24 * 1024 * 1024;
+pub(crate) const APPLY_ROOM_LEN: usize = 20 * 1024 * 1024;
 
 /// The bounds of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]

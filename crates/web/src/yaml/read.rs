@@ -121,6 +121,17 @@ impl Node {
         }
     }
 
+    /// Drops texts that nothing else has, and keeps the places of all.
+    pub fn forget_texts(&mut self) {
+        match &mut self.kind {
+            Kind::Scalar(value) => *value = Arc::new(Value::Null),
+            Kind::List(items) => Arc::get_mut(items).into_iter().flatten().for_each(Self::forget_texts),
+            Kind::Map(fields) => {
+                Arc::get_mut(fields).into_iter().flatten().for_each(|(_, node)| node.forget_texts());
+            }
+        }
+    }
+
     /// The line and column of what a JSON pointer names: where that is not there, of what it would be in.
     #[must_use]
     pub fn place(&self, pointer: &str) -> (usize, usize) {
@@ -354,6 +365,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn places_stay_where_texts_are_dropped() {
+        let mut node = documents("a: &x {b: some text}\nc: [*x, d]\n").unwrap().remove(0);
+        let places = |node: &Node| ["/a/b", "/c/0", "/c/1"].map(|pointer| node.place(pointer));
+        let before = places(&node);
+        node.forget_texts();
+        assert_eq!(places(&node), before);
+        assert_eq!(node.value()["c"][1], Value::Null);
+    }
 
     #[track_caller]
     fn check(text: &str, value: &Value) {

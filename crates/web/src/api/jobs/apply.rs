@@ -145,10 +145,11 @@ impl Documents {
     fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
         let text = std::str::from_utf8(bytes).map_err(|_| Problem::new(Code::InvalidYaml, "the body is not UTF-8"))?;
         let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
-        let nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
+        let mut nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
-        // One at a time: a node takes several times the memory of its text.
-        let specs = read_specs(nodes.iter().map(|node| Document::from(node.clone().value())), &nodes)?;
+        let specs = read_specs(nodes.iter().map(|node| Document::from(node.value())), &nodes)?;
+        // Only the places are needed from here on.
+        nodes.iter_mut().for_each(Node::forget_texts);
         Ok(Self { specs, nodes, ..Self::default() })
     }
 
