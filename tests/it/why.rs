@@ -203,6 +203,60 @@ async fn ended_stories(stage: &Stage<'_>) {
         .await;
 }
 
+/// An executor takes more runs than it has slots. What waits in its queue has not begun, whichever server asks.
+async fn what_waits_in_an_executors_queue_is_not_running(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
+    let stage = Stage { server: &server, api: server.api() };
+    stage.job(with(shell("long", "files", "sleep 600"), &json!({"delivery": "at_most_once"}))).await;
+    stage.job(shell("second", "files", "sleep 600")).await;
+    let first = trigger(&stage.api, "long").await;
+    let state = async |run: &str, status: &str, waits_for: Value| {
+        let api = server.api();
+        wait_until(LIMIT, &format!("run {run} is {status}"), async || {
+            let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+            if run["status"] == status && run["detail"]["waits_for"] == waits_for { Ok(run) } else { Err(run) }
+        })
+        .await
+    };
+    state(&first, "running", Value::Null).await;
+    let second = trigger(&stage.api, "second").await;
+    let queued = state(&second, "pending", json!("slot")).await;
+    assert_eq!((&queued["started_at"], &queued["executor"]), (&Value::Null, &json!(agent.name())), "{queued:#}");
+    let (en, zh) = (
+        format!("Open run of * UTC: It has not begun yet: *, and waits for a free slot on {}.", agent.name()),
+        format!("未结束的运行 * UTC：尚未开始：*，正在等待 {} 上的空闲槽位。", agent.name()),
+    );
+    stage.says("second", &en, &zh).await;
+
+    // The next server learns from the executor which of its runs has begun.
+    server.kill().await;
+    server.restart().await;
+    let stage = Stage { server: &server, api: server.api() };
+    let state = async |run: &str, status: &str| {
+        wait_until(LIMIT, &format!("run {run} is {status}"), async || {
+            let run = stage.api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+            if run["status"] == status { Ok(run) } else { Err(run) }
+        })
+        .await
+    };
+    let adopted = state(&second, "pending").await;
+    assert_eq!((&adopted["started_at"], &adopted["attempt"]), (&Value::Null, &json!(1)), "{adopted:#}");
+    stage.says("second", &en, &zh).await;
+    assert!(state(&first, "running").await["started_at"].is_string());
+
+    stage.api.post(&format!("/api/v1/runs/{first}/cancel"), json!({})).await.expect(202);
+    let begun = state(&second, "running").await;
+    let freed = verdict(&stage.api, &first).await;
+    let second_of = |run: &Value, what: &str| run[what].as_str().map(|at| at[..19].to_owned());
+    let (started_at, freed_at) = (second_of(&begun, "started_at"), second_of(&freed, "finished_at"));
+    assert!(started_at.is_some() && started_at >= freed_at, "it began when the slot was free: {begun:#} {freed:#}");
+    stage.api.post(&format!("/api/v1/runs/{second}/cancel"), json!({})).await.expect(202);
+    let ended = verdict(&stage.api, &second).await;
+    assert_eq!((&ended["started_at"], &ended["attempt"]), (&begun["started_at"], &json!(1)), "{ended:#}");
+}
+on_each_database!(what_waits_in_an_executors_queue_is_not_running);
+
 /// A run that waits for its next attempt is in no executor's hands: the previous one is named beside the previous attempt.
 #[tokio::test]
 async fn a_run_between_attempts_names_no_executor() {

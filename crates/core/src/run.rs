@@ -52,7 +52,7 @@ pub struct Run {
     pub executor: Option<String>,
     /// Incarnation of that executor.
     pub executor_id: Option<ExecutorId>,
-    /// Set durably before an at-most-once run is sent.
+    /// Set durably before an at-most-once run is sent, and for any run that waits in the queue of its executor.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
     pub started_at: Option<Timestamp>,

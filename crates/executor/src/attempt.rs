@@ -18,9 +18,8 @@ pub(crate) struct Ended {
 
 /// Runs the handler. Whatever it does, an ending comes out within its timeout and the grace, unless it blocks the thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> Ended {
-    run.set_started();
+    let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
-    let started_at = clock.now_not_before(run.due_at());
     let ending = supervise(run, handler).await;
     run.end_tasks();
     let ending = ending.tidy(run.masks());

@@ -415,7 +415,7 @@ impl Executor {
             let mut table = lock(&self.table);
             table.outbox.resend_due(now());
             table.hand_back_expired(now());
-            table.announce_started(now(), ANNOUNCE_AFTER, |_| Duration::ZERO);
+            table.announce_started(now(), ANNOUNCE_AFTER);
             drop(table);
             self.heed_silence();
         }

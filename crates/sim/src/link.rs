@@ -1,10 +1,10 @@
 //! One executor's end of a stream: what its run table needs beside the SDK's own code.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rondel::table::{Intake, Item, RunKey, TableLink, TableLog, TableRun};
-use rondel_core::JobId;
+use rondel_core::{JobId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use tokio::sync::mpsc;
@@ -77,6 +77,8 @@ pub(crate) struct HeldRun {
     /// The highest epoch of that node that was refused when it came.
     pub(crate) fenced: Option<i64>,
     link: u64,
+    /// When its handler began.
+    pub(crate) started_at: OnceLock<Timestamp>,
     stop: Mutex<Option<Stop>>,
     pub(crate) stopping: CancellationToken,
     log: Arc<NoLog>,
@@ -123,6 +125,14 @@ impl TableRun for Held {
 
     fn log(&self) -> &Arc<NoLog> {
         &self.log
+    }
+
+    fn started_at_ms(&self) -> Option<i64> {
+        self.started_at.get().copied().map(Timestamp::as_millis)
+    }
+
+    fn started_after_ms(&self) -> i64 {
+        0
     }
 
     fn should_end(&self, _: std::time::Instant) -> bool {
@@ -175,6 +185,7 @@ impl Intake for Arrival {
             origin: self.origin,
             fenced: self.fenced,
             link,
+            started_at: OnceLock::new(),
             stop: Mutex::default(),
             stopping: CancellationToken::new(),
             log: Arc::new(NoLog),

@@ -1,10 +1,15 @@
 //! A run in an executor's hands, or on its way.
 
+use std::time::Duration;
+
 use rondel_core::{ExecutorId, Timestamp};
 use rondel_store::ledger::InHand;
 
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
+
+/// How long ago a run was sent when it is noted in the store what has become of it.
+pub(crate) const NOTE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run in an executor's hands, or on its way.
 #[derive(Debug)]
@@ -19,6 +24,10 @@ pub(crate) struct Active {
     /// When its row was looked at last.
     pub(crate) looked_at: Timestamp,
     pub(crate) phase: Phase,
+    /// When its handler began; `None` where no report has come that it did.
+    pub(crate) began_at: Option<Timestamp>,
+    /// Its row names the executor, which has accepted it.
+    pub(crate) is_named: bool,
     /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
     /// The dispatch of the run, until the executor answers; where traces are exported.
@@ -35,19 +44,21 @@ impl Active {
             number: 0,
             looked_at: now,
             phase,
+            began_at: None,
+            is_named: false,
             beats_at_send: None,
             span: None,
         }
     }
 
-    /// What the store notes of it.
-    pub(crate) fn in_hand(&self) -> InHand {
+    /// What the store notes of it: that it began then, or was sent, or its executor chosen.
+    pub(crate) fn in_hand(&self, at: Timestamp) -> InHand {
         InHand {
             run: self.ready.run.id,
             attempt: self.ready.run.attempt,
             executor_id: self.executor,
             executor: self.executor_name.clone(),
-            at: self.sent_at,
+            at,
         }
     }
 }
@@ -60,7 +71,7 @@ pub(crate) enum Phase {
     Placed,
     /// On the stream, or further.
     Sent,
-    /// Sent, and noted as running.
+    /// Sent, and noted as running: its handler has begun.
     Noted,
     /// It was given up, and that is on its way into the store; a result may still come first.
     Ending,

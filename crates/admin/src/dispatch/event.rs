@@ -14,6 +14,7 @@ use rondel_store::cluster::Session;
 use rondel_store::ledger::{AttemptEnd, CancelElsewhere, Finished, LimitName, RunCheck};
 
 use super::active::Phase;
+use super::begin::{Begins, Start};
 use super::ready::{Ready, jitter};
 use super::step::Step;
 use crate::registry::OnlineExecutor;
@@ -71,6 +72,8 @@ impl<T> fmt::Debug for Answer<T> {
 pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
     pub(crate) finished: HashSet<(RunId, i32)>,
+    /// Which of those that it holds have begun.
+    pub(crate) begins: Begins,
     pub(crate) predecessor: Option<ExecutorId>,
     /// The predecessor and the processes before it, as far as each proved to succeed the one before; the newest first.
     pub(crate) lineage: Arc<[ExecutorId]>,
@@ -85,6 +88,8 @@ pub(crate) struct FenceAnswer {
     pub(crate) held: HashSet<(RunId, i32)>,
     /// Results that no server had acknowledged then.
     pub(crate) finished: HashSet<(RunId, i32)>,
+    /// Which of those that it held had begun then.
+    pub(crate) begins: Begins,
 }
 
 /// A result as it came from an executor.
@@ -132,7 +137,8 @@ impl IncomingResult {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
     Accepted,
-    Started,
+    /// The handler began.
+    Started(Start),
     /// The number is the refused trigger's; none where the run is handed back.
     Refused(v1::RefusedWhy, Option<i64>),
 }

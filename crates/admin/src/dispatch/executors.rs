@@ -6,9 +6,10 @@ use std::time::Duration;
 use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
 use rondel_core::select::Unmet;
-use rondel_core::{AppId, ExecutorId, Job, NodeId, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, Job, NodeId, Run, RunId, Timestamp};
 use rondel_store::LeaseToken;
 
+use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
 use crate::registry::OnlineExecutor;
 
@@ -41,6 +42,8 @@ pub(crate) struct Online {
     fenced: BTreeMap<NodeId, i64>,
     /// What it had in hand by its last report.
     held: HashSet<(RunId, i32)>,
+    /// Which of those had begun.
+    begins: Begins,
 }
 
 impl Online {
@@ -52,6 +55,11 @@ impl Online {
     /// The attempts that it had in hand, or whose results, when it last answered a fence.
     pub(crate) fn held(&self) -> impl Iterator<Item = &(RunId, i32)> {
         self.held.iter()
+    }
+
+    /// Whether a run in its hands had begun when it last answered a fence.
+    pub(crate) fn begin_of(&self, run: &Run) -> Begin {
+        self.begins.get(run.id, run.attempt)
     }
 
     fn is_fit(&self, job: &Job) -> bool {
@@ -143,6 +151,7 @@ impl Executors {
             report,
             fenced: BTreeMap::new(),
             held: HashSet::new(),
+            begins: Begins::default(),
         };
         self.online.insert(id, online);
     }
@@ -225,7 +234,7 @@ impl Executors {
         };
         let epoch = online.fenced.entry(answer.lease.node).or_insert(answer.lease.epoch);
         *epoch = answer.lease.epoch.max(*epoch);
-        online.held = answer.held;
+        (online.held, online.begins) = (answer.held, answer.begins);
         online.held.extend(answer.finished);
         true
     }

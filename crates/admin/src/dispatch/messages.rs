@@ -9,6 +9,7 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::Finished;
 
+use super::begin::instant;
 use super::event::IncomingResult;
 use super::ready::Ready;
 
@@ -88,16 +89,14 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         Status::Unspecified => Some("the executor sent a result that this server does not know".to_owned()),
         _ => text(result.message),
     };
-    // An executor's clock is only a guess of the server's: nothing ends in the future.
-    let instant = |at_ms: i64| (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now));
     IncomingResult {
         run: RunId::new(result.run_id),
         attempt: result.attempt,
         outcome,
         message,
         result: text(result.result).map(bounded_depth),
-        started_at: instant(result.started_at_ms),
-        finished_at: instant(result.finished_at_ms).unwrap_or(now),
+        started_at: instant(result.started_at_ms, now),
+        finished_at: instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
         memory: None,
     }

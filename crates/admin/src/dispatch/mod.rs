@@ -6,6 +6,7 @@
 //! and both answer with an event.
 
 mod active;
+mod begin;
 mod decision;
 mod effect;
 mod event;
@@ -32,6 +33,7 @@ pub(crate) mod tests_support;
 mod transition;
 pub(crate) mod waits;
 
+pub(crate) use begin::{Begins, Start, instant};
 pub(crate) use event::{
     Answer, CalledRun, Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, SessionHandle,
 };

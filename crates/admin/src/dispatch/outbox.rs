@@ -114,9 +114,8 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     for run in runs {
         let Some(active) = place::free_active(d, *run) else { continue };
         let job = &active.ready.definition.job;
-        // Another server takes a result only from the executor that the row names: that may be the next one. The shard of a broadcast
-        // goes to the same one again.
-        let is_named = active.phase == Phase::Noted && !(job.is_sharded() && job.shards.is_none());
+        // Another server takes a result only from the executor that the row names: that may be the next one.
+        let is_named = active.is_named && !active.ready.is_for_one_executor();
         if job.delivery == Delivery::AtMostOnce || is_named {
             marks.push((*run, active.ready.run.attempt));
         }

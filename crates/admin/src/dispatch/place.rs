@@ -122,7 +122,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     let phase = if marking { Phase::Marking } else { Phase::Placed };
     let active = Active::new(ready, executor, executor_name, now, phase);
     if marking {
-        d.state.outbox.marks.push(active.in_hand());
+        d.state.outbox.marks.push(active.in_hand(active.sent_at));
     } else {
         d.state.outbox.triggers.entry(executor).or_default().push(active.ready.run.id);
     }

@@ -87,6 +87,12 @@ impl Ready {
         matches!(self.run.trigger, Trigger::Misfire | Trigger::Backfill) && self.run.attempt == 1
     }
 
+    /// Whether it is the shard of a broadcast, which goes to the same executor each time that it is sent.
+    pub(crate) fn is_for_one_executor(&self) -> bool {
+        let job = &self.definition.job;
+        job.is_sharded() && job.shards.is_none()
+    }
+
     /// The lease under which this node took the run: what it is sent under.
     pub(crate) const fn token(&self) -> LeaseToken {
         LeaseToken { node: self.run.node, epoch: self.run.node_epoch }

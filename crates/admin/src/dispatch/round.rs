@@ -1,13 +1,11 @@
 //! What is looked at each second: long runs, waits that are over, lost executors, the roll call.
 
-use std::time::Duration;
-
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{AppId, Reason};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 
-use super::active::{Active, Phase};
+use super::active::{Active, NOTE_AFTER, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::parked::Offer;
@@ -19,8 +17,6 @@ use super::step::Step;
 use super::waits::{self, waited_ms};
 use super::{expand, place, routing, switches};
 
-/// How old a run in an executor's hands is when it is noted in the store.
-pub(super) const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// Runs that are noted in one request.
 const NOTE_BATCH: usize = 500;
 
@@ -91,13 +87,13 @@ fn show(d: &mut Decision<'_>) {
 
 fn note_running(d: &mut Decision<'_>) {
     let now = d.now;
-    let is_in_hand = |active: &Active| active.phase == Phase::Sent && !active.is_unanswered();
-    let lives_long = |active: &&mut Active| is_in_hand(active) && active.sent_at + NOTE_AFTER <= now;
     let note = |active: &mut Active| {
-        active.phase = Phase::Noted;
-        active.in_hand()
+        let lives_long = active.phase == Phase::Sent && active.sent_at + NOTE_AFTER <= now;
+        let began_at = active.began_at.filter(|_| lives_long)?;
+        (active.phase, active.is_named) = (Phase::Noted, true);
+        Some(active.in_hand(began_at))
     };
-    let mut noted: Vec<InHand> = d.state.runs.actives_mut().filter(lives_long).map(note).collect();
+    let mut noted: Vec<InHand> = d.state.runs.actives_mut().filter_map(note).collect();
     noted.sort_unstable_by_key(|in_hand| in_hand.run);
     d.effects.extend(noted.chunks(NOTE_BATCH).map(|batch| Effect::Store(Step::NoteRunning(batch.to_vec()))));
 }

@@ -9,12 +9,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::active::NOTE_AFTER;
 use super::decision::{Decision, Facts, Settings};
 use super::effect::{Effect, Measure, Submission};
 use super::event::{Answer, Event};
 use super::messages::{trigger, triggers};
 use super::outbox;
-use super::round::NOTE_AFTER;
 use super::state::State;
 use super::step::Step;
 use super::transition;

@@ -9,6 +9,7 @@ use rondel_proto::v1;
 use rondel_store::ledger::AttemptEnd;
 
 use super::active::{Active, Phase};
+use super::begin::Begin;
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
@@ -37,6 +38,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
         succeed(d, predecessor, &executor, &report);
     }
     reconcile(d, id, &report);
+    note_begins(d, id, &report);
     unanswered::await_no_answers(d, id);
     // The end of its stream before may have taken it off the list after the hello put it there.
     d.effects.push(Effect::ShowOnline(Box::new(executor.clone())));
@@ -62,6 +64,19 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     });
     for run in unknown {
         lose(d, run, Reason::NotReceived);
+    }
+}
+
+/// Takes up what an executor reports in its hello about the runs that it has in hand.
+fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
+    let now = d.now;
+    for run in sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
+        let Some(active) = d.state.runs.active_mut(run) else { continue };
+        let Begin::Begun(at) = report.begins.get(run, active.ready.run.attempt) else { continue };
+        active.began(at.unwrap_or(active.sent_at), now);
+        if let (Some(_), Some(began_at)) = (at, active.began_at) {
+            d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
+        }
     }
 }
 
@@ -103,6 +118,7 @@ pub(super) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let detail = lost_detail(Some(&active.executor_name));
     let finish = AttemptEnd {
         executor: Some(executor),
+        started_at: active.began_at.filter(|_| reason != Reason::NotReceived),
         ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
     };
     place::give_up(d, run, explained(finish, reason, detail));
@@ -132,7 +148,10 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         match reply {
             Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(waited))),
             Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(waited))),
-            Reply::Started => d.state.deadlines.began(&active.ready, d.facts.boot_micros),
+            Reply::Started(start) => {
+                active.began(start.at.unwrap_or(active.sent_at + start.after), now);
+                d.state.deadlines.began(&active.ready, d.facts.boot_micros);
+            }
         }
         if let Reply::Refused(why, _) = reply {
             let handler = active.ready.definition.job.handler.clone();

@@ -183,6 +183,8 @@ fn drop_unsent(d: &mut Decision<'_>) {
 }
 
 #[cfg(test)]
+mod begins;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod purity;

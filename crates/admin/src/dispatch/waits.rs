@@ -11,7 +11,8 @@ use rondel_core::reason::words::because;
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor, milliseconds};
 use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunId, Timestamp};
-use rondel_store::ledger::{AttemptEnd, NotedWait};
+use rondel_store::LeaseToken;
+use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
 
 use super::decision::Decision;
 use super::executors::is_fit_for_it;
@@ -40,8 +41,11 @@ pub(crate) struct Waits {
 #[derive(Debug)]
 struct Noted {
     attempt: i32,
+    /// The lease that the row stood under: an adoption changes the row.
+    token: LeaseToken,
     at: Timestamp,
     detail: Box<Detail>,
+    place: WaitPlace,
 }
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
@@ -136,12 +140,9 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
         if d.state.waits.noted.contains_key(&run) {
             continue;
         }
-        let detail = match wait {
-            Wait::Known(detail) => *detail,
-            Wait::Executor => wait_for_executor(d, ready),
-        };
+        let (detail, place) = described(d, ready, wait);
         let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-        notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(detail)) });
+        notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(*detail)), place });
     }
     while !notes.is_empty() {
         let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
@@ -155,25 +156,27 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     let mut known = std::mem::take(&mut d.state.waits.noted);
     let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
     for (ready, wait) in waiting_runs(d, now, now - NOTE_FROM, LOOK_COUNT_MAX) {
-        let (run, attempt) = (ready.run.id, ready.run.attempt);
-        let noted = known.remove(&run).filter(|noted| noted.attempt == attempt);
+        let (run, attempt, token) = (ready.run.id, ready.run.attempt, ready.token());
+        let noted = known.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
         let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN > now);
         if is_fresh || changed.len() >= NOTE_COUNT_MAX {
             kept.extend(noted.map(|noted| (run, noted)));
             continue;
         }
-        let detail = Box::new(match wait {
-            Wait::Known(detail) => *detail,
-            Wait::Executor => wait_for_executor(d, ready),
-        });
-        if noted.is_none_or(|noted| noted.detail != detail) {
+        let (detail, place) = described(d, ready, wait);
+        if noted.is_none_or(|noted| noted.detail != detail || noted.place != place) {
             let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
             let stored = Box::new(before.waiting((*detail).clone()));
-            changed.push(NotedWait { run, attempt, detail: stored });
+            changed.push(NotedWait { run, attempt, detail: stored, place: place.clone() });
         }
-        kept.insert(run, Noted { attempt, at: now, detail });
+        kept.insert(run, Noted { attempt, token, at: now, detail, place });
     }
     d.state.waits.noted = kept;
+    for noted in changed.iter().filter(|noted| matches!(noted.place, WaitPlace::Executor(Some(_)))) {
+        if let Some(active) = d.state.runs.active_mut(noted.run) {
+            active.is_named = true;
+        }
+    }
     // Without room for the step they are stored when they are looked at again.
     if !changed.is_empty() {
         d.step(Step::NoteWaits(changed));
@@ -193,7 +196,12 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
     let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
     let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
-    let all = queued.chain(limited).chain(parked).chain(unanswered.take(DESCRIBED_COUNT_MAX));
+    let accepted = d.state.runs.actives().filter_map(|active| {
+        let is_connected = d.state.executors.get(active.executor).is_some();
+        Some((&active.ready, Wait::Begin(Box::new(active.waits_to_begin(is_connected, now)?))))
+    });
+    let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
+    let all = queued.chain(limited).chain(parked).chain(in_hand);
     all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()
 }
 
@@ -201,6 +209,19 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
 enum Wait {
     Known(Box<Detail>),
     Executor,
+    /// For its executor, which has accepted it, to begin it.
+    Begin(Box<(Detail, WaitPlace)>),
+}
+
+fn described(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<Detail>, WaitPlace) {
+    match wait {
+        Wait::Known(detail) => (detail, WaitPlace::Server),
+        Wait::Executor => (Box::new(wait_for_executor(d, ready)), WaitPlace::Server),
+        Wait::Begin(begin) => {
+            let (detail, place) = *begin;
+            (Box::new(detail), place)
+        }
+    }
 }
 
 /// The executor that the shard of a broadcast is meant for.

@@ -24,7 +24,9 @@ use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::declared::Declaring;
-use crate::dispatch::{Event, FenceAnswer, IncomingResult, Reply, SessionHandle, fence, incoming};
+use crate::dispatch::{
+    Begins, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, fence, incoming, instant,
+};
 use crate::host_process;
 use crate::identity::tokens;
 use crate::metrics::add;
@@ -224,7 +226,7 @@ impl Session {
             Body::Replies(replies) => {
                 self.shared.registry.heard(id, now, None);
                 replies.replies.iter().for_each(|reply| self.note_progress(reply));
-                let replies: Vec<_> = replies.replies.iter().filter_map(reply).collect();
+                let replies: Vec<_> = replies.replies.iter().filter_map(|one| reply(one, now)).collect();
                 if !replies.is_empty() {
                     self.tell(Event::Replies(id, replies)).await;
                 }
@@ -245,7 +247,7 @@ impl Session {
             }
             Body::FenceReply(reply) => {
                 self.shared.registry.heard(id, now, None);
-                self.tell(Event::FenceAnswered(id, self.handle.number, answer(reply))).await;
+                self.tell(Event::FenceAnswered(id, self.handle.number, answer(reply, now))).await;
             }
             // A second hello changes nothing.
             Body::Hello(_) => {}
@@ -328,21 +330,25 @@ fn welcome(shared: &Shared) -> v1::Welcome {
     }
 }
 
-fn reply(reply: &v1::Reply) -> Option<(RunId, i32, Reply)> {
+fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     use v1::reply::Kind;
     let what = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
-        Kind::Started => Reply::Started,
+        Kind::Started => {
+            let after = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
+            Reply::Started(Start { at: instant(reply.started_at_ms, now), after })
+        }
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
     };
     Some((RunId::new(reply.run_id), reply.attempt, what))
 }
 
-fn answer(reply: v1::FenceReply) -> FenceAnswer {
+fn answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
-    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished) }
+    let begins = Begins::of(&reply.held, now);
+    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished), begins }
 }
 
 fn chunk(chunk: v1::LogChunk) -> LogChunk {

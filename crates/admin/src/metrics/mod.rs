@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rondel_core::outcome::After;
+use rondel_core::outcome::{After, Outcome};
 use rondel_core::{Run, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
@@ -171,7 +171,8 @@ impl Metrics {
         {
             counts.fires(counted.trigger, outcome, 1);
         }
-        if let Some(started_at) = finish.started_at {
+        // One that was lost is known to have lasted until it was given up, and no longer.
+        if let Some(started_at) = finish.started_at.filter(|_| !matches!(finish.outcome, Outcome::Lost(_))) {
             self.run_duration.observe(finish.finished_at.since(started_at));
         }
     }

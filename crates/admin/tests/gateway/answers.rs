@@ -8,7 +8,7 @@ use rondel_core::{Reason, Run, RunStatus};
 use rondel_proto::v1;
 use rondel_store::Runs as _;
 
-use super::world::{LIMIT, World, accepted, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, World, begun, create, hello, request, runs, store, succeeded};
 
 async fn world() -> World {
     let config = EngineConfig { answer_within: Duration::from_secs(1), ..EngineConfig::default() };
@@ -60,7 +60,7 @@ async fn a_trigger_that_a_hello_lists_goes_on() {
     request(&world, &job).await;
     let ignored = line.trigger().await;
     line.ends().await;
-    let held = vec![v1::RunRef { run_id: ignored.run_id, attempt: ignored.attempt }];
+    let held = vec![v1::RunRef { run_id: ignored.run_id, attempt: ignored.attempt, ..v1::RunRef::default() }];
     let mut line = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap().beat();
     let run = until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
     assert_eq!(run.attempt, 1);
@@ -79,7 +79,7 @@ async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     let unanswered = line.trigger().await;
     until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Answer)).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    line.say(accepted(&unanswered)).await;
+    line.say(begun(&unanswered)).await;
     let mut line = line.beat();
     until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
     tokio::time::sleep(Duration::from_secs(2)).await;

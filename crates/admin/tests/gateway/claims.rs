@@ -10,7 +10,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::Runs as _;
 use serde_json::{Value, json};
 
-use super::world::{LIMIT, Line, NAMESPACE, World, accepted, create, hello, request, runs, succeeded};
+use super::world::{LIMIT, Line, NAMESPACE, World, begun, create, hello, request, runs, succeeded};
 
 /// A run that does not exist.
 const NO_RUN: i64 = 1;
@@ -22,7 +22,7 @@ async fn two_executors(more: Value) -> (World, Line, v1::Trigger, Line) {
     let mut a = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = a.trigger().await;
-    a.say(accepted(&trigger)).await;
+    a.say(begun(&trigger)).await;
     // The other one has another handler: no run of the job is for it.
     let other = v1::Hello { handlers: vec!["other".to_owned()], ..hello("b", 2) };
     let b = world.dial(Some(&world.token), other).await.unwrap();
@@ -154,7 +154,7 @@ async fn an_equal_name_without_the_secret_takes_over_nothing() {
     assert_eq!(answers(&mut thief, forged()).await, [Kind::NoSuchRun]);
     until(&world, "its row names its executor", |run| run.executor_id.is_some()).await;
     assert_eq!(answers(&mut thief, forged()).await, [Kind::NoSuchRun]);
-    let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: 1 }];
+    let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: 1, ..v1::RunRef::default() }];
     let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();
     stored(&mut back, result(trigger.run_id, 1, v1::result::Status::Succeeded)).await;
     world.end().await;

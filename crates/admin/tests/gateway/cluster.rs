@@ -12,7 +12,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::{Cancel as _, Cluster as _, MemStore};
 use serde_json::json;
 
-use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, Line, World, begun, create, hello, request, runs, store, succeeded};
 
 /// A node whose lease is short, and who soon takes an executor for lost.
 fn quick(name: &str) -> EngineConfig {
@@ -48,7 +48,7 @@ fn token_of(trigger: &v1::Trigger) -> (i64, i64) {
 }
 
 fn run_ref(trigger: &v1::Trigger) -> v1::RunRef {
-    v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt }
+    v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }
 }
 
 /// What a line says next of fences and triggers.
@@ -120,6 +120,8 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
     let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
     request(&a, &job).await;
     let trigger = to_a.trigger().await;
+    to_a.say(begun(&trigger)).await;
+    to_a.is_heard(1).await;
     drop(to_a);
     wait_until("it is silent at A for twice as long as it may be", async || {
         let sent_at = runs(&a).await[0].started_at;

@@ -133,7 +133,7 @@ async fn a_new_stream_says_what_is_held_and_the_rest_is_sent_again() {
     })
     .await
     .unwrap();
-    let report = vec![v1::RunRef { run_id: held.run_id, attempt: held.attempt }];
+    let report = vec![v1::RunRef { run_id: held.run_id, attempt: held.attempt, ..v1::RunRef::default() }];
     let mut line = world.dial(Some(&world.token), v1::Hello { held: report, ..hello("a", 1) }).await.unwrap();
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (lost.run_id, 2));
@@ -156,7 +156,7 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
     request(&world, &job).await;
     let died = line.trigger().await;
     drop(line);
-    let finished = vec![v1::RunRef { run_id: journaled.run_id, attempt: journaled.attempt }];
+    let finished = vec![v1::RunRef { run_id: journaled.run_id, attempt: journaled.attempt, ..v1::RunRef::default() }];
     let successor = v1::Hello { finished, ..super::world::successor("a", 2, 1) };
     let mut line = world.dial(Some(&world.token), successor).await.unwrap();
     line.say(succeeded(&journaled)).await;

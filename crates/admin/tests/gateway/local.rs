@@ -7,7 +7,7 @@ use rondel_core::{Reason, RunStatus};
 use rondel_proto::v1;
 use rondel_store::Runs as _;
 
-use super::world::{Line, World, accepted, create, hello, request, runs, succeeded};
+use super::world::{Line, World, begun, create, hello, request, runs, succeeded};
 
 /// A process in the place of an executor, which is said by its hello.
 fn process() -> (Child, v1::HostProcess) {
@@ -31,7 +31,7 @@ async fn with_a_run(world: &World, process: v1::HostProcess) -> (Line, v1::Trigg
     let mut line = world.dial(Some(&world.token), first).await.unwrap();
     request(world, &job).await;
     let trigger = line.trigger().await;
-    line.say(accepted(&trigger)).await;
+    line.say(begun(&trigger)).await;
     line.is_heard(1).await;
     let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap().beat();
     other.is_heard(1).await;

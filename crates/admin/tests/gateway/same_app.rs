@@ -11,7 +11,7 @@ use rondel_store::{Logs as _, Runs as _};
 use serde_json::json;
 use tonic::Code;
 
-use super::world::{LIMIT, Line, World, accepted, create, hello, request, runs, secret, succeeded, successor};
+use super::world::{LIMIT, Line, World, begun, create, hello, request, runs, secret, succeeded, successor};
 
 /// The executor `a`, which has a run in hand.
 async fn with_a_run() -> (World, Line, v1::Trigger) {
@@ -20,7 +20,7 @@ async fn with_a_run() -> (World, Line, v1::Trigger) {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = line.trigger().await;
-    line.say(accepted(&trigger)).await;
+    line.say(begun(&trigger)).await;
     (world, line, trigger)
 }
 
@@ -124,7 +124,7 @@ async fn nobody_comes_with_the_incarnation_of_another_without_its_secret() {
         assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
         assert!(refused.message().contains("secret"), "{refused}");
     }
-    let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt }];
+    let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }];
     let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();
     back.say(succeeded(&trigger)).await;
     assert_eq!(back.ack().await.kind(), v1::result_ack::Kind::Stored);

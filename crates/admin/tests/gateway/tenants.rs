@@ -72,7 +72,7 @@ impl Stage {
 }
 
 fn held(trigger: &v1::Trigger) -> Vec<v1::RunRef> {
-    vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt }]
+    vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }]
 }
 
 /// Everything that was sent before is worked off when the answer to this has come.

@@ -220,6 +220,14 @@ pub(crate) fn accepted(trigger: &v1::Trigger) -> Up {
     Up::Replies(v1::Replies { replies: vec![reply] })
 }
 
+/// Accepted, and the handler began.
+pub(crate) fn begun(trigger: &v1::Trigger) -> Up {
+    use v1::reply::Kind;
+    let (run_id, attempt) = (trigger.run_id, trigger.attempt);
+    let reply = |kind: Kind| v1::Reply { kind: kind.into(), run_id, attempt, ..v1::Reply::default() };
+    Up::Replies(v1::Replies { replies: vec![reply(Kind::Accepted), reply(Kind::Started)] })
+}
+
 pub(crate) fn succeeded(trigger: &v1::Trigger) -> Up {
     let result = v1::Result {
         run_id: trigger.run_id,

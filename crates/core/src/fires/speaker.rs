@@ -141,6 +141,13 @@ impl<'a> Speaker<'a> {
                 format!("已于 {started} 执行{}{}，正在等待由它引出的运行结束。", on.1, late.1),
             );
         }
+        if row.is_some_and(|row| row.started_at.is_none() && !row.is_root()) {
+            // Its server ended, and the executors that may have it have not all answered, or the one that has it reports no start.
+            return both(
+                format!("It may be running{}: it was sent, and when it began is not known{}.", on.0, again.0),
+                format!("可能正在执行{}：已发送，尚不知何时开始{}。", on.1, again.1),
+            );
+        }
         both(
             format!("It is running: it began at {started}{}{}{}.", on.0, late.0, again.0),
             format!("正在执行：{started} 开始{}{}{}。", on.1, late.1, again.1),
@@ -182,7 +189,7 @@ impl<'a> Speaker<'a> {
             | RunStatus::Cancelled
             | RunStatus::Skipped => ("succeeded", "成功"),
         };
-        // What is stored as the start of a run that was never received is when it was sent.
+        // Older rows have as the start of a run that was never received when it was sent.
         let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
@@ -420,7 +427,11 @@ fn late(row: Option<&Run>) -> Bilingual {
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
     // The trace is stored with the end. A run that has not ended has waited since it was due.
-    let waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
+    let mut waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
+    if row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot)) {
+        // The trace ends where it was sent. It waited on in its executor's queue.
+        waits.executor = waits.executor.max(late.saturating_sub(waits.turn));
+    }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
     let why = if is_known { waited(waits, row.detail.as_deref()) } else { nothing() };
     both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))

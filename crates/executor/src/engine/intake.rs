@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rondel_core::{JobId, RunStatus};
+use rondel_core::{JobId, RunStatus, Timestamp};
 use rondel_proto::v1::{self, Trigger};
 
 use super::Engine;
@@ -46,6 +46,14 @@ impl TableRun for HeldRun {
 
     fn log(&self) -> &Arc<RunLog> {
         self.0.log()
+    }
+
+    fn started_at_ms(&self) -> Option<i64> {
+        self.0.started_at().map(Timestamp::as_millis)
+    }
+
+    fn started_after_ms(&self) -> i64 {
+        rondel_core::time::millis(self.0.started_after())
     }
 
     fn should_end(&self, now: Instant) -> bool {

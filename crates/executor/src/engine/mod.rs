@@ -180,9 +180,9 @@ impl Engine {
             let Some(cause) = run.stop_cause() else { continue };
             let ending = cause.stuck();
             run.log_line("error", &ending.message);
-            let finished_at = self.setup.clock.now().as_millis();
-            let started_at = finished_at - rondel_core::time::millis(now.duration_since(run.set_started()));
-            table.conclude(run, wire_result(run, &ending, (started_at, finished_at)), now.into_std());
+            let (_, started_at) = run.set_started();
+            let instants = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
+            table.conclude(run, wire_result(run, &ending, instants), now.into_std());
         }
         let startable = if stuck.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
         drop(table);
@@ -369,7 +369,8 @@ mod tests {
     /// As much of everything as an executor can have.
     #[test]
     fn the_largest_hello_fits_into_one_message() {
-        let refs = vec![v1::RunRef { run_id: i64::MAX, attempt: 1_000 }; crate::table::INVENTORY_MAX / 2];
+        let largest = v1::RunRef { run_id: i64::MAX, attempt: 1_000, not_begun: true, started_at_ms: i64::MAX };
+        let refs = vec![largest; crate::table::INVENTORY_MAX / 2];
         let job = || v1::DeclaredJob { spec_json: "x".repeat(1024 * 1024 / 1_000) };
         let info = |n: usize| v1::HandlerInfo { name: format!("h{n}"), params_schema: "x".repeat(64 * 1024) };
         let hello = Hello {

@@ -50,7 +50,7 @@ impl SweepLoop {
         let timing = &self.engine.setup.timing;
         let mut table = self.engine.table();
         table.hand_back_expired(now.into_std());
-        table.announce_started(now.into_std(), timing.started_after, |run| run.started_after());
+        table.announce_started(now.into_std(), timing.started_after);
         table.outbox.resend_due(now.into_std());
         table.outbox.forget_logs(now.into_std());
         if now >= self.progress_at {

@@ -61,7 +61,8 @@ struct Inner {
     /// Tasks that end with the run.
     tasks: Mutex<Vec<AbortHandle>>,
     arrived: Instant,
-    started: OnceLock<Instant>,
+    /// When the handler began, by this host's clock and by the server's.
+    started: OnceLock<(Instant, Timestamp)>,
     /// The run's own span, where this program exports it.
     exported: OnceLock<TraceParent>,
 }
@@ -151,7 +152,7 @@ impl RunContext {
     /// When the attempt's time is over; `None` for no limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let started = self.inner.started.get().copied().unwrap_or(self.inner.arrived);
+        let started = self.inner.started.get().map_or(self.inner.arrived, |(started, _)| *started);
         self.timeout().and_then(|timeout| started.checked_add(timeout))
     }
 
@@ -253,13 +254,21 @@ impl RunContext {
 
 /// Time and ending.
 impl RunContext {
-    pub(crate) fn set_started(&self) -> Instant {
-        *self.inner.started.get_or_init(Instant::now)
+    /// The handler begins, unless it has begun. Answers when it did, by this host's clock and by the server's.
+    pub(crate) fn set_started(&self) -> (Instant, Timestamp) {
+        let server_now = || self.inner.setup.clock.now_not_before(self.due_at());
+        *self.inner.started.get_or_init(|| (Instant::now(), server_now()))
+    }
+
+    /// When the handler began, by the server's clock.
+    pub(crate) fn started_at(&self) -> Option<Timestamp> {
+        self.inner.started.get().map(|(_, started_at)| *started_at)
     }
 
     /// From the trigger's arrival to the handler's start.
     pub(crate) fn started_after(&self) -> Duration {
-        self.inner.started.get().map_or(Duration::ZERO, |started| started.duration_since(self.inner.arrived))
+        let arrived = self.inner.arrived;
+        self.inner.started.get().map_or(Duration::ZERO, |(started, _)| started.duration_since(arrived))
     }
 
     pub(crate) fn stop(&self, cause: StopCause) {

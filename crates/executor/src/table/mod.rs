@@ -254,9 +254,13 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// The attempts that a hello lists: not ended, and ended without an acknowledgement.
     #[must_use]
     pub fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
-        let as_ref = |key: RunKey| RunRef { run_id: key.run.get(), attempt: key.attempt };
-        let held = self.runs.iter().map(|run| as_ref(run.key())).collect();
-        (held, self.outbox.unacked_keys().map(as_ref).collect())
+        let as_ref = |key: RunKey| RunRef { run_id: key.run.get(), attempt: key.attempt, ..RunRef::default() };
+        let held = |run: &R| {
+            let started_at_ms = run.started_at_ms();
+            let not_begun = started_at_ms.is_none();
+            RunRef { not_begun, started_at_ms: started_at_ms.unwrap_or_default(), ..as_ref(run.key()) }
+        };
+        (self.runs.iter().map(held).collect(), self.outbox.unacked_keys().map(as_ref).collect())
     }
 }
 
@@ -299,11 +303,12 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// A stream was opened.
+    /// A stream was opened. What began since its hello may have been reported before it was.
     pub fn link_up(&mut self, link: &Arc<L>, now: Instant) {
         if self.draining {
             link.push(Item::Draining);
         }
+        link.extend(self.runs.announced().map(|run| Item::Reply(started(run))));
         self.outbox.link_up(Arc::clone(link), now);
     }
 
@@ -317,12 +322,12 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 /// Reports by the clock.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Reports the runs that have lasted for `after`; `started_after` is the time from the arrival of the trigger to the
-    /// start of the handler.
-    pub fn announce_started(&mut self, now: Instant, after: Duration, started_after: impl Fn(&R) -> Duration) {
+    /// Reports the runs that have lasted for `after` to every server: another one than the sender may own a run by now.
+    pub fn announce_started(&mut self, now: Instant, after: Duration) {
         for run in self.runs.take_unannounced(now, after) {
-            let started_after_ms = rondel_core::time::millis(started_after(&run));
-            self.outbox.reply(run.link(), Reply { started_after_ms, ..reply(run.key(), Kind::Started) });
+            for link in self.outbox.links() {
+                link.push(Item::Reply(started(&run)));
+            }
         }
     }
 
@@ -336,6 +341,11 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 fn reply(key: RunKey, kind: Kind) -> Reply {
     Reply { kind: kind.into(), run_id: key.run.get(), attempt: key.attempt, ..Reply::default() }
+}
+
+fn started(run: &impl TableRun) -> Reply {
+    let (started_after_ms, started_at_ms) = (run.started_after_ms(), run.started_at_ms().unwrap_or_default());
+    Reply { started_after_ms, started_at_ms, ..reply(run.key(), Kind::Started) }
 }
 
 fn refusal(key: RunKey, why: RefusedWhy) -> Reply {

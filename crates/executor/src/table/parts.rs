@@ -23,6 +23,10 @@ pub trait TableRun: Clone {
     fn link(&self) -> u64;
     /// Its log.
     fn log(&self) -> &Arc<Self::Log>;
+    /// When its handler began, in milliseconds by the server's clock; `None` before.
+    fn started_at_ms(&self) -> Option<i64>;
+    /// How many milliseconds after the arrival of its trigger its handler began; 0 before.
+    fn started_after_ms(&self) -> i64;
     /// Whether it was asked to stop, or its time is over.
     fn should_end(&self, now: Instant) -> bool;
 }

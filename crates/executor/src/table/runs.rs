@@ -16,6 +16,8 @@ struct Held<R> {
     begin_until: Option<Instant>,
     /// Since when it should end.
     overdue_since: Option<Instant>,
+    /// Its start was reported.
+    is_announced: bool,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,8 @@ impl<R: TableRun> Runs<R> {
         self.arrivals += 1;
         *self.per_job.entry(run.job_id()).or_default() += 1;
         self.queue.insert(place, run.key());
-        self.held.insert(run.key(), Held { run, place: Some(place), begin_until, overdue_since: None });
+        let held = Held { run, place: Some(place), begin_until, overdue_since: None, is_announced: false };
+        self.held.insert(held.run.key(), held);
     }
 
     /// The runs that have a slot now and are to be started.
@@ -158,7 +161,8 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The runs that have lasted for `after` and were not announced.
+    /// The runs that have lasted for `after` and were not announced. One whose handler has not begun, although it has a slot,
+    /// is looked at again later.
     pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
         let mut lasting = Vec::new();
         while let Some((started, key)) = self.unannounced.front().copied() {
@@ -166,8 +170,19 @@ impl<R: TableRun> Runs<R> {
                 break;
             }
             self.unannounced.pop_front();
-            lasting.extend(self.held.get(&key).map(|held| held.run.clone()));
+            let Some(held) = self.held.get_mut(&key) else { continue };
+            held.is_announced = held.run.started_at_ms().is_some();
+            if held.is_announced {
+                lasting.push(held.run.clone());
+            } else {
+                self.unannounced.push_back((now, key));
+            }
         }
         lasting
+    }
+
+    /// The runs whose start was reported.
+    pub(super) fn announced(&self) -> impl Iterator<Item = &R> {
+        self.held.values().filter(|held| held.is_announced).map(|held| &held.run)
     }
 }

@@ -1,5 +1,6 @@
 //! Events of the table, without a runtime and a clock.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 use rondel_proto::v1::LogChunk;
@@ -8,7 +9,7 @@ use super::*;
 
 /// A run of job 0 or 1, by its number.
 #[derive(Clone, Debug)]
-struct TestRun(RunKey, Arc<NoLog>);
+struct TestRun(RunKey, Arc<NoLog>, Arc<AtomicBool>);
 
 #[derive(Debug)]
 struct NoLog;
@@ -56,6 +57,14 @@ impl TableRun for TestRun {
 
     fn log(&self) -> &Arc<NoLog> {
         &self.1
+    }
+
+    fn started_at_ms(&self) -> Option<i64> {
+        self.2.load(Ordering::Relaxed).then_some(70)
+    }
+
+    fn started_after_ms(&self) -> i64 {
+        0
     }
 
     fn should_end(&self, _: Instant) -> bool {
@@ -126,7 +135,7 @@ fn start() -> Instant {
 }
 
 fn run(run_id: i64) -> TestRun {
-    TestRun(RunKey::new(run_id, 1), Arc::new(NoLog))
+    TestRun(RunKey::new(run_id, 1), Arc::new(NoLog), Arc::default())
 }
 
 fn triggers(epoch: i64, runs: &[i64]) -> Triggers {
@@ -259,6 +268,11 @@ fn a_handler_that_does_not_return_keeps_its_slot() {
     assert_eq!(link.take(), ["Accepted 1", "Accepted 2", "Result 1"], "its second result is not sent");
 }
 
+/// Their handlers begin.
+fn begin(runs: &[TestRun]) {
+    runs.iter().for_each(|run| run.2.store(true, Ordering::Relaxed));
+}
+
 fn ids(runs: &[TestRun]) -> Vec<i64> {
     runs.iter().map(|run| run.0.run.get()).collect()
 }
@@ -299,12 +313,38 @@ fn only_lasting_runs_are_announced_and_once() {
     let mut runs = Runs::new(9);
     runs.accept(run(1), None);
     runs.accept(run(2), None);
-    runs.take_startable(start());
+    begin(&runs.take_startable(start()));
     runs.remove(RunKey::new(1, 1));
     let after = Duration::from_millis(500);
     assert!(runs.take_unannounced(start(), after).is_empty());
     assert_eq!(ids(&runs.take_unannounced(start() + after, after)), [2]);
     assert!(runs.take_unannounced(start() + after, after).is_empty());
+}
+
+/// Any server may own a run by now, and one that connects later may not have heard of its start.
+#[test]
+fn every_server_hears_which_runs_have_begun() {
+    let after = Duration::from_millis(500);
+    let (mut table, first) = table(false);
+    let second = TestLink::open(&mut table, 2);
+    let startable = table.offer(&first, triggers(3, &[1, 2]), &TestIntake, start());
+    let refs = |table: &RunTable<TestRun, TestLink>| -> Vec<(i64, bool, i64)> {
+        table.inventory().0.iter().map(|run| (run.run_id, run.not_begun, run.started_at_ms)).collect()
+    };
+    assert_eq!(refs(&table), [(1, true, 0), (2, true, 0)], "a slot is no start");
+    first.take();
+    table.announce_started(start() + after, after);
+    assert!(first.take().is_empty());
+    begin(&startable);
+    assert_eq!(refs(&table), [(1, false, 70), (2, true, 0)]);
+    table.announce_started(start() + after * 2, after);
+    assert_eq!((first.take(), second.take()), (vec!["Started 1".to_owned()], vec!["Started 1".to_owned()]));
+    table.announce_started(start() + after * 3, after);
+    assert!(first.take().is_empty(), "it was reported");
+    let third = TestLink::open(&mut table, 3);
+    assert_eq!((third.take(), second.take()), (vec!["Started 1".to_owned()], vec![]));
+    table.finish(RunKey::new(1, 1), result(1), start());
+    assert_eq!(TestLink::open(&mut table, 4).take(), Vec::<String>::new());
 }
 
 #[test]

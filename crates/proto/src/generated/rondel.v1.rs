@@ -149,6 +149,14 @@ pub struct RunRef {
     pub run_id: i64,
     #[prost(int32, tag = "2")]
     pub attempt: i32,
+    /// Of a run that is held: its handler has not begun, for the run waits for a slot. Executors that do not know this field
+    /// leave it out, so a run without it counts as begun.
+    #[prost(bool, tag = "3")]
+    pub not_begun: bool,
+    /// Of a run that is held: when its handler began, by the server's clock as the executor carries it on; 0 where that is not
+    /// known.
+    #[prost(int64, tag = "4")]
+    pub started_at_ms: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Welcome {
@@ -283,6 +291,9 @@ pub struct Reply {
     /// handed back.
     #[prost(int64, tag = "8")]
     pub fence_n: i64,
+    /// Of a start: when it was, by the server's clock as the executor carries it on; 0 where that is not known.
+    #[prost(int64, tag = "9")]
+    pub started_at_ms: i64,
 }
 /// Nested message and enum types in `Reply`.
 pub mod reply {
@@ -304,7 +315,8 @@ pub mod reply {
         Accepted = 1,
         /// It never began and never will.
         Refused = 2,
-        /// The handler began.
+        /// The handler began. Sent on every stream of the executor, and again on each new one while the run goes on: any of these
+        /// servers may own the run by now.
         Started = 3,
         /// The handler told how far it is.
         Progress = 4,

@@ -68,6 +68,7 @@ impl Executor {
     fn note_start(&self, held: &Held) -> usize {
         let (trigger, origin) = (&held.trigger, held.origin);
         let world = self.world();
+        held.started_at.get_or_init(|| world.now());
         world.record("begins", trigger.run_id, || {
             format!(
                 "attempt {} of {} on {} (node {} epoch {})",

@@ -8,7 +8,7 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, RunCheck};
+use crate::ledger::{AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, RunCheck, WaitPlace};
 use crate::{LeaseToken, Store};
 
 pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -109,6 +109,57 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
         term: 1,
     };
     assert_eq!(checks, [check(&first, RunStatus::Running), check(&second, RunStatus::Succeeded)]);
+}
+
+/// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor; also where it
+/// was adopted, which takes it for running. Its start is the one that is noted first.
+pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
+    let (token, other) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
+    let claimed = job(store, Some(at)).await;
+    let (run, shard) = (run(&claimed, token, at), run(&claimed, token, at + Duration::from_secs(1)));
+    claim(store, token, &claimed, vec![run.clone(), shard.clone()]).await;
+    let detail = Detail { waits_for: Some(WaitFor::Slot), ..Detail::default() };
+    let wait = |run: &Run, attempt, hand| {
+        let (run, detail, place) = (run.id, Box::new(detail.clone()), WaitPlace::Executor(hand));
+        NotedWait { run, attempt, detail, place }
+    };
+    let hand = in_hand(&run, "läufer");
+    let both = [wait(&run, 1, Some(hand.clone())), wait(&shard, 1, None)];
+    store.note_waits(LeaseToken { epoch: 9, ..token }, &both).await.unwrap();
+    store.note_waits(token, &[wait(&run, 2, Some(hand.clone()))]).await.unwrap();
+    assert_eq!((read(store, run.id).await, read(store, shard.id).await), (run.clone(), shard.clone()));
+    store.note_waits(token, &both).await.unwrap();
+    let named = Run {
+        executor: Some("läufer".to_owned()),
+        executor_id: Some(ExecutorId::new(7)),
+        marked_at: Some(run.due_at),
+        detail: Some(Box::new(detail.clone())),
+        ..run.clone()
+    };
+    assert_eq!(read(store, run.id).await, named);
+    assert_eq!(read(store, shard.id).await, Run { detail: named.detail.clone(), ..shard.clone() });
+    let now = store.now().await.unwrap();
+    store.ask_cancel(run.id, CancelRequest::requested("Bo"), now).await.unwrap();
+    let elsewhere = store.cancels_elsewhere(other, 10_000).await.unwrap();
+    assert!(elsewhere.iter().any(|asked| asked.run == run.id), "the executor may be heard elsewhere");
+
+    store.release(token, Timestamp::EPOCH).await.unwrap();
+    store.adopt(other, &[token.node], 10).await.unwrap();
+    let adopted = read(store, run.id).await;
+    assert_eq!((adopted.status, adopted.started_at), (RunStatus::Running, None), "it may have begun");
+    store.note_waits(other, &[NotedWait { place: WaitPlace::Server, ..both[0].clone() }]).await.unwrap();
+    assert_eq!(read(store, run.id).await, adopted, "it waits nowhere here");
+    store.note_waits(other, &both[..1]).await.unwrap();
+    assert_eq!(read(store, run.id).await.status, RunStatus::Pending);
+    store.note_running(other, &[in_hand(&run, "läufer"), in_hand(&shard, "läufer")]).await.unwrap();
+    let begun = [read(store, run.id).await, read(store, shard.id).await];
+    let states = begun.each_ref().map(|run| (run.status, run.started_at, run.executor.as_deref()));
+    assert_eq!(states, [&run, &shard].map(|run| (RunStatus::Running, Some(run.due_at), Some("läufer"))));
+    store.note_waits(other, &both).await.unwrap();
+    let later = InHand { at: run.due_at + Duration::from_secs(9), ..hand };
+    store.note_running(other, &[later]).await.unwrap();
+    assert_eq!([read(store, run.id).await, read(store, shard.id).await], begun);
 }
 
 /// The request is read by the owner until the run is over, and no attempt follows a failed one.
@@ -304,7 +355,10 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     let token = join(store).await;
     let (run, other) = (pending(store, token).await, pending(store, token).await);
     let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(other.id), ..Detail::default() };
-    let wait = |run: &Run, attempt| NotedWait { run: run.id, attempt, detail: Box::new(behind.clone()) };
+    let wait = |run: &Run, attempt| {
+        let (run, detail) = (run.id, Box::new(behind.clone()));
+        NotedWait { run, attempt, detail, place: WaitPlace::Server }
+    };
     store.note_waits(token, &[wait(&run, 1), wait(&other, 2)]).await.unwrap();
     store.note_waits(LeaseToken { epoch: 9, ..token }, &[wait(&other, 1)]).await.unwrap();
     store.note_waits(token, &[]).await.unwrap();

@@ -142,6 +142,7 @@ macro_rules! for_each_conformance_check {
             marks_are_won_once,
             waits_and_reasons_keep_their_parameters,
             running_is_noted_for_pending_runs,
+            what_waits_in_an_executors_queue_has_not_begun,
             a_cancel_is_noted_until_the_run_is_over,
             a_cancel_is_read_by_those_who_hear_the_executor,
             a_covered_run_has_that_reason,

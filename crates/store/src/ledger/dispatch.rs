@@ -18,11 +18,20 @@ pub struct InHand {
     pub executor_id: ExecutorId,
     /// The executor's stable name.
     pub executor: String,
-    /// When the handler began, or when the run was sent.
+    /// When the handler began; of a run that has not begun, when it was sent, or its executor chosen.
     pub at: Timestamp,
 }
 
-/// What a pending run waits for.
+/// Where a run waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitPlace {
+    /// In its server's memory, or on the way to an executor.
+    Server,
+    /// In the queue of an executor that has accepted it; with the executor, where the row is to name it.
+    Executor(Option<InHand>),
+}
+
+/// What a run waits for that has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedWait {
     /// The run.
@@ -31,6 +40,8 @@ pub struct NotedWait {
     pub attempt: i32,
     /// What it waits for, with the parameters of its reason.
     pub detail: Box<Detail>,
+    /// Where it waits.
+    pub place: WaitPlace,
 }
 
 /// Records how open runs get to their executors.
@@ -50,10 +61,13 @@ pub trait Dispatch {
     /// next lease takes it up as never sent. The runs `in_hand` are with executors and stay as they are. Answers how many went.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
-    /// Notes that these runs are in an executor's hands: `pending` becomes `running`.
+    /// Notes that the handlers of these runs have begun: `pending` becomes `running`, and what was adopted as `running` gets its
+    /// start.
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()>;
 
     /// Stores what own pending runs wait for, at most a few hundred at once. A run that has gone on since keeps what it has.
+    /// One that waits in an executor's queue is marked with that executor, and is `pending` again where it was adopted as
+    /// `running` without a start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
     /// Fixes the total of a broadcast and inserts its shards, all or nothing; false where it was expanded already.

@@ -12,7 +12,7 @@ mod read;
 pub use self::adopt::{Adopt, Adopted, Adoption};
 pub use self::cancel::{Cancel, CancelAsked, CancelElsewhere};
 pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange};
-pub use self::dispatch::{Dispatch, InHand, NotedWait};
+pub use self::dispatch::{Dispatch, InHand, NotedWait, WaitPlace};
 pub use self::finish::{AttemptEnd, Ends, Finish, Finished, Finisher};
 pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{Move, MovedJobs, UnsentRun};

@@ -113,6 +113,7 @@ fn give_up(d: &mut Decision<'_>, run: RunId) {
     let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
     let finish = AttemptEnd {
         executor: Some((active.executor, active.executor_name.clone())),
+        started_at: active.began_at,
         detail: Some(Box::new(lost_detail(Some(&active.executor_name)))),
         ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
     };

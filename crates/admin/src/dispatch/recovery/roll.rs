@@ -1,11 +1,12 @@
 //! The roll call: which executor has a run that may have been sent under a lease that has ended.
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{ExecutorId, Reason, RunStatus};
+use rondel_core::{ExecutorId, Reason};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
 use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::begin::Begin;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::event::CalledRun;
 use crate::dispatch::place;
@@ -89,15 +90,18 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let now = d.now;
     let name = d.state.executors.get(executor).map(|online| online.name.clone()).unwrap_or_default();
     d.state.gates.hold_at(&ready, executor);
-    if let Some(started_at) = ready.run.started_at {
-        d.state.deadlines.began(&ready, d.facts.boot_micros_at(started_at));
+    let begin = d.state.executors.get(executor).map(|online| online.begin_of(&ready.run));
+    let (noted_at, begin) = (ready.run.started_at, begin.unwrap_or(Begin::Begun(None)));
+    // The row is noted already, or it stays as it is until the result: then it is not known when the run began.
+    let phase = if noted_at.is_some() || begin == Begin::Begun(None) { Phase::Noted } else { Phase::Sent };
+    let is_named = ready.run.executor_id.is_some();
+    let mut active = Active { is_named, ..Active::new(ready, executor, name, now, phase) };
+    let reported_at = if let Begin::Begun(at) = begin { at } else { None };
+    if let Some(at) = noted_at.or(reported_at) {
+        active.began(at, now);
+        let began_at = active.began_at.unwrap_or(at);
+        d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
     }
-    let phase = if ready.run.executor_id.is_some() && ready.run.status == RunStatus::Running {
-        Phase::Noted
-    } else {
-        Phase::Sent
-    };
-    let active = Active::new(ready, executor, name, now, phase);
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;
     }

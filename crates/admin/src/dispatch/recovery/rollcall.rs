@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
     use crate::dispatch::tests_support::{definition, executor, ready};
-    use crate::dispatch::{FenceAnswer, Report};
+    use crate::dispatch::{Begins, FenceAnswer, Report};
     use crate::registry::OnlineExecutor;
 
     const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
@@ -277,7 +277,7 @@ mod tests {
 
     fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, held: &[i64]) {
         let held = held.iter().map(|run| (RunId::new(*run), 1)).collect();
-        let answer = FenceAnswer { lease, held, finished: [].into() };
+        let answer = FenceAnswer { lease, held, finished: [].into(), begins: Begins::default() };
         executors.fenced(ExecutorId::new(id), number, answer);
     }
 

@@ -2,16 +2,14 @@
 //! run begins, and a stream keeps its order: an executor whose heartbeats come without the answer has not taken the run.
 //!
 //! Nothing is concluded from that here, for only the executor knows. Its stream is ended instead: the hello of the next one
-//! lists what it has in hand, and a run that is not on that list was not received. Until the answer the run is not noted
-//! as running.
+//! lists what it has in hand, and a run that is not on that list was not received.
 
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
 use rondel_core::{ExecutorId, Timestamp};
 
-use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::active::{Active, NOTE_AFTER, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
-use crate::dispatch::round::NOTE_AFTER;
 
 /// Heartbeats that must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and
 /// a server that reads late, because its database is slow, reads both late.

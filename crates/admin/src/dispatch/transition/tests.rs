@@ -15,17 +15,18 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
+use crate::dispatch::begin::Begins;
 use crate::dispatch::event::{CalledRun, FenceAnswer, Reply, Report, Settled, Shards};
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{Ready, finish_unsent};
 
-const NOTHING: [&str; 0] = [];
+pub(super) const NOTHING: [&str; 0] = [];
 
-fn run(second: i64) -> RunId {
+pub(super) fn run(second: i64) -> RunId {
     RunId::new(second * 1_000)
 }
 
-fn plain(second: i64) -> Ready {
+pub(super) fn plain(second: i64) -> Ready {
     ready(second, &definition(&json!({"overlap": {"policy": "allow"}})))
 }
 
@@ -38,7 +39,7 @@ fn once(second: i64) -> Ready {
 }
 
 /// A world in which executors 1 to `count` are connected.
-fn with_executors(count: i64) -> World {
+pub(super) fn with_executors(count: i64) -> World {
     let mut world = World::new();
     for id in 1..=count {
         world.join(id, id.unsigned_abs(), Report::default());
@@ -109,9 +110,9 @@ fn nothing_starts_before_all_open_runs_are_known() {
     assert_eq!(world.at(3.0), ["sent to 1: 1"]);
 }
 
-const DEAD: LeaseToken = LeaseToken { node: rondel_core::NodeId::new(9), epoch: 4 };
+pub(super) const DEAD: LeaseToken = LeaseToken { node: rondel_core::NodeId::new(9), epoch: 4 };
 
-fn session_of(executor: i64) -> Session {
+pub(super) fn session_of(executor: i64) -> Session {
     Session {
         token: DEAD,
         executor: ExecutorId::new(executor),
@@ -123,15 +124,15 @@ fn session_of(executor: i64) -> Session {
     }
 }
 
-fn called(second: i64) -> CalledRun {
+pub(super) fn called(second: i64) -> CalledRun {
     let mut ready = serial(second);
     ready.run.status = RunStatus::Running;
     CalledRun { ready, from: Some(DEAD) }
 }
 
-fn answer(held: &[(i64, i32)]) -> FenceAnswer {
+pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
     let held = held.iter().map(|(second, attempt)| (run(*second), *attempt)).collect();
-    FenceAnswer { lease: DEAD, held, finished: HashSet::new() }
+    FenceAnswer { lease: DEAD, held, finished: HashSet::new(), begins: Begins::default() }
 }
 
 /// A dead node may have sent a run to either of two executors: *not yet reported* is never *not held*.

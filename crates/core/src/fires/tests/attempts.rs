@@ -93,3 +93,29 @@ fn a_run_that_runs_late_says_what_it_waited_for() {
     let unknown = answer(&[], Run { detail: None, ..run }).0;
     assert!(unknown.ends_with(", 20 min late."), "{unknown}");
 }
+
+/// A run that was adopted, and of which no executor has reported yet whether it began.
+#[test]
+fn what_is_not_known_to_have_begun_is_not_said_to_run() {
+    let run = Run { executor: Some("w1".to_owned()), ..row(9, secs(20), RunStatus::Running, None) };
+    let (en, zh) = answer(&[], run);
+    assert!(en.ends_with("It may be running on w1: it was sent, and when it began is not known."), "{en}");
+    assert!(zh.ends_with("可能正在执行（执行器 w1）：已发送，尚不知何时开始。"), "{zh}");
+}
+
+/// The trace of the routing ends before the queue of the executor.
+#[test]
+fn a_run_that_waited_in_its_executors_queue_says_how_long() {
+    use crate::reason::{Obstacle, ObstacleKind, WaitFor};
+    let full = Obstacle { executor: "w1".to_owned(), kind: ObstacleKind::Full, condition: None };
+    let detail = Detail { waits_for: Some(WaitFor::Slot), ..Detail::default() }.with_obstacles([full]);
+    let trace = serde_json::json!({"route": "round", "waited": {"executor": 1}}).to_string();
+    let run = Run {
+        started_at: Some(secs(20 + 20 * 60)),
+        detail: Some(Box::new(detail)),
+        trace: Some(trace),
+        ..row(9, secs(20), RunStatus::Succeeded, None)
+    };
+    let (en, _) = answer(&[], run);
+    assert!(en.contains(", 20 min late (waited 20 min for a free slot on w1)"), "{en}");
+}

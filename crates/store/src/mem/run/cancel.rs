@@ -45,8 +45,8 @@ impl Cancel for MemStore {
 
     async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
         let state = self.state();
-        let is_elsewhere =
-            |run: &&Run| run.status == RunStatus::Running && (run.node, run.node_epoch) != (token.node, token.epoch);
+        let may_be_held = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+        let is_elsewhere = |run: &&Run| may_be_held(run) && (run.node, run.node_epoch) != (token.node, token.epoch);
         let cancel = |run: &Run| {
             let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
             Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })

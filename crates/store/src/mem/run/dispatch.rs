@@ -6,7 +6,7 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{InHand, NotedWait};
+use crate::ledger::{InHand, NotedWait, WaitPlace};
 use crate::mem::{MemStore, State, size};
 use crate::settle::clean_name;
 use crate::{Dispatch, LeaseToken, Result};
@@ -79,7 +79,7 @@ impl Dispatch for MemStore {
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
         let mut state = self.state();
         for hand in runs {
-            if let Some(run) = state.pending(token, hand.run, hand.attempt) {
+            if let Some(run) = state.not_begun(token, hand.run, hand.attempt) {
                 run.status = RunStatus::Running;
                 run.executor = Some(clean_name(&hand.executor).into_owned());
                 (run.executor_id, run.started_at) = (Some(hand.executor_id), Some(hand.at));
@@ -91,8 +91,18 @@ impl Dispatch for MemStore {
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
         let mut state = self.state();
         for wait in waits {
-            if let Some(run) = state.pending(token, wait.run, wait.attempt) {
-                run.detail = wait.detail.to_json().map(|text| Box::new(Detail::from_json(&text)));
+            let detail = wait.detail.to_json().map(|text| Box::new(Detail::from_json(&text)));
+            let WaitPlace::Executor(hand) = &wait.place else {
+                if let Some(run) = state.pending(token, wait.run, wait.attempt) {
+                    run.detail = detail;
+                }
+                continue;
+            };
+            let Some(run) = state.not_begun(token, wait.run, wait.attempt) else { continue };
+            (run.status, run.detail) = (RunStatus::Pending, detail);
+            if let Some(hand) = hand {
+                run.executor = Some(clean_name(&hand.executor).into_owned());
+                (run.executor_id, run.marked_at) = (Some(hand.executor_id), run.marked_at.or(Some(hand.at)));
             }
         }
         Ok(())
@@ -120,5 +130,12 @@ impl Dispatch for MemStore {
 impl State {
     fn pending(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
         self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
+    }
+
+    /// One that is pending, or was adopted as running without a start.
+    fn not_begun(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
+        let may_be = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+        let is_new = |run: &Run| run.started_at.is_none() && run.open_children.is_none();
+        self.own(token, id).filter(|run| may_be(run) && is_new(run) && run.attempt == attempt)
     }
 }

@@ -31,8 +31,8 @@ const READ_CANCELS_ELSEWHERE: Statement = Statement {
     name: "read_cancels_elsewhere",
     text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run_cancel.requested_by \
            FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
-           WHERE (run.node_id <> ? OR run.node_epoch <> ?) AND run.status = 'running' AND run.executor_id IS NOT NULL \
-           ORDER BY run_cancel.run_id LIMIT ?",
+           WHERE (run.node_id <> ? OR run.node_epoch <> ?) AND run.status IN ('pending', 'running') \
+           AND run.executor_id IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
 };
 const LOCK_OPEN: Statement = Statement {
     name: "lock_open",

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{InHand, NotedWait};
+use crate::ledger::{InHand, NotedWait, WaitPlace};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
@@ -60,10 +60,26 @@ const SHELVE_RUNS: Statement = Statement {
            executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
            WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}",
 };
+/// Pending, or adopted as running without a start. A run that awaits its children has ended.
+const LOCK_OWN_NOT_BEGUN: Statement = Statement {
+    name: "lock_own_not_begun",
+    text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
+           AND status IN ('pending', 'running') AND started_at_ms IS NULL AND open_children IS NULL{end} \
+           ORDER BY id {for_update}",
+};
 const NOTE_RUNNING: Statement = Statement {
     name: "note_running",
     text: "UPDATE {join:iiti}run SET status = 'running', executor_id = v.column2, executor = v.column3, \
-           started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} AND {check}run.status = 'pending'{end}",
+           started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} \
+           AND {check}run.status IN ('pending', 'running') AND run.started_at_ms IS NULL{end}",
+};
+/// Rows of the queue of an executor that they are not to name have NULL in its place.
+const NOTE_QUEUED: Statement = Statement {
+    name: "note_queued",
+    text: "UPDATE {join:iitit}run SET status = 'pending', executor_id = COALESCE(v.column2, run.executor_id), \
+           executor = COALESCE(v.column3, run.executor), marked_at_ms = COALESCE(run.marked_at_ms, v.column4), \
+           detail = v.column5 {from:iitit} WHERE {of_rows:run.id} \
+           AND {check}run.status IN ('pending', 'running') AND run.started_at_ms IS NULL{end}",
 };
 const NOTE_WAITS: Statement = Statement {
     name: "note_waits",
@@ -99,7 +115,7 @@ impl Dispatch for SqlStore {
             return Ok(Vec::new());
         }
         transact!(self, "mark", |tx| {
-            let won = tx.lock_own(token, runs, |marked| !marked).await?;
+            let won = tx.lock_own(&LOCK_OWN_PENDING, token, runs, |marked| !marked).await?;
             tx.write_in_hand(&MARK_RUNS, &won).await?;
             Ok(won.iter().map(|run| run.run).collect())
         })
@@ -150,7 +166,7 @@ impl Dispatch for SqlStore {
             return Ok(());
         }
         transact!(self, "note_running", |tx| {
-            let held = tx.lock_own(token, runs, |_| true).await?;
+            let held = tx.lock_own(&LOCK_OWN_NOT_BEGUN, token, runs, |_| true).await?;
             tx.write_in_hand(&NOTE_RUNNING, &held).await
         })
     }
@@ -159,25 +175,11 @@ impl Dispatch for SqlStore {
         if waits.is_empty() {
             return Ok(());
         }
-        let by_id: HashMap<i64, &NotedWait> = waits.iter().map(|wait| (wait.run.get(), wait)).collect();
-        let mut ids: Vec<i64> = by_id.keys().copied().collect();
-        ids.sort_unstable();
+        let (queued, here): (Vec<&NotedWait>, Vec<&NotedWait>) =
+            waits.iter().partition(|wait| matches!(wait.place, WaitPlace::Executor(_)));
         transact!(self, "note_waits", |tx| {
-            for chunk in ids.chunks(CHUNK_MAX) {
-                let own = tx.lock_own_open(&LOCK_OWN_PENDING, token, chunk).await?;
-                let is_this = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
-                let held: Vec<&NotedWait> = own
-                    .into_iter()
-                    .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_this(wait, attempt)))
-                    .collect();
-                if !held.is_empty() {
-                    let query = Query::new(&NOTE_WAITS).rows(&held, |query, wait| {
-                        query.int(wait.run.get()).opt_text(wait.detail.to_json().as_deref())
-                    });
-                    tx.execute(query).await?;
-                }
-            }
-            Ok(())
+            tx.note_waits(token, &here, &LOCK_OWN_PENDING, &NOTE_WAITS).await?;
+            tx.note_waits(token, &queued, &LOCK_OWN_NOT_BEGUN, &NOTE_QUEUED).await
         })
     }
 
@@ -224,9 +226,10 @@ impl Tx<'_> {
         Ok(held)
     }
 
-    /// Locks those of `runs` that are own, pending, and in this attempt, and whose mark is as it must be.
+    /// Locks those of `runs` that are own and in this attempt, for which the statement holds, and whose mark is as it must be.
     async fn lock_own<'r>(
         &mut self,
+        statement: &'static Statement,
         token: LeaseToken,
         runs: &'r [InHand],
         may: impl Fn(bool) -> bool,
@@ -236,11 +239,36 @@ impl Tx<'_> {
         ids.sort_unstable();
         let mut won = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            for (id, attempt, marked) in self.lock_own_open(&LOCK_OWN_PENDING, token, chunk).await? {
+            for (id, attempt, marked) in self.lock_own_open(statement, token, chunk).await? {
                 won.extend(by_id.get(&id).filter(|run| run.attempt == attempt && may(marked)));
             }
         }
         Ok(won)
+    }
+
+    /// Writes what those of these runs wait for, all in one kind of place, that one statement locks.
+    async fn note_waits(
+        &mut self,
+        token: LeaseToken,
+        waits: &[&NotedWait],
+        lock: &'static Statement,
+        write: &'static Statement,
+    ) -> Result<()> {
+        let by_id: HashMap<i64, &NotedWait> = waits.iter().map(|wait| (wait.run.get(), *wait)).collect();
+        let mut ids: Vec<i64> = by_id.keys().copied().collect();
+        ids.sort_unstable();
+        for chunk in ids.chunks(CHUNK_MAX) {
+            let own = self.lock_own_open(lock, token, chunk).await?;
+            let is_this = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
+            let held: Vec<&NotedWait> = own
+                .into_iter()
+                .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_this(wait, attempt)))
+                .collect();
+            if !held.is_empty() {
+                self.execute(Query::new(write).rows(&held, |query, wait| wait_row(query, wait))).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn write_in_hand(&mut self, statement: &'static Statement, runs: &[&InHand]) -> Result<()> {
@@ -253,4 +281,21 @@ impl Tx<'_> {
         }
         Ok(())
     }
+}
+
+/// The columns of a run that waits, by its place.
+fn wait_row(query: Query, wait: &NotedWait) -> Query {
+    let query = query.int(wait.run.get());
+    let query = match &wait.place {
+        WaitPlace::Server => query,
+        WaitPlace::Executor(hand) => {
+            let hand = hand.as_ref();
+            let name = hand.map(|hand| clean_name(&hand.executor));
+            query
+                .opt_int(hand.map(|hand| hand.executor_id.get()))
+                .opt_text(name.as_deref())
+                .opt_at(hand.map(|hand| hand.at))
+        }
+    };
+    query.opt_text(wait.detail.to_json().as_deref())
 }

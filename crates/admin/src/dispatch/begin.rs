@@ -1,0 +1,87 @@
+//! Whether the handlers of runs in executors' hands have begun. An executor accepts a few runs more than it has slots, and
+//! reports each start half a second after it. What it has accepted and not begun is not running.
+//!
+//! A start that was not reported is no proof that there was none: its report may have been lost with the stream. So nothing
+//! is concluded from that about an executor that is lost.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
+use rondel_core::{RunId, Timestamp};
+use rondel_proto::v1;
+use rondel_store::ledger::WaitPlace;
+
+use super::active::{Active, NOTE_AFTER, Phase};
+
+/// How long after it was sent an accepted run without a start counts as queued at its executor: longer than it takes to begin
+/// at once and to report that.
+const QUEUED_AFTER: Duration = Duration::from_secs(2);
+
+/// Whether the handler of a run has begun, by its executor's report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    NotBegun,
+    /// Then, where the executor reports when.
+    Begun(Option<Timestamp>),
+}
+
+/// What an executor reports about the handlers of the runs in its hands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Begins(HashMap<(RunId, i32), Begin>);
+
+impl Begins {
+    pub(crate) fn of(held: &[v1::RunRef], now: Timestamp) -> Self {
+        let begin = |run: &v1::RunRef| match run.not_begun {
+            true => Begin::NotBegun,
+            false => Begin::Begun(instant(run.started_at_ms, now)),
+        };
+        Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), begin(run))).collect())
+    }
+
+    /// What is not reported about counts as begun, for that is the safe side.
+    pub(crate) fn get(&self, run: RunId, attempt: i32) -> Begin {
+        self.0.get(&(run, attempt)).copied().unwrap_or(Begin::Begun(None))
+    }
+}
+
+/// The first report of a handler's start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    /// When it was, by the server's clock; `None` from executors that do not report it.
+    pub(crate) at: Option<Timestamp>,
+    /// How long after the arrival of the trigger.
+    pub(crate) after: Duration,
+}
+
+/// An instant that an executor reports; 0 stands for none. Its clock is only a guess of the server's: nothing is in the future.
+pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
+    (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
+}
+
+impl Active {
+    /// Its handler has begun. The first report counts, and no attempt begins before it is due.
+    pub(crate) fn began(&mut self, at: Timestamp, now: Timestamp) {
+        let earliest = self.ready.run.due_at.min(now);
+        self.began_at.get_or_insert(at.max(earliest).min(now));
+    }
+
+    /// What a run waits for that its executor has and has not begun, as far as is known here, and where; once that takes longer
+    /// than the report of a start. While the executor is not connected here the run may have begun.
+    pub(crate) fn waits_to_begin(&self, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
+        let is_accepted = self.phase == Phase::Sent && !self.is_unanswered();
+        let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
+        if !is_accepted || self.began_at.is_some() || now < self.sent_at + patience {
+            return None;
+        }
+        let (waits_for, kind) = match is_connected {
+            true => (WaitFor::Slot, ObstacleKind::Full),
+            false => (WaitFor::Answer, ObstacleKind::Offline),
+        };
+        // The row of a broadcast's shard names its executor from the start, and keeps that.
+        let hand = (!self.ready.is_for_one_executor()).then(|| self.in_hand(self.sent_at));
+        let place = WaitPlace::Executor(hand);
+        let obstacle = Obstacle { executor: self.executor_name.clone(), kind, condition: None };
+        Some((Detail { waits_for: Some(waits_for), ..Detail::default() }.with_obstacles([obstacle]), place))
+    }
+}

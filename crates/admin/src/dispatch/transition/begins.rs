@@ -1,0 +1,110 @@
+//! What has begun in executors' hands, and what waits there.
+
+use std::time::Duration;
+
+use rondel_core::reason::words::waits_for;
+use rondel_core::words::Lang;
+use rondel_core::{ExecutorId, Timestamp};
+use rondel_proto::v1::RefusedWhy;
+use rondel_store::ledger::{InHand, WaitPlace};
+
+use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_executors};
+use super::world::World;
+use super::*;
+use crate::dispatch::begin::{Begins, Start};
+use crate::dispatch::event::{FenceAnswer, Reply, Report};
+
+/// What the rounds from now on note about runs that executors have.
+fn noted(world: &mut World, seconds: f64) -> Vec<String> {
+    world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+    world.on(Event::Round(Vec::new())).iter().flat_map(noted_as).collect()
+}
+
+fn noted_as(effect: &Effect) -> Vec<String> {
+    match effect {
+        Effect::Store(Step::NoteRunning(hands)) => {
+            let began = |hand: &InHand| format!("{} began at {}", hand.run.get() / 1_000, hand.at.as_millis());
+            hands.iter().map(began).collect()
+        }
+        Effect::Store(Step::NoteWaits(waits)) => {
+            let waits = waits.iter().map(|wait| {
+                let what = waits_for(&wait.detail, Lang::En).unwrap_or_default();
+                let is_named = matches!(wait.place, WaitPlace::Executor(Some(_)));
+                format!("{} waits {what}{}", wait.run.get() / 1_000, if is_named { ", named" } else { "" })
+            });
+            let mut waits: Vec<String> = waits.collect();
+            waits.sort_unstable();
+            waits
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn started(at_ms: i64) -> Reply {
+    Reply::Started(Start { at: Some(Timestamp::from_millis(at_ms)), after: Duration::ZERO })
+}
+
+/// An executor has more than it begins: what it has not begun waits for a slot there, and is running from its start.
+#[test]
+fn what_waits_in_an_executors_queue_is_not_running() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1), plain(2), plain(3)]);
+    assert_eq!(world.at(3.0), ["sent to 1: 1 2 3"]);
+    for second in [1, 2, 3] {
+        world.reply(1, second, 1, Reply::Accepted);
+    }
+    world.reply(1, 1, 1, started(2_900));
+    world.reply(1, 2, 1, started(1));
+    assert_eq!(noted(&mut world, 4.0), ["1 began at 2900", "2 began at 2000"], "none begins before it is due");
+    assert_eq!(noted(&mut world, 5.0), ["3 waits for a free slot on e1, named"]);
+    assert_eq!(noted(&mut world, 20.0), NOTHING);
+    world.reply(1, 3, 1, started(19_400));
+    world.reply(1, 3, 1, started(9_000));
+    assert_eq!(noted(&mut world, 21.0), ["3 began at 19400"], "the first report counts");
+}
+
+/// Without its stream it is not known whether a run has begun. The next hello reports it, and an executor that does not know the
+/// question has begun all that it holds.
+#[test]
+fn a_hello_reports_which_runs_have_begun() {
+    let held = |second: i64| v1::RunRef { run_id: second * 1_000, attempt: 1, ..v1::RunRef::default() };
+    let refs = [v1::RunRef { not_begun: true, ..held(1) }, v1::RunRef { started_at_ms: 4_500, ..held(2) }, held(3)];
+    let mut world = with_executors(1);
+    world.arrive([plain(1), plain(2), plain(3)]);
+    world.at(3.0);
+    world.on(Event::Left(ExecutorId::new(1), 1));
+    let unknown = "for executor e1 to connect again (sent, not known to have begun), named";
+    assert_eq!(noted(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
+    world.around.now = Timestamp::from_secs(5);
+    let report = Report {
+        held: [1, 2, 3].map(|second| (run(second), 1)).into(),
+        begins: Begins::of(&refs, world.around.now),
+        ..Report::default()
+    };
+    assert_eq!(world.join(1, 2, report), NOTHING);
+    assert_eq!(noted(&mut world, 10.0), ["2 began at 4500", "3 began at 3000", "1 waits for a free slot on e1, named"]);
+}
+
+/// A run that was adopted goes on as its executor reports it; handed back, its row names nobody.
+#[test]
+fn an_adopted_run_that_has_not_begun_is_not_running() {
+    let held = v1::RunRef { run_id: 1_000, attempt: 1, ..v1::RunRef::default() };
+    for (held, expected) in [
+        (v1::RunRef { not_begun: true, ..held }, vec!["1 waits for a free slot on e1, named"]),
+        (v1::RunRef { started_at_ms: 1_700, ..held }, vec!["1 began at 1700"]),
+        (held, vec![]),
+    ] {
+        let mut world = with_executors(1);
+        world.around.now = Timestamp::from_secs(2);
+        let call = called(1);
+        world.around.in_memory.admit(vec![call.ready.run.clone()]);
+        world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+        let answer = FenceAnswer { begins: Begins::of(&[held], world.around.now), ..answer(&[(1, 1)]) };
+        world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
+        assert_eq!(noted(&mut world, 10.0), expected);
+        let is_queued = held.not_begun;
+        let handed_back = world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None));
+        let is_named = is_queued || !expected.is_empty();
+        assert_eq!(handed_back, if is_named { vec!["unmark 1"] } else { vec![] });
+    }
+}
