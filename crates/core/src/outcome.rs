@@ -60,6 +60,8 @@ pub enum Outcome {
     Skipped(Reason),
     /// The executor was lost with it, or never received it.
     Lost(Reason),
+    /// Its timeout passed, and its executor reported no end of it. It may still run: there is no further attempt.
+    Unreported,
 }
 
 /// The part of a job's definition that [`decide_next`] needs; small, so that it travels with each open run.
@@ -155,6 +157,10 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
             retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
         }
         Outcome::Lost(reason) => lost(policy, ended, reason, now),
+        Outcome::Unreported => match ended.cancel_asked {
+            Some(reason) => verdict(RunStatus::Cancelled, Some(reason)),
+            None => verdict(RunStatus::Unknown, None),
+        },
     }
 }
 
@@ -288,6 +294,14 @@ mod tests {
         let marked = Ended { marked: true, ..FIRST };
         check_after(policy, marked, lost, verdict(RunStatus::Unknown, Some(Reason::ExecutorLost)));
         check_after(policy, FIRST, lost, again_in(0, Reason::ExecutorLost, 1));
+    }
+
+    #[test]
+    fn a_run_past_its_timeout_whose_end_is_not_reported_is_unknown_and_not_sent_again() {
+        let policy = AfterPolicy { at_least_once: false, retry_max: 9, ..POLICY };
+        check_after(policy, FIRST, Outcome::Unreported, verdict(RunStatus::Unknown, None));
+        let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
+        check_after(policy, asked, Outcome::Unreported, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
         Outcome::Cancelled => Some((RunStatus::Cancelled, Some(Reason::Requested))),
         Outcome::Skipped(reason) => Some((RunStatus::Skipped, Some(reason))),
-        Outcome::Lost(_) => None,
+        Outcome::Lost(_) | Outcome::Unreported => None,
     }
 }
 

@@ -78,7 +78,11 @@ impl FireOutcome {
                 | Reason::Handler => return None,
             }),
             Outcome::Cancelled => Some(Self::Cancelled),
-            Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut | Outcome::Lost(_) => None,
+            Outcome::Succeeded
+            | Outcome::Failed { .. }
+            | Outcome::TimedOut
+            | Outcome::Lost(_)
+            | Outcome::Unreported => None,
         }
     }
 }

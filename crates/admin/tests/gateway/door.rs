@@ -5,6 +5,8 @@ use std::time::Duration;
 use rondel_admin::EngineConfig;
 use rondel_admin::auth::Token;
 use rondel_core::RunStatus;
+use rondel_core::reason::words;
+use rondel_core::words::Lang;
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
@@ -204,6 +206,32 @@ async fn a_run_that_goes_on_past_its_deadline_is_given_up() {
     // What it says in the end changes nothing.
     line.say(succeeded(&ignored)).await;
     assert_ne!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+/// The same of a job that runs at most once: its outcome is unknown, and its executor, which is connected, was not lost.
+#[tokio::test]
+async fn an_at_most_once_run_that_is_given_up_past_its_deadline_does_not_blame_a_lost_executor() {
+    let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(2));
+    let world =
+        World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
+    let job = create(&world, serde_json::json!({"timeout": "1s", "delivery": "at_most_once"})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    request(&world, &job).await;
+    let ignored = line.trigger().await;
+    let (run_id, attempt) = (ignored.run_id, ignored.attempt);
+    let kind = v1::reply::Kind::Started.into();
+    let started = v1::Reply { kind, run_id, attempt, ..v1::Reply::default() };
+    line.say(Up::Replies(v1::Replies { replies: vec![started] })).await;
+    // The job is serial: its next run comes when this one is given up.
+    request(&world, &job).await;
+    assert_ne!(line.trigger().await.run_id, run_id);
+    let run = world.store.runs(&[rondel_core::RunId::new(run_id)]).await.unwrap().remove(0);
+    assert_eq!((run.status, run.reason, run.attempt), (RunStatus::Unknown, None, 1));
+    let sentence = |lang| words::sentence(words::Subject::of(&run), lang).unwrap();
+    let en = "Outcome unknown: it ran past its timeout of 1 s, and executor a never reported that it ended.";
+    assert_eq!(sentence(Lang::En), en);
+    assert_eq!(sentence(Lang::Zh), "结果未知：执行超过时限 1 秒，执行器 a 始终没有报告它已结束。");
     world.end().await;
 }
 

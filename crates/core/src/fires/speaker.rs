@@ -10,7 +10,8 @@ use super::why::About;
 use crate::cron::Tz;
 use crate::job::Job;
 use crate::reason::message::{beyond_timeout, failed_child, in_words};
-use crate::reason::words::{because, because_again, short, wait_zh, waits_for};
+use crate::reason::unknown::unreported;
+use crate::reason::words::{because, because_again, because_of_end, short, wait_zh, waits_for};
 use crate::reason::{Detail, Reason, WaitFor};
 use crate::route::trace::{Trace, Waited};
 use crate::run::Run;
@@ -193,6 +194,10 @@ impl<'a> Speaker<'a> {
         let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
+                (RunStatus::Unknown, Some(Reason::NotReceived)) => both(
+                    format!("It is not known whether it ran{}.", tail.0),
+                    format!("无法确定是否执行过{}。", tail.1),
+                ),
                 (RunStatus::Unknown, _) => both(
                     format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
                     format!("可能执行过{}，结果未知{}。", on.1, tail.1),
@@ -365,9 +370,17 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
     {
         return beyond;
     }
+    let none = Detail::default();
+    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
+    let in_both = |words: &dyn Fn(Lang) -> Option<String>| words(Lang::En).zip(words(Lang::Zh));
+    let unknown = match reason {
+        _ if status != RunStatus::Unknown => None,
+        Some(reason) => in_both(&|lang| Some(because_of_end((status, reason), detail, lang))),
+        None => in_both(&|lang| unreported(detail, lang)),
+    };
     let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
     let chinese = |text| child.unwrap_or_else(|| in_words(text, Lang::Zh));
-    let cause = clause(row, reason).or_else(|| message.map(|text| both(text, chinese(text))));
+    let cause = unknown.or_else(|| clause(row, reason)).or_else(|| message.map(|text| both(text, chinese(text))));
     cause.map_or_else(nothing, |(en, zh)| both(format!(": {en}"), format!("：{zh}")))
 }
 

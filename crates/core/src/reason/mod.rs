@@ -1,9 +1,10 @@
 //! Why a run stands where it stands: one vocabulary of codes with typed parameters, put into words in one place.
 //!
 //! [`Reason`] is the code, as it stands in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document
-//! beside the code. [`words`] makes English and Chinese of both; no other place does.
+//! beside the code. [`words`] makes English and Chinese of both, with [`unknown`]; no other place does.
 
 pub mod message;
+pub mod unknown;
 pub mod words;
 
 #[cfg(test)]
@@ -185,6 +186,10 @@ pub struct Detail {
     /// The executor that had the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// The timeout that passed without a report from the executor that the attempt had ended, in milliseconds. The verdict is
+    /// `unknown`, without a code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreported_after_ms: Option<u64>,
     /// The other run: the earlier one that it waits behind, or the later one that took its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,

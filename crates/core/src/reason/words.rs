@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::unknown::{not_sent_again, unreported};
 use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
@@ -50,8 +51,10 @@ pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
     let colon = pick(lang, ": ", "：");
     let stop = stop(lang);
     if subject.status.is_terminal() {
-        let reason = subject.reason?;
-        let because = because_of_end((subject.status, reason), detail, lang);
+        let because = match subject.reason {
+            Some(reason) => because_of_end((subject.status, reason), detail, lang),
+            None => unreported(detail, lang).filter(|_| subject.status == RunStatus::Unknown)?,
+        };
         return Some(format!("{}{colon}{because}{stop}", outcome(subject.status, lang)));
     }
     let mut parts = Vec::new();
@@ -94,6 +97,9 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
 /// Why a run has its verdict. One that failed for a reason that keeps runs from beginning had an attempt that began.
 #[must_use]
 pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
+    if (status, reason) == (RunStatus::Unknown, Reason::NotReceived) {
+        return not_sent_again(detail, lang);
+    }
     let because = because(reason, detail, lang);
     match lang {
         _ if status != RunStatus::Failed || !reason.keeps_from_beginning() => because,

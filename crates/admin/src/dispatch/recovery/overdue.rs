@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
+use rondel_core::reason::{Detail, milliseconds};
 use rondel_core::spec::Delivery;
 use rondel_core::time::format_duration;
-use rondel_core::{Reason, RunId};
 use rondel_store::ledger::AttemptEnd;
 
 use crate::dispatch::active::Phase;
@@ -107,14 +108,16 @@ fn give_up(d: &mut Decision<'_>, run: RunId) {
     let job = &active.ready.definition.job;
     let outcome = match job.delivery {
         Delivery::AtLeastOnce => Outcome::TimedOut,
-        Delivery::AtMostOnce => Outcome::Lost(Reason::ExecutorLost),
+        Delivery::AtMostOnce => Outcome::Unreported,
     };
     let timeout = job.timeout.map(format_duration).unwrap_or_default();
     let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
+    let unreported_after_ms = job.timeout.map(milliseconds).filter(|_| outcome == Outcome::Unreported);
+    let detail = Detail { unreported_after_ms, ..lost_detail(Some(&active.executor_name)) };
     let finish = AttemptEnd {
         executor: Some((active.executor, active.executor_name.clone())),
         started_at: active.began_at,
-        detail: Some(Box::new(lost_detail(Some(&active.executor_name)))),
+        detail: Some(Box::new(detail)),
         ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
     };
     place::give_up(d, run, finish);

@@ -181,3 +181,33 @@ fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
         ("Run of 1970-01-01 00:01:40.628 UTC, triggered through the API: It ran at", "的运行（通过 API 触发）：已于");
     assert!(answer.en.starts_with(en) && answer.zh.contains(zh), "{answer:?}");
 }
+
+#[test]
+fn an_unknown_outcome_has_the_reason_that_is_true() {
+    use crate::reason::Detail;
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let unknown = |reason, detail| {
+        let (executor, started_at) = (Some("w1".to_owned()), Some(secs(60)));
+        let detail = Some(Box::new(Detail { executor: executor.clone(), ..detail }));
+        Run { executor, started_at, detail, ..row(1, secs(60), RunStatus::Unknown, reason) }
+    };
+    let both = |row: Run| {
+        let rows = [row.clone()];
+        let why = why_run(&Facts { rows: &rows, ..facts(&held, &[]) }, &row);
+        (why.en, why.zh)
+    };
+    let (en, zh) = both(unknown(Some(Reason::NotReceived), Detail::default()));
+    assert_eq!(
+        en,
+        "It is not known whether it ran: it was sent to executor w1, which did not acknowledge it and has no record of it, \
+         and a run that may start at most once is not sent again."
+    );
+    assert!(zh.starts_with("无法确定是否执行过：已发送给执行器 w1") && zh.ends_with('。'), "{zh}");
+    let (en, zh) = both(unknown(None, Detail { unreported_after_ms: Some(30_000), ..Detail::default() }));
+    assert_eq!(
+        en,
+        "It ran at 1970-01-01 00:01 UTC on w1, and its outcome is unknown: it ran past its timeout of 30 s, and executor w1 \
+         never reported that it ended."
+    );
+    assert!(zh.contains("结果未知：执行超过时限 30 秒"), "{zh}");
+}

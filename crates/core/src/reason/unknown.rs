@@ -1,0 +1,55 @@
+//! Why the outcome of a run is unknown although its executor was there, in words.
+
+use std::time::Duration;
+
+use super::Detail;
+use super::words::short;
+use crate::words::Lang;
+
+/// Why the outcome of a run is unknown whose timeout passed: its executor was there, and reported no end of it.
+///
+/// ```
+/// use rondel_core::reason::Detail;
+/// use rondel_core::reason::unknown::unreported;
+/// use rondel_core::words::Lang;
+///
+/// let executor = Some("w1".to_owned());
+/// let detail = Detail { executor, unreported_after_ms: Some(30_000), ..Detail::default() };
+/// let said = unreported(&detail, Lang::En);
+/// assert_eq!(said.as_deref(), Some("it ran past its timeout of 30 s, and executor w1 never reported that it ended"));
+/// ```
+#[must_use]
+pub fn unreported(detail: &Detail, lang: Lang) -> Option<String> {
+    let timeout = short(Duration::from_millis(detail.unreported_after_ms?), lang);
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    Some(match (name, lang) {
+        (Some(name), Lang::En) => {
+            format!("it ran past its timeout of {timeout}, and executor {name} never reported that it ended")
+        }
+        (None, Lang::En) => {
+            format!("it ran past its timeout of {timeout}, and its executor never reported that it ended")
+        }
+        (Some(name), Lang::Zh) => format!("执行超过时限 {timeout}，执行器 {name} 始终没有报告它已结束"),
+        (None, Lang::Zh) => format!("执行超过时限 {timeout}，执行器始终没有报告它已结束"),
+    })
+}
+
+/// Why a run is not sent again that may start once at most: the mark of its sending is there, and no executor has it.
+pub(super) fn not_sent_again(detail: &Detail, lang: Lang) -> String {
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    match (name, lang) {
+        (Some(name), Lang::En) => format!(
+            "it was sent to executor {name}, which did not acknowledge it and has no record of it, and a run that may \
+             start at most once is not sent again"
+        ),
+        (None, Lang::En) => {
+            "it may have been sent, no executor has a record of it, and a run that may start at most once \
+                             is not sent again"
+                .to_owned()
+        }
+        (Some(name), Lang::Zh) => {
+            format!("已发送给执行器 {name}，它没有确认收到，也没有这次运行的记录；最多执行一次的运行不会再次发送")
+        }
+        (None, Lang::Zh) => "可能已经发送，但没有执行器有它的记录；最多执行一次的运行不会再次发送".to_owned(),
+    }
+}
