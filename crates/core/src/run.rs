@@ -1,8 +1,8 @@
 //! A run: one execution of a fire, and the row of the ledger that holds its verdict.
 
 use crate::id::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId};
-use crate::reason::Detail;
 pub use crate::reason::Reason;
+use crate::reason::{Detail, WaitFor};
 pub use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 
@@ -52,7 +52,8 @@ pub struct Run {
     pub executor: Option<String>,
     /// Incarnation of that executor.
     pub executor_id: Option<ExecutorId>,
-    /// Set durably before an at-most-once run is sent, and for any run that waits in the queue of its executor.
+    /// Set durably before an at-most-once run is sent, or one whose row says that it waits; and for any run that waits in the
+    /// queue of its executor.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
     pub started_at: Option<Timestamp>,
@@ -168,11 +169,42 @@ impl Run {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
-    /// The run as a reader sees it: without the executor of its previous attempt.
+    /// The run as a reader sees it: without the executor of its previous attempt, and not as running where that is not known.
     #[must_use]
     pub fn for_reader(self) -> Self {
-        let executor = self.present_executor().map(str::to_owned);
-        Self { executor, ..self }
+        let (executor, status) = (self.present_executor().map(str::to_owned), self.shown_status());
+        Self { executor, status, ..self }
+    }
+
+    /// The status as a reader sees it. A run that a dead server left is stored as running until the roll call shows who
+    /// has it, so that no server sends it meanwhile; it may as well have never been sent.
+    #[must_use]
+    pub fn shown_status(&self) -> RunStatus {
+        if self.awaits_roll_call() { RunStatus::Pending } else { self.status }
+    }
+
+    /// Whether its server died before it noted the run as running, and it is not known yet whether an executor has it.
+    #[must_use]
+    pub fn awaits_roll_call(&self) -> bool {
+        self.status == RunStatus::Running && self.started_at.is_none() && self.waits_for() == Some(WaitFor::RollCall)
+    }
+
+    /// What its row says that it waits for, or waited for.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<WaitFor> {
+        self.detail.as_ref().and_then(|detail| detail.waits_for)
+    }
+
+    /// Whether its row says that it waits for its turn, a limit or an executor. Such a run is marked before it is sent: without the
+    /// mark, the row proves that no executor has it. Shards are left out: a mark replaces the executor that a shard is meant for.
+    #[must_use]
+    pub fn is_noted_to_wait(&self) -> bool {
+        let is_whole = self.shard_total.is_none_or(|total| total <= 1) && !self.is_root();
+        is_whole
+            && match self.waits_for() {
+                Some(WaitFor::Run | WaitFor::Limit | WaitFor::Executor | WaitFor::Slot | WaitFor::App) => true,
+                Some(WaitFor::Answer | WaitFor::RollCall) | None => false,
+            }
     }
 
     /// Whether its own work is done and it is over only with the runs that follow from it: no executor has it.

@@ -43,7 +43,7 @@ impl From<&Run> for RunStand {
             job: run.job,
             fire_at: run.fire_at,
             shard_index: run.shard_index,
-            status: run.status,
+            status: run.shown_status(),
             reason: run.reason,
             attempt: run.attempt,
             due_at: run.due_at,

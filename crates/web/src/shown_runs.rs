@@ -43,7 +43,7 @@ pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt
     let mut attempts = call.engine().store().attempts(run.id).await?;
     attempts.push(Attempt {
         attempt: run.attempt,
-        status: run.status,
+        status: run.shown_status(),
         reason: run.reason,
         detail: run.detail.clone(),
         executor: run.present_executor().map(str::to_owned),

@@ -116,7 +116,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
         let job = &active.ready.definition.job;
         // Another server takes a result only from the executor that the row names: that may be the next one.
         let is_named = active.is_named && !active.ready.is_for_one_executor();
-        if job.delivery == Delivery::AtMostOnce || is_named {
+        if active.ready.is_marked_first() || is_named {
             marks.push((*run, active.ready.run.attempt));
         }
         // What a leaving server gets back is not tried anew: it goes to another one with its job.
@@ -155,7 +155,7 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
     let mut marks = Vec::new();
     for run in unsent {
         let Some(active) = place::free_active(d, run) else { continue };
-        if active.phase == Phase::Placed && active.ready.definition.job.delivery == Delivery::AtMostOnce {
+        if active.phase == Phase::Placed && active.ready.is_marked_first() {
             marks.push((run, active.ready.run.attempt));
         }
         d.forget_of([(run, active.ready.token())]);

@@ -4,7 +4,6 @@ use rondel_core::ExecutorId;
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
 use rondel_core::route::question;
-use rondel_core::spec::Delivery;
 use rondel_store::ledger::AttemptEnd;
 
 use super::active::{Active, Phase};
@@ -118,7 +117,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;
     }
-    let marking = ready.definition.job.delivery == Delivery::AtMostOnce;
+    let marking = ready.is_marked_first();
     let phase = if marking { Phase::Marking } else { Phase::Placed };
     let active = Active::new(ready, executor, executor_name, now, phase);
     if marking {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rondel_core::misfire::{LateFire, runs_late};
 use rondel_core::outcome::Outcome;
+use rondel_core::reason::WaitFor;
+use rondel_core::spec::Delivery;
 use rondel_core::{Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
@@ -29,6 +31,8 @@ pub(crate) struct Ready {
     pub(crate) queued_at: Option<Timestamp>,
     /// This attempt was put on a stream before.
     pub(crate) was_sent: bool,
+    /// What it waits for is stored, or about to be.
+    pub(crate) wait_noted: bool,
     /// The span that asked for its fire, if that was traced.
     pub(crate) trace: Option<TraceParent>,
     /// The term of the job's home, as it was when the run was last looked at.
@@ -44,6 +48,7 @@ impl Ready {
             came_late: false,
             queued_at: None,
             was_sent: false,
+            wait_noted: false,
             trace: None,
             term: 0,
         }
@@ -59,7 +64,7 @@ impl Ready {
     /// Whether a server had it in time and noted what it waits for, before it left or died, and its queue time is not over: it
     /// was not missed.
     fn is_queued_in_time(&self, now: Timestamp) -> bool {
-        let has_waited = self.run.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
+        let has_waited = self.run.waits_for().is_some_and(|what| what != WaitFor::RollCall);
         has_waited && now < self.run.due_at + self.definition.job.queue_timeout
     }
 
@@ -79,6 +84,14 @@ impl Ready {
     /// Whether it has been queued for too long to begin.
     pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
+    }
+
+    /// Whether the store is to know that it is sent before it is: it may run at most once, or its row says that it waits, which
+    /// proves to the next lease holder that no executor has it.
+    pub(crate) fn is_marked_first(&self) -> bool {
+        let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
+        let is_noted = self.run.is_noted_to_wait() || self.wait_noted && !is_shard;
+        self.definition.job.delivery == Delivery::AtMostOnce || is_noted
     }
 
     /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a

@@ -69,7 +69,7 @@ pub(super) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
 const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
     match waits_for {
         Some(WaitFor::App) => Reason::Stopped,
-        Some(WaitFor::Executor | WaitFor::Answer) | None => Reason::NoExecutor,
+        Some(WaitFor::Executor | WaitFor::Answer | WaitFor::RollCall) | None => Reason::NoExecutor,
         Some(WaitFor::Slot | WaitFor::Limit) => Reason::Expired,
         Some(WaitFor::Run) => Reason::Overlap,
     }
@@ -78,7 +78,8 @@ const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
 /// The end of a run that is too late by its job's misfire policy. One that a server had queued in time, and noted so, was not
 /// missed: it waited too long, for what it waited for then.
 pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
-    let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some());
+    let is_wait = |what| what != WaitFor::RollCall;
+    let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
     let (reason, detail) = match noted {
         Some(noted) => {
             let waited_ms = Some(milliseconds(now.since(ready.run.due_at)));
@@ -144,6 +145,7 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
         let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
         notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(*detail)), place });
     }
+    will_be_noted(d, &notes);
     while !notes.is_empty() {
         let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
         d.step(Step::NoteWaits(std::mem::replace(&mut notes, rest)));
@@ -172,14 +174,24 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
         kept.insert(run, Noted { attempt, token, at: now, detail, place });
     }
     d.state.waits.noted = kept;
-    for noted in changed.iter().filter(|noted| matches!(noted.place, WaitPlace::Executor(Some(_)))) {
-        if let Some(active) = d.state.runs.active_mut(noted.run) {
-            active.is_named = true;
-        }
-    }
+    will_be_noted(d, &changed);
     // Without room for the step they are stored when they are looked at again.
     if !changed.is_empty() {
         d.step(Step::NoteWaits(changed));
+    }
+}
+
+/// From here on these are marked before they are sent, for their rows may say that no executor has them; and the rows of those
+/// that an executor has accepted name it.
+fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
+    for note in notes {
+        if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
+            open.ready.wait_noted = true;
+        }
+        if let Some(active) = d.state.runs.active_mut(note.run).filter(|one| one.ready.run.attempt == note.attempt) {
+            active.ready.wait_noted = true;
+            active.is_named |= matches!(note.place, WaitPlace::Executor(Some(_)));
+        }
     }
 }
 

@@ -128,7 +128,7 @@ impl Verdict {
         if run.span_end_at.is_some() {
             return Self::Span { run: run.id, reason: run.reason, detail };
         }
-        Self::Row { run: run.id, status: run.status, reason: run.reason, detail, planned }
+        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
     }
 
     /// The word for it in JSON: the status of the row where there is one, else `calendar`, `paused`, `undecided`,

@@ -89,6 +89,11 @@ impl<'a> Speaker<'a> {
 
     fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Bilingual {
         let (mut en, mut zh) = match status {
+            _ if row.is_some_and(Run::awaits_roll_call) => both(
+                "It is not known yet whether it began: its server stopped and handed nothing over. The executors are being \
+                 asked; it is known when each of them has answered or counts as lost.",
+                "尚不清楚是否已经开始：原服务器中断，没有移交。正在询问各执行器，等它们都答复或被视为失联后即可确定。",
+            ),
             RunStatus::Pending | RunStatus::Waiting => self.open(row, reason),
             RunStatus::Running => self.running(row, reason),
             RunStatus::Skipped => self.skipped(row, reason),

@@ -98,6 +98,8 @@ words! {
         App = "app",
         /// For the executor that it was sent to: that has neither accepted nor refused it yet.
         Answer = "answer",
+        /// For the executors to report whether they have it: its server stopped and handed nothing over, so it may have begun.
+        RollCall = "roll_call",
     }
 }
 

@@ -27,7 +27,7 @@ impl<'a> Subject<'a> {
     /// The run in its present attempt.
     #[must_use]
     pub fn of(run: &'a Run) -> Self {
-        Self { status: run.status, reason: run.reason, detail: run.detail.as_deref(), attempt: run.attempt }
+        Self { status: run.shown_status(), reason: run.reason, detail: run.detail.as_deref(), attempt: run.attempt }
     }
 }
 
@@ -267,6 +267,10 @@ pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
         (WaitFor::App, Lang::En) => format!("until {app} is active again"),
         (WaitFor::App, Lang::Zh) => format!("{app}恢复启用"),
         (WaitFor::Answer, _) => answer(detail, lang),
+        (WaitFor::RollCall, Lang::En) => {
+            "for the executors to report whether they have it (its server stopped and handed nothing over)".to_owned()
+        }
+        (WaitFor::RollCall, Lang::Zh) => "各执行器报告是否持有它（原服务器中断，没有移交）".to_owned(),
     })
 }
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
+use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{Run, RunStatus, Timestamp};
 
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::Adoption;
+use crate::ledger::{Adoption, InHand, NotedWait, WaitPlace};
 use crate::{LeaseToken, Store};
 
 /// A dead node's open runs, and with them their job, go to one node; a living node's stay.
@@ -44,7 +45,8 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         assert_eq!(adopted.run.node, home.home, "of a job everything goes to one node");
         let may_have_been_sent = row.status == RunStatus::Pending && row.due_at <= ended_at;
         let status = if may_have_been_sent { RunStatus::Running } else { row.status };
-        assert_eq!(adopted.run, Run { status, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
+        let detail = may_have_been_sent.then(|| Box::new(waits_for(WaitFor::RollCall)));
+        assert_eq!(adopted.run, Run { status, detail, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
         let running = store.running(owner, 10).await.unwrap();
         assert_eq!(running.contains(&adopted.run), status == RunStatus::Running);
         assert_eq!(read(store, row.id).await, adopted.run);
@@ -54,6 +56,51 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(home.term, 2);
     let nothing_left = Adoption { fenced: vec![dead.node], ..Adoption::default() };
     assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), nothing_left, "one of both nodes lives");
+}
+
+fn waits_for(what: WaitFor) -> Detail {
+    Detail { waits_for: Some(what), ..Detail::default() }
+}
+
+/// A row that says what its run waits for, and has no mark, proves that the run was not sent. What is found at an executor
+/// later is noted as running.
+pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store) {
+    let (dead, heir) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
+    let job = job(store, Some(at)).await;
+    let row = |offset: u64| run(&job, dead, at + Duration::from_secs(offset));
+    let mut rows: Vec<Run> = (0..6).map(row).collect();
+    (rows[5].shard_index, rows[5].shard_total) = (1, Some(4));
+    claim(store, dead, &job, rows.clone()).await;
+    let noted = |row: &Run, what| NotedWait { run: row.id, attempt: 1, detail: Box::new(waits_for(what)), place: WaitPlace::Server };
+    let kinds = [WaitFor::Run, WaitFor::Slot, WaitFor::Executor, WaitFor::Answer];
+    let mut waits: Vec<NotedWait> = rows.iter().zip(kinds).map(|(row, what)| noted(row, what)).collect();
+    waits.push(noted(&rows[5], WaitFor::Slot));
+    store.note_waits(dead, &waits).await.unwrap();
+    store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
+    let adopted = store.adopt(heir, &[dead.node], 10).await.unwrap().runs;
+    let found =
+        adopted.iter().map(|adopted| (adopted.run.status, adopted.run.waits_for(), adopted.run.awaits_roll_call()));
+    let (unsent, called) = (RunStatus::Pending, (RunStatus::Running, Some(WaitFor::RollCall), true));
+    let expected = [
+        (unsent, Some(WaitFor::Run), false),
+        (unsent, Some(WaitFor::Slot), false),
+        called, // it is marked
+        called, // it was sent, and not answered
+        called, // it may have been sent before its wait was noted
+        called, // the mark of a shard would hide the executor that it is meant for
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    for adopted in &adopted {
+        assert_eq!(read(store, adopted.run.id).await, adopted.run);
+    }
+    let hands = [super::hands::in_hand(&rows[4], "one")];
+    store.note_running(heir, &hands).await.unwrap();
+    let held = read(store, rows[4].id).await;
+    assert_eq!((held.executor.as_deref(), held.awaits_roll_call()), (Some("one"), false));
+    store.note_running(heir, &[InHand { at: at + Duration::from_secs(999), ..hands[0].clone() }]).await.unwrap();
+    assert_eq!(read(store, rows[4].id).await, held, "it is noted once");
 }
 
 /// However little is taken over at a time: of a job it is everything, so that it has one home when the dead node comes back

@@ -172,6 +172,7 @@ macro_rules! for_each_conformance_check {
             results_that_arrive_twice_at_once_are_stored_once,
             text_is_kept_as_far_as_it_fits,
             orphans_are_adopted_by_one,
+            what_is_noted_to_wait_and_not_marked_was_not_sent,
             jobs_are_adopted_whole,
             the_latest_end_of_a_lease_counts,
             a_fenced_node_cannot_renew,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
+use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{NodeId, Run, RunStatus, Timestamp};
 
 use crate::cluster::LeaseToken;
@@ -30,9 +31,21 @@ pub struct Adoption {
     pub is_refused: bool,
 }
 
-/// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent.
-pub(crate) fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
-    run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at
+/// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent; and a run whose row
+/// says what it waits for is marked before it is sent.
+fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
+    let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none();
+    run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at && !is_unsent
+}
+
+/// The run of a lease that ended then, as it is after its adoption: one that may have been sent waits for the roll call.
+pub(crate) fn adopted(run: Run, ended_at: Timestamp) -> Run {
+    if !may_have_been_sent(&run, ended_at) {
+        return run;
+    }
+    let before = run.detail.as_deref().cloned().unwrap_or_default();
+    let roll_call = Detail { waits_for: Some(WaitFor::RollCall), ..Detail::default() };
+    Run { status: RunStatus::Running, detail: Some(Box::new(before.waiting(roll_call))), ..run }
 }
 
 /// Of open runs, the oldest first, those that one adoption takes: all that there is of a job, and jobs until that is enough.
@@ -56,8 +69,8 @@ pub(crate) fn whole_jobs<T, Job: Ord + Copy>(runs: Vec<T>, job_of: impl Fn(&T) -
 pub trait Adopt {
     /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
     /// `dead` nodes. The oldest first, of each job all that there is, until they are `enough`; each by an UPDATE guarded by
-    /// its old owner. A pending run that was due before that lease ended may have been sent: it becomes `running`, so that
-    /// it does not count as unsent.
+    /// its old owner. A pending run that was due before that lease ended may have been sent, unless its row says
+    /// what it waits for and has no mark: it becomes `running`, so that it does not count as unsent, and waits for the roll call.
     /// The database's clock decides which of the leases of `dead` have ended: the answer names those nodes.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption>;
 }

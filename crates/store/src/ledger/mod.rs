@@ -18,5 +18,5 @@ pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{Move, MovedJobs, UnsentRun};
 pub use self::read::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery, Runs};
 
-pub(crate) use self::adopt::{may_have_been_sent, whole_jobs};
+pub(crate) use self::adopt::{adopted, whole_jobs};
 pub(crate) use self::claim::lease_of_home;

@@ -49,7 +49,7 @@ impl RunRow {
         Self {
             id: run.id,
             job,
-            status: Status::new(run.status, t),
+            status: Status::new(run.shown_status(), t),
             fire_at: Moment::new(run.fire_at, now, t),
             length: run_length(run, now, t),
             late: run.started_at.filter(|_| run.attempt == 1).map(|at| length(at.since(run.fire_at), t)),

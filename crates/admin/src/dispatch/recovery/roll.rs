@@ -92,8 +92,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     d.state.gates.hold_at(&ready, executor);
     let begin = d.state.executors.get(executor).map(|online| online.begin_of(&ready.run));
     let (noted_at, begin) = (ready.run.started_at, begin.unwrap_or(Begin::Begun(None)));
-    // The row is noted already, or it stays as it is until the result: then it is not known when the run began.
-    let phase = if noted_at.is_some() || begin == Begin::Begun(None) { Phase::Noted } else { Phase::Sent };
+    let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let is_named = ready.run.executor_id.is_some();
     let mut active = Active { is_named, ..Active::new(ready, executor, name, now, phase) };
     let reported_at = if let Begin::Begun(at) = begin { at } else { None };
@@ -101,6 +100,9 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
         active.began(at, now);
         let began_at = active.began_at.unwrap_or(at);
         d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
+    } else if begin == Begin::Begun(None) {
+        // Since when is not known: about since it was due. No deadline counts from that.
+        active.began(active.ready.run.due_at, now);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;

@@ -1,10 +1,10 @@
 //! Adoption of the open runs of leases that have ended.
 
 use async_trait::async_trait;
-use rondel_core::{NodeId, Run, RunStatus, Timestamp};
+use rondel_core::{NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{Adopted, Adoption, may_have_been_sent, whole_jobs};
+use crate::ledger::{self, Adopted, Adoption, whole_jobs};
 use crate::mem::{MemStore, State, size};
 use crate::{Adopt, LeaseToken, Result};
 
@@ -68,12 +68,8 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let status = if may_have_been_sent(&run, *ended_at) && !mutant::on(Mutant::DueMeansUnsent) {
-                RunStatus::Running
-            } else {
-                run.status
-            };
-            let run = Run { status, node: token.node, node_epoch: token.epoch, ..run };
+            let run = if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at) };
+            let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{Adopted, Adoption, may_have_been_sent, whole_jobs};
+use crate::ledger::{self, Adopted, Adoption, whole_jobs};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx, transact};
@@ -55,7 +55,8 @@ const LOCK_ORPHANS: Statement = Statement {
 };
 const ADOPT_RUNS: Statement = Statement {
     name: "adopt_runs",
-    text: "UPDATE {join:iiiiit}run SET node_id = v.column4, node_epoch = v.column5, status = v.column6 {from:iiiiit} \
+    text: "UPDATE {join:iiiiitt}run SET node_id = v.column4, node_epoch = v.column5, status = v.column6, \
+           detail = v.column7 {from:iiiiitt} \
            WHERE {of_rows:run.id} AND {check}run.node_id = v.column2 AND run.node_epoch = v.column3 \
            AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
@@ -221,19 +222,18 @@ impl Tx<'_> {
         ids: &[i64],
         ended: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<Adopted>> {
-        let mut taken: Vec<(RunId, LeaseToken, RunStatus)> = Vec::with_capacity(ids.len());
+        let mut taken: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             let Some(lease) = ended.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
-            let status = if may_have_been_sent(&run, lease.ended_at) { RunStatus::Running } else { run.status };
-            taken.push((run.id, from, status));
-            let run = Run { status, node: token.node, node_epoch: token.epoch, ..run };
+            let run = Run { node: token.node, node_epoch: token.epoch, ..ledger::adopted(run, lease.ended_at) };
+            taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
         }
         if !taken.is_empty() {
-            let query = Query::new(&ADOPT_RUNS).rows(&taken, |query, (run, from, status)| {
+            let query = Query::new(&ADOPT_RUNS).rows(&taken, |query, (run, from, status, detail)| {
                 query
                     .int(run.get())
                     .int(from.node.get())
@@ -241,6 +241,7 @@ impl Tx<'_> {
                     .int(token.node.get())
                     .int(token.epoch)
                     .text(status.as_str())
+                    .opt_text(detail.as_deref())
             });
             self.execute_all(query, taken.len()).await?;
         }
