@@ -32,10 +32,12 @@ pub(crate) enum Effect {
     Expand(Box<Run>, Vec<Option<String>>),
     /// Store the end of an attempt.
     Finish(Box<Submission>),
-    /// Answer a result of a run that the executor cannot have had.
+    /// Answer a result of a run that was never sent.
     RefuseResult(Reporter, RunId, i32),
     /// Judge results of runs that this node does not have in memory.
     JudgeForeign(Reporter, Vec<IncomingResult>),
+    /// Judge results by their rows of runs that other executors have, as far as this node knows.
+    JudgeDoubted(Reporter, Vec<IncomingResult>),
     /// These runs are not in memory any more.
     Forget(Vec<RunId>),
     /// The same, unless they were taken over under a later lease since.

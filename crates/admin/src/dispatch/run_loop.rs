@@ -15,6 +15,7 @@ use super::effect::{Effect, Measure, Submission};
 use super::event::{Answer, Event};
 use super::messages::{trigger, triggers};
 use super::outbox;
+use super::results::foreign::Doubt;
 use super::state::State;
 use super::step::Step;
 use super::transition;
@@ -143,11 +144,12 @@ impl DispatchLoop {
             Effect::Finish(end) => self.finish(*end, now),
             Effect::RefuseResult(reporter, run, attempt) => {
                 if let Some(count) = shared.log_limit.count("results", reporter.session.executor.get()) {
-                    tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");
+                    tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that was not sent; further cases are logged once a minute");
                 }
                 shared.results.refuse(&reporter.session, (run, attempt), &Finished::NoSuchRun);
             }
-            Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results),
+            Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results, Doubt::None),
+            Effect::JudgeDoubted(reporter, results) => shared.foreign.offer(&reporter, results, Doubt::ByHome),
             Effect::Forget(runs) => shared.in_memory.forget(runs),
             Effect::ForgetOf(runs) => shared.in_memory.forget_of(runs),
             Effect::Await(runs) => shared.awaiting.admit(runs),

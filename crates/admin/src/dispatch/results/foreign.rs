@@ -33,7 +33,16 @@ const PART: usize = 100;
 const EARLIER_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-type Reported = (Reporter, Vec<IncomingResult>);
+/// Whether this node takes the runs to be at other executors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// It does not know the runs.
+    None,
+    /// It does, and only the rows may prove it wrong: what is not proved is refused at once.
+    ByHome,
+}
+
+type Reported = (Reporter, Doubt, Vec<IncomingResult>);
 
 /// The dispatcher's side.
 #[derive(Debug)]
@@ -47,12 +56,12 @@ impl Default for ForeignQueue {
 
 impl ForeignQueue {
     /// Takes as many of these as there is room for.
-    pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>) {
+    pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>, doubt: Doubt) {
         let source = Source { app: reporter.app, session: reporter.session.number };
         while !results.is_empty() {
             let rest = results.split_off(PART.min(results.len()));
             let weight = results.iter().map(weight).sum();
-            if self.0.offer(source, weight, (reporter.clone(), results)).is_err() {
+            if self.0.offer(source, weight, (reporter.clone(), doubt, results)).is_err() {
                 tracing::debug!(executor_id = %reporter.session.executor, "too many results wait; some will come again");
                 return;
             }
@@ -86,7 +95,7 @@ impl ForeignLoop {
     }
 
     async fn judge(&self, reported: Vec<Reported>) -> Result<(), StoreError> {
-        let results = || reported.iter().flat_map(|(_, results)| results);
+        let results = || reported.iter().flat_map(|(.., results)| results);
         let mut ids: Vec<RunId> = results().map(|result| result.run).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -104,11 +113,15 @@ impl ForeignLoop {
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        for (reporter, results) in reported {
+        for (reporter, doubt, results) in reported {
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
-                match (self.claim(&reporter, &result, run, &attempts), run, definition) {
+                let claim = match self.claim(&reporter, &result, run, &attempts) {
+                    Claim::Deferred if doubt == Doubt::ByHome => Claim::Refused,
+                    claim => claim,
+                };
+                match (claim, run, definition) {
                     (Claim::Taken, Some(run), Some(definition)) => {
                         let finish = result.into_finish(run, definition.job.after, reporter.as_executor());
                         let (counted, session) = (Counted::of(run, definition), reporter.session.clone());
@@ -116,6 +129,9 @@ impl ForeignLoop {
                     }
                     (Claim::Deferred, ..) => {}
                     _ => {
+                        if doubt == Doubt::ByHome {
+                            self.warn(&reporter, &result);
+                        }
                         let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
                         let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
                         self.shared.counters.add(why, 1);
@@ -129,6 +145,13 @@ impl ForeignLoop {
             }
         }
         Ok(())
+    }
+
+    fn warn(&self, reporter: &Reporter, result: &IncomingResult) {
+        if let Some(count) = self.shared.log_limit.count("results", reporter.session.executor.get()) {
+            let (run, attempt) = (result.run, result.attempt);
+            tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");
+        }
     }
 
     fn claim(

@@ -28,12 +28,16 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
         name: online.name.clone(),
         lineage: Arc::clone(&online.report.lineage),
     };
-    let mut foreign = Vec::new();
+    let (mut foreign, mut doubted) = (Vec::new(), Vec::new());
     for result in results {
         match take_result(d, &reporter, result) {
-            None => {}
-            Some(result) => foreign.push(result),
+            Taken::Here => {}
+            Taken::Foreign(result) => foreign.push(result),
+            Taken::Doubted(result) => doubted.push(result),
         }
+    }
+    if !doubted.is_empty() {
+        d.effects.push(Effect::JudgeDoubted(reporter.clone(), doubted));
     }
     if !foreign.is_empty() {
         d.effects.push(Effect::JudgeForeign(reporter, foreign));
@@ -41,16 +45,27 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
     round::unpark(d, app);
 }
 
+/// Who judges a result.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It was judged here.
+    Here,
+    /// Its run is not in memory.
+    Foreign(IncomingResult),
+    /// Its run is at another executor, as far as the memory shows. The row may know better: of an executor that started
+    /// twice before a server answered, the later process may carry what was taken for the earlier one's.
+    Doubted(IncomingResult),
+}
+
 /// Gives the result of a run that is known here to its lane; gives back any other.
-pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Option<IncomingResult> {
+pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Taken {
     let now = d.now;
     let (session, executor) = (&reporter.session, reporter.as_executor());
     let run = result.run;
     let result = IncomingResult { outcome: d.state.deadlines.judge(run, result.outcome), ..result };
     if let Some(ready) = d.state.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
         if !d.state.recovery.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
-            refuse_result(d, reporter, &result);
-            return None;
+            return Taken::Doubted(result);
         }
         let trace = ready.run.trace.clone();
         let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
@@ -60,23 +75,22 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
             d.state.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
         }
         d.finish(Submission { finish, counted, reply_to, phase_before: Some(Phase::Sent) });
-        return None;
+        return Taken::Here;
     }
     let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
-    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return Some(result) };
+    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return Taken::Foreign(result) };
     let is_its_app = reporter.app == active.ready.run.app;
     if !is_its_app || !reporter.is(active.executor) {
-        refuse_result(d, reporter, &result);
-        return None;
+        return Taken::Doubted(result);
     }
     if matches!(active.phase, Phase::Marking | Phase::Placed) {
         // It was never sent.
         refuse_result(d, reporter, &result);
-        return None;
+        return Taken::Here;
     }
     if active.phase == Phase::Settling {
         // Sent again because its answer takes long: the answer comes when the first one is durable.
-        return None;
+        return Taken::Here;
     }
     let ready = &active.ready;
     let trace = ready.run.trace.clone();
@@ -88,7 +102,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         place::free_slot(d, executor);
     }
     d.finish(Submission { finish, counted, reply_to, phase_before: Some(phase_before) });
-    None
+    Taken::Here
 }
 
 /// The end of an attempt found no room: it is as it was. An executor reports it again, or it is given up again.
@@ -117,7 +131,8 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     let is_its_lease = |active: &Active| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
     let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
-        d.state.runs.take_active(settled.run);
+        // One whose result was judged by its row still has its slot here.
+        place::free_active(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
     // It was settled by another way than the roll call: what that finds of it is over.

@@ -241,6 +241,9 @@ pub(super) fn describe(effect: &Effect) -> Option<String> {
             format!("end of {}/{}: {:?}", ids(&[end.run]), end.attempt, end.outcome)
         }
         Effect::RefuseResult(_, run, attempt) => format!("refused {}/{attempt}", ids(&[*run])),
+        Effect::JudgeDoubted(_, results) => {
+            format!("doubted {}", ids(&results.iter().map(|result| result.run).collect::<Vec<_>>()))
+        }
         Effect::JudgeForeign(_, results) => {
             format!("foreign {}", ids(&results.iter().map(|result| result.run).collect::<Vec<_>>()))
         }
