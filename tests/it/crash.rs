@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use rondel_tests::{Agent, Backend, ScratchDb, Server, scratch, wait_until};
+use rondel_tests::{Agent, Backend, ScratchDb, Server, Signal, scratch, wait_until};
 use serde_json::{Value, json};
 
 use crate::journal::{Journal, check_against_ledger, seconds};
 use crate::on_each_database;
+use crate::verdicts::trigger;
 
 const JOB_COUNT: usize = 200;
 
@@ -95,6 +96,43 @@ async fn the_run_of_an_agent_that_died_while_its_server_was_away_is_tried_again_
     })
     .await;
     run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
+}
+
+/// A run whose row says that it waits goes on in its attempt after its server was killed; one that may have been sent is not
+/// shown as running until the executors have answered the server that starts again.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_what_waited_is_known_to_be_unsent_and_the_rest_is_not_called_running() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let mut server = Server::start(&db).await;
+    let api = server.api();
+    for (name, seconds) in [("serial", "3"), ("other", "1")] {
+        let job = json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sleep", seconds]}});
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+    let mut agent = Agent::start(&server, "files").await;
+    let path = |run: String| format!("/api/v1/runs/{run}");
+    let first = path(trigger(&api, "serial").await);
+    let behind = path(trigger(&api, "serial").await);
+    run_is(&server, &first, "the first run is running", |run| run["status"] == "running").await;
+    run_is(&server, &behind, "the next one is noted to wait", |run| run["detail"]["waits_for"] == "run").await;
+    agent.process().signal(Signal::STOP);
+    let unknown = path(trigger(&api, "other").await);
+    server.kill().await;
+    server.restart().await;
+    let run = server.api().get(&unknown).await.expect(200);
+    assert_eq!((&run["status"], &run["detail"]["waits_for"]), (&json!("pending"), &json!("roll_call")), "{run:#}");
+    let why = run["why"]["en"].as_str().unwrap_or_default();
+    assert!(why.contains("for the executors to report whether they have it"), "{run:#}");
+    let account = server.api().get("/api/v1/jobs/other/why").await.expect(200);
+    let says = account["answer"]["en"].as_str().unwrap_or_default();
+    assert!(says.contains("It is not known yet whether it began"), "{account:#}");
+    let waits = server.api().get(&behind).await.expect(200);
+    assert_eq!((&waits["status"], &waits["attempt"]), (&json!("pending"), &json!(1)), "{waits:#}");
+    assert_eq!(waits["detail"]["waits_for"], "run", "{waits:#}");
+    agent.process().signal(Signal::CONT);
+    run_is(&server, &behind, "it ran in its first attempt", |run| run["status"] == "succeeded" && run["attempt"] == 1)
+        .await;
+    run_is(&server, &unknown, "the other one ran", |run| run["status"] == "succeeded").await;
 }
 
 /// Waits for a run to look as expected, for less time than a silent executor has.

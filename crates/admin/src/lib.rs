@@ -56,4 +56,4 @@ pub use lifecycle::{Lifecycle, Until};
 pub use metrics::Limit;
 pub use node::{Node, Readiness};
 pub use progress::Progress;
-pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema};
+pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema, UnansweredTriggers};

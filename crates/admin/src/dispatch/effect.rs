@@ -15,7 +15,7 @@ use super::step::Step;
 use crate::counters::Count;
 use crate::definitions::Compiled;
 use crate::metrics::Counted;
-use crate::registry::OnlineExecutor;
+use crate::registry::{OnlineExecutor, UnansweredTriggers};
 use crate::trace::DispatchSpan;
 
 #[derive(Debug)]
@@ -50,6 +50,8 @@ pub(crate) enum Effect {
     ShowOnline(Box<OnlineExecutor>),
     /// An executor is offline.
     ShowOffline(ExecutorId),
+    /// An executor leaves triggers unanswered, or answers again.
+    ShowUnanswered(ExecutorId, Option<UnansweredTriggers>),
     Count(Count, usize),
     Measure(Measure),
     /// An executor has accepted or refused a run: its dispatch ends.

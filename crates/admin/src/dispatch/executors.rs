@@ -11,6 +11,7 @@ use rondel_store::LeaseToken;
 
 use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
+use super::recovery::unanswered::Silences;
 use crate::registry::OnlineExecutor;
 
 #[derive(Debug)]
@@ -122,6 +123,7 @@ pub(crate) struct Executors {
     gone: BTreeMap<ExecutorId, Timestamp>,
     /// Whom no node has heard for too long, and when that was found.
     lost: BTreeMap<ExecutorId, Timestamp>,
+    pub(crate) silences: Silences,
 }
 
 impl Executors {
@@ -218,6 +220,7 @@ impl Executors {
         self.lost.retain(|_, at| *at + LOST_KEPT_FOR > now);
         let is_gone = self.gone.remove(&id).is_some();
         if is_gone {
+            self.silences.end(id);
             self.lost.insert(id, now);
         }
         is_gone
@@ -253,7 +256,12 @@ impl Executors {
 
     /// Why each executor of the app that is online does not take a run of the job now; those that could take it first.
     pub(crate) fn obstacles(&self, app: AppId, job: &Job, now: Timestamp) -> Vec<Obstacle> {
-        let mut obstacles: Vec<Obstacle> = self.in_app(app).filter_map(|online| online.obstacle(job, now)).collect();
+        let obstacle = |online: &Online| {
+            let is_silent = self.is_silent(online) && online.is_fit(job) && !online.draining;
+            let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
+            if is_silent { Some(silent()) } else { online.obstacle(job, now) }
+        };
+        let mut obstacles: Vec<Obstacle> = self.in_app(app).filter_map(obstacle).collect();
         obstacles.sort_by_key(|obstacle| !is_fit_for_it(obstacle.kind));
         obstacles
     }
@@ -261,6 +269,11 @@ impl Executors {
     /// Of those, the ones who do not go away: what a broadcast goes to.
     pub(crate) fn staying(&self, app: AppId, job: &Job) -> Vec<&Online> {
         self.in_app(app).filter(|online| online.is_fit(job) && !online.draining).collect()
+    }
+
+    /// Whether it has left its last triggers unanswered.
+    pub(crate) fn is_silent(&self, online: &Online) -> bool {
+        self.silences.of(online.session.executor).is_some()
     }
 
     /// A heartbeat of an executor: how many runs it has, from all nodes.

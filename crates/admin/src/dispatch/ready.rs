@@ -7,7 +7,7 @@ use rondel_core::misfire::{LateFire, runs_late};
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::WaitFor;
 use rondel_core::spec::Delivery;
-use rondel_core::{Run, RunId, Timestamp, TraceParent, Trigger};
+use rondel_core::{Reason, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::AttemptEnd;
@@ -69,11 +69,20 @@ impl Ready {
     }
 
     /// The same as the dispatcher takes it up at its instant. Queue time counts from then on, or from when this server came to it
-    /// where that was late: no executor is to blame for a server that was away. A shard counts with its broadcast.
+    /// where that was late: no executor is to blame for a server that was away. A shard counts with its broadcast, and an attempt
+    /// with those before it that no executor received.
     pub(crate) fn taken_up(self, now: Timestamp) -> Self {
         let is_late = self.run.due_at + CAME_LATE < now && !self.is_queued_in_time(now);
-        let queued_at = self.queued_at.unwrap_or(if is_late { now } else { self.run.due_at });
+        let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
+        let queued_at = self.queued_at.unwrap_or(from);
         Self { queued_at: Some(queued_at), ..self }
+    }
+
+    /// How long it was queued in the attempts before this one, which no executor received.
+    fn queued_before(&self) -> Duration {
+        let is_unreceived = self.run.attempt > 1 && self.run.reason == Some(Reason::NotReceived);
+        let detail = self.run.detail.as_deref().filter(|_| is_unreceived);
+        Duration::from_millis(detail.and_then(|detail| detail.waited_ms).unwrap_or(0))
     }
 
     /// When it has been queued for as long as its job lets it.

@@ -39,7 +39,6 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
         expire_behind(d, ready);
         turns::work_off(d);
     }
-    waits::note_waits(d);
     ended.iter().for_each(|lease| fences::announce(d, *lease));
     look::look_for_lost(d);
     look::look_at_rows(d);
@@ -49,6 +48,8 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
         unpark(d, app);
     }
     seek::seek_elsewhere(d);
+    // After all that can go has gone: what is noted to wait is marked before it is sent.
+    waits::note_waits(d);
 }
 
 /// Ends a run whose queue time is over: no executor was online for it, or none had a free slot.

@@ -59,8 +59,15 @@ fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
     let online = d.state.executors.fit(run.app, job);
-    let candidates: Vec<Candidate<'_>> =
+    let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
+    // Who left triggers unanswered lately is passed by, where there is another one. A broadcast goes to all.
+    let is_paused = |online: &Online| d.state.executors.silences.is_paused(online.session.executor, now);
+    if job.route != Route::Broadcast && online.iter().any(|one| !one.draining && !is_paused(one)) {
+        for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_paused(one)) {
+            candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
+        }
+    }
     match d.state.memories.pick(job.route, &ask(run, &candidates, is_over, now)) {
         Choice::Take(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());

@@ -159,6 +159,7 @@ impl DispatchLoop {
             }
             Effect::ShowOnline(executor) => shared.registry.insert(*executor),
             Effect::ShowOffline(executor) => shared.registry.remove(executor),
+            Effect::ShowUnanswered(executor, unanswered) => shared.registry.set_unanswered(executor, unanswered),
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.answered(why, now),

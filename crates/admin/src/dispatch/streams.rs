@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
+use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
@@ -15,7 +16,7 @@ use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
 use super::ready::finish_unsent;
 use super::recovery::{fences, roll, unanswered};
-use super::waits::{explained, lost_detail};
+use super::waits::{explained, lost_detail, waited_ms};
 use super::{outbox, place, round};
 use crate::counters::Count;
 use crate::registry::OnlineExecutor;
@@ -41,7 +42,8 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     note_begins(d, id, &report);
     unanswered::await_no_answers(d, id);
     // The end of its stream before may have taken it off the list after the hello put it there.
-    d.effects.push(Effect::ShowOnline(Box::new(executor.clone())));
+    let unanswered = d.state.executors.silences.of(id);
+    d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
     d.state.executors.join(session, &executor, report);
     let is_its = |active: &&Active| active.executor == id && !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.actives().filter(is_its).count();
@@ -115,7 +117,9 @@ pub(super) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let now = d.now;
     let Some(active) = d.state.runs.active_mut(run) else { return };
     let executor = (active.executor, active.executor_name.clone());
-    let detail = lost_detail(Some(&active.executor_name));
+    // No executor had it: it has been queued since it came, also for its next attempt.
+    let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
+    let detail = Detail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
     let finish = AttemptEnd {
         executor: Some(executor),
         started_at: active.began_at.filter(|_| reason != Reason::NotReceived),
@@ -127,6 +131,9 @@ pub(super) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
 pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>) {
     let now = d.now;
     d.state.executors.heard(executor, now);
+    if !replies.is_empty() {
+        unanswered::answers(d, executor);
+    }
     for (run, attempt, reply) in replies {
         // Counted first: who lost its lease has dropped the run by now.
         if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced, _)) {

@@ -65,6 +65,7 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         connected_at: Timestamp::EPOCH,
         last_seen_at: Timestamp::EPOCH,
         draining: false,
+        unanswered: None,
     };
     let stream = Arc::new(OutgoingStream::new(sender));
     (SessionHandle { executor: id, number, stream }, online, receiver)

@@ -191,4 +191,6 @@ mod purity;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod waiting_tests;
+#[cfg(test)]
 mod world;

@@ -125,8 +125,11 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
             obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
+    let staying = d.state.executors.staying(ready.run.app, job);
+    let are_silent = !staying.is_empty() && staying.iter().all(|online| d.state.executors.is_silent(online));
     let is_fit = obstacles.iter().any(|obstacle| is_fit_for_it(obstacle.kind))
-        || !d.state.executors.staying(ready.run.app, job).is_empty() && belongs_to(&ready.run).is_none();
+        || !staying.is_empty() && belongs_to(&ready.run).is_none();
+    let is_fit = is_fit && !are_silent;
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
     Detail { waits_for, app, handler, ..Detail::default() }.with_obstacles(obstacles)

@@ -148,6 +148,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
         connected_at: now,
         last_seen_at: now,
         draining: false,
+        unanswered: None,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let begins = Begins::of(&hello.held, now);

@@ -47,6 +47,17 @@ pub struct OnlineExecutor {
     pub last_seen_at: Timestamp,
     /// Whether it takes no more runs.
     pub draining: bool,
+    /// The triggers that it left unanswered; none once it has answered one.
+    pub unanswered: Option<UnansweredTriggers>,
+}
+
+/// Triggers that an executor left unanswered while its heartbeats went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnansweredTriggers {
+    /// How often in a row its stream was ended for that.
+    pub count: u32,
+    /// When the first of them was sent.
+    pub since: Timestamp,
 }
 
 /// Which executor is online, in no order.
@@ -116,6 +127,12 @@ impl Registry {
     pub(crate) fn set_draining(&self, id: ExecutorId) {
         if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.draining = true;
+        }
+    }
+
+    pub(crate) fn set_unanswered(&self, id: ExecutorId, unanswered: Option<UnansweredTriggers>) {
+        if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
+            executor.unanswered = unanswered;
         }
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use rondel_admin::EngineConfig;
-use rondel_core::reason::WaitFor;
+use rondel_core::reason::{WaitFor, words};
+use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunStatus};
 use rondel_proto::v1;
 use rondel_store::Runs as _;
@@ -85,5 +86,33 @@ async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     line.say(succeeded(&unanswered)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
+/// However often its executor leaves it unanswered, a run ends with its queue time, and for the reason that is true.
+#[tokio::test]
+async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_executor() {
+    let world = world().await;
+    let job = create(&world, serde_json::json!({"queue_timeout": "4s"})).await;
+    let ignores = async {
+        loop {
+            let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
+            line.ends().await;
+        }
+    };
+    let ends = async {
+        request(&world, &job).await;
+        until(&world, "it ends", |run| run.status.is_terminal()).await
+    };
+    let run = tokio::select! {
+        _ = ignores => unreachable!("it never gives up"),
+        run = ends => run,
+    };
+    assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::NoExecutor)));
+    assert!(run.attempt > 1, "it was sent again: {run:?}");
+    let said = words::sentence(words::Subject::of(&run), Lang::En).unwrap();
+    assert!(said.ends_with(": a did not answer."), "{said}");
+    let online = world.engine.online_executors();
+    assert!(online.iter().all(|one| one.unanswered.is_some_and(|of| of.count > 1)), "{online:?}");
     world.end().await;
 }

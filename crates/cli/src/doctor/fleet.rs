@@ -61,6 +61,7 @@ impl Fleet {
     fn checks(&self, now: Timestamp) -> Vec<Check> {
         let mut checks = self.of_nodes(now);
         checks.push(self.of_executors());
+        checks.extend(self.executors.iter().filter_map(|executor| silent_executor(executor, now)));
         checks.extend(self.of_switched_apps());
         checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
         checks.extend(self.of_declarations());
@@ -143,6 +144,18 @@ impl Fleet {
         };
         problems.map(check).collect()
     }
+}
+
+/// An executor whose heartbeats come and that answers no trigger.
+fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
+    let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
+    let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
+    let since = silent["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+    let count = text_of(&silent["count"]);
+    let found = format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since}");
+    let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
+    Some(warning("executors", found, remedy))
 }
 
 /// A server without a lease. The one that answers lives: it cannot renew its lease.
@@ -234,7 +247,11 @@ mod tests {
                 json!({"name": "n2", "status": "dead", "lease_until": "2026-01-01T00:00:00Z"}),
                 json!({"name": "n3", "status": "draining"}),
             ],
-            executors: vec![json!({"app": "a", "status": "online"}), json!({"app": "b", "status": "draining"})],
+            executors: vec![
+                json!({"app": "a", "name": "w1", "status": "online",
+                    "unanswered_triggers": {"count": 3, "since": "2026-01-01T00:08:00Z"}}),
+                json!({"app": "b", "status": "draining", "unanswered_triggers": null}),
+            ],
             apps: vec![json!({"name": "a", "state": "stopped"})],
             jobs: BTreeMap::from([("b".to_owned(), vec![job("b1")]), ("c".to_owned(), vec![job("c1"), job("c2")])]),
             pending: vec![
@@ -252,6 +269,7 @@ mod tests {
             (Verdict::Warning, "n2 is dead since"),
             (Verdict::Warning, "n3 is draining and takes no jobs"),
             (Verdict::Warning, "1 online, 1 draining"),
+            (Verdict::Warning, "w1 of app a is connected and does not answer triggers: 3 in a row since 2m ago"),
             (Verdict::Warning, "app a is stopped: what is due is skipped"),
             (Verdict::Warning, "app b has no executor online and 1 job with a schedule"),
             (Verdict::Warning, "app c has no executor online and 2 jobs with a schedule; 1 overdue run of c1 waits"),

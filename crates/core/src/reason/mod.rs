@@ -173,7 +173,8 @@ pub struct Detail {
     /// What the run waits for, or waited for before it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitFor>,
-    /// How long it waited before it ended, in milliseconds.
+    /// How long it waited before it ended, in milliseconds; of an attempt that follows one that no executor received, how long it had
+    /// waited by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
     /// The app whose executors were asked.
@@ -267,7 +268,8 @@ impl Detail {
     #[must_use]
     pub fn waiting(&self, wait: Self) -> Self {
         let reason = self.clone();
-        Self { executor: reason.executor, parent: reason.parent, parent_status: reason.parent_status, ..wait }
+        let Self { executor, parent, parent_status, waited_ms, .. } = reason;
+        Self { executor, parent, parent_status, waited_ms: waited_ms.or(wait.waited_ms), ..wait }
     }
 
     fn bounded(&self) -> Self {

@@ -43,6 +43,19 @@ pub(crate) struct ExecutorJson {
     /// When its stream to this node was opened.
     pub(crate) connected_at: Option<Timestamp>,
     pub(crate) last_seen_at: Timestamp,
+    /// The triggers that it left unanswered, though its heartbeats come: runs go to other executors first. Null for one that
+    /// answers, or that this node does not hear.
+    pub(crate) unanswered_triggers: Option<UnansweredJson>,
+}
+
+/// Triggers that an executor left unanswered.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "UnansweredTriggers")]
+pub(crate) struct UnansweredJson {
+    /// How often in a row.
+    count: u32,
+    /// When the first of them was sent.
+    since: Timestamp,
 }
 
 /// Where a list of executors stands: app, name and incarnation.
@@ -159,6 +172,7 @@ impl From<OnlineExecutor> for ExecutorJson {
             sdk_version: executor.sdk_version,
             connected_at: Some(executor.connected_at),
             last_seen_at: executor.last_seen_at,
+            unanswered_triggers: executor.unanswered.map(|of| UnansweredJson { count: of.count, since: of.since }),
         }
     }
 }
@@ -177,5 +191,6 @@ fn from_record(record: ExecutorRecord, app: String, is_online: bool) -> Executor
         sdk_version: record.sdk_version,
         connected_at: None,
         last_seen_at: record.last_seen_at,
+        unanswered_triggers: None,
     }
 }

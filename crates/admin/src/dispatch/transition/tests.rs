@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::run::BROADCAST;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
@@ -209,34 +208,6 @@ fn what_runs_at_most_once_is_marked_before_it_is_sent() {
     world.around.now = Timestamp::from_millis(2_100);
     world.on(won(&[1]));
     assert_eq!(world.flush(), ["unmark 1"], "its mark may count as a run that died with the node");
-}
-
-/// A row that says what a run waits for proves that no executor has it: before that is untrue, the run is marked.
-#[test]
-fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
-    let mut world = World::new();
-    world.arrive([plain(1), plain(4)]);
-    assert_eq!(world.at(1.0), NOTHING, "no executor is there");
-    world.around.now = Timestamp::from_secs(4);
-    let effects = world.on(Event::Round(Vec::new()));
-    let notes = effects.iter().filter_map(|effect| match effect {
-        Effect::Store(Step::NoteWaits(notes)) => Some(notes.iter().map(|note| note.run).collect::<Vec<_>>()),
-        _ => None,
-    });
-    assert_eq!(notes.collect::<Vec<_>>(), [vec![run(1)]]);
-    world.at(4.0);
-    world.join(1, 1, Report::default());
-    assert_eq!(world.flush(), ["mark 1", "sent to 1: 4"]);
-    world.described(Event::Marked(vec![(run(1), 1)], vec![run(1)]));
-    assert_eq!(world.flush(), ["sent to 1: 1"]);
-    assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), ["unmark 1"]);
-    // The next server reads from the row that it waits.
-    let mut adopted = plain(5);
-    adopted.run.detail = Some(Box::new(Detail { waits_for: Some(WaitFor::Run), ..Detail::default() }));
-    world.arrive([adopted]);
-    world.around.now = Timestamp::from_secs(5);
-    world.on(Event::Round(Vec::new()));
-    assert!(world.at(5.0).contains(&"mark 1 5".to_owned()));
 }
 
 /// Requests that find no room change nothing for good.

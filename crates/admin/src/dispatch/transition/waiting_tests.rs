@@ -1,0 +1,98 @@
+//! Stories of runs that wait: what their rows prove, and executors that leave triggers unanswered. As in [`tests`](super::tests), times
+//! are seconds, and runs are named by the second at which they are due.
+
+use rondel_core::outcome::Outcome;
+use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::{ExecutorId, Reason};
+use rondel_proto::v1::RefusedWhy;
+
+use super::tests::{NOTHING, plain, run, with_executors};
+use super::world::World;
+use super::*;
+use crate::dispatch::event::{Reply, Report};
+
+/// A row that says what a run waits for proves that no executor has it: before that is untrue, the run is marked.
+#[test]
+fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
+    let mut world = World::new();
+    world.arrive([plain(1), plain(4)]);
+    assert_eq!(world.at(1.0), NOTHING, "no executor is there");
+    world.around.now = Timestamp::from_secs(4);
+    let effects = world.on(Event::Round(Vec::new()));
+    let notes = effects.iter().filter_map(|effect| match effect {
+        Effect::Store(Step::NoteWaits(notes)) => Some(notes.iter().map(|note| note.run).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(notes.collect::<Vec<_>>(), [vec![run(1)]]);
+    world.at(4.0);
+    world.join(1, 1, Report::default());
+    assert_eq!(world.flush(), ["mark 1", "sent to 1: 4"]);
+    world.described(Event::Marked(vec![(run(1), 1)], vec![run(1)]));
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
+    assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), ["unmark 1"]);
+    // The next server reads from the row that it waits.
+    let mut adopted = plain(5);
+    adopted.run.detail = Some(Box::new(Detail { waits_for: Some(WaitFor::Run), ..Detail::default() }));
+    world.arrive([adopted]);
+    world.around.now = Timestamp::from_secs(5);
+    world.on(Event::Round(Vec::new()));
+    assert!(world.at(5.0).contains(&"mark 1 5".to_owned()));
+}
+
+/// Leaves what was sent to executor 1 unanswered while its heartbeats come, and answers what is done then.
+fn leave_unanswered(world: &mut World, second: i64) -> Vec<String> {
+    (0..3).for_each(|_| world.beat(1));
+    world.around.now = Timestamp::from_secs(second);
+    world.described(Event::Round(Vec::new()))
+}
+
+/// Its runs were not received, and go to another executor for a while; the next attempts have the queue time that is left.
+#[test]
+fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    assert_eq!(leave_unanswered(&mut world, 12), ["end of stream 1"]);
+    let effects = world.join_all(1, 2, Report::default());
+    let end = effects.iter().find_map(|effect| match effect {
+        Effect::Finish(end) => Some(&end.finish),
+        _ => None,
+    });
+    let end = end.expect("its run is not on the list of its hello");
+    assert_eq!(
+        (end.outcome, end.detail.as_ref().and_then(|of| of.waited_ms)),
+        (Outcome::Lost(Reason::NotReceived), Some(11_000))
+    );
+    let mut again = plain(1);
+    (again.run.attempt, again.run.reason, again.run.due_at) = (2, Some(Reason::NotReceived), Timestamp::from_secs(12));
+    again.run.detail.clone_from(&end.detail);
+    let next = again.taken_up(Timestamp::from_secs(12));
+    assert_eq!(next.queued_at, Some(Timestamp::from_secs(1)), "queue time counts from the fire");
+
+    world.join(2, 3, Report::default());
+    world.arrive([plain(13), plain(14), plain(15)]);
+    assert_eq!(world.at(15.0), ["sent to 2: 13 14 15"], "round robin passes it by");
+    world.arrive([plain(50)]);
+    assert_eq!(world.at(50.0).len(), 1);
+    world.arrive([plain(51)]);
+    world.at(51.0);
+    let is_there = |world: &World| world.state.runs.actives().any(|active| active.executor == ExecutorId::new(1));
+    assert!(is_there(&world), "it is tried again after its pause");
+    assert!(world.state.executors.silences.of(ExecutorId::new(1)).is_some());
+    for second in [50, 51] {
+        world.reply(1, second, 1, Reply::Accepted);
+    }
+    assert_eq!(world.state.executors.silences.of(ExecutorId::new(1)), None, "it answers");
+}
+
+/// Alone, it gets the runs all the same.
+#[test]
+fn an_executor_that_answers_no_trigger_is_not_passed_by_where_it_is_the_only_one() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    world.at(1.0);
+    leave_unanswered(&mut world, 12);
+    world.join(1, 2, Report::default());
+    world.arrive([plain(13)]);
+    assert_eq!(world.at(13.0), ["sent to 1: 13"]);
+}
