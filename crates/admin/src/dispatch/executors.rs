@@ -11,7 +11,7 @@ use rondel_store::LeaseToken;
 
 use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
-use super::recovery::unanswered::Silences;
+use super::silences::Silences;
 use crate::registry::OnlineExecutor;
 
 #[derive(Debug)]

@@ -24,6 +24,7 @@ mod round;
 mod routing;
 mod run_loop;
 mod runs;
+mod silences;
 mod state;
 mod step;
 mod streams;

@@ -3,7 +3,7 @@
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{ExecutorId, Reason};
+use rondel_core::{ExecutorId, Reason, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 
 use super::tests::{NOTHING, plain, run, with_executors};

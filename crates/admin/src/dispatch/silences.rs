@@ -1,0 +1,74 @@
+//! Executors that leave triggers unanswered while their heartbeats come: for how long routing passes them by.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::backoff::doubled;
+use rondel_core::{ExecutorId, Timestamp};
+
+use crate::registry::UnansweredTriggers;
+
+/// How long an executor is left alone that left a trigger unanswered: this, twice as long each time that it does so again …
+const PAUSE_MIN: Duration = Duration::from_secs(30);
+/// … and at most this.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// Executors that left triggers unanswered, until they answer one or are lost.
+#[derive(Debug, Default)]
+pub(crate) struct Silences(BTreeMap<ExecutorId, Silence>);
+
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    triggers: UnansweredTriggers,
+    paused_until: Timestamp,
+}
+
+impl Silences {
+    /// Its stream is ended for a trigger that it left unanswered since then.
+    pub(crate) fn left_unanswered(
+        &mut self,
+        executor: ExecutorId,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> UnansweredTriggers {
+        let before = self.0.get(&executor).map(|silence| silence.triggers);
+        let before = before.unwrap_or(UnansweredTriggers { count: 0, since });
+        let triggers = UnansweredTriggers { count: before.count.saturating_add(1), ..before };
+        let paused_until = now + doubled(PAUSE_MIN, PAUSE_MAX, triggers.count);
+        self.0.insert(executor, Silence { triggers, paused_until });
+        triggers
+    }
+
+    /// It answers, or is gone. Answers whether it had left a trigger unanswered.
+    pub(crate) fn end(&mut self, executor: ExecutorId) -> bool {
+        self.0.remove(&executor).is_some()
+    }
+
+    pub(crate) fn of(&self, executor: ExecutorId) -> Option<UnansweredTriggers> {
+        self.0.get(&executor).map(|silence| silence.triggers)
+    }
+
+    /// Whether runs go to other executors first.
+    pub(crate) fn is_paused(&self, executor: ExecutorId, now: Timestamp) -> bool {
+        self.0.get(&executor).is_some_and(|silence| silence.paused_until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_until_the_executor_answers() {
+        let (mut silences, executor, at) = (Silences::default(), ExecutorId::new(1), Timestamp::from_secs);
+        for (count, now, until) in [(1, 100, 130), (2, 200, 260), (3, 300, 420), (4, 500, 740), (5, 800, 1_280)] {
+            let expected = UnansweredTriggers { count, since: at(85) };
+            assert_eq!(silences.left_unanswered(executor, at(now - 15), at(now)), expected);
+            assert!(silences.is_paused(executor, at(until - 1)) && !silences.is_paused(executor, at(until)), "{count}");
+        }
+        silences.left_unanswered(executor, at(2_000), at(2_000));
+        assert!(!silences.is_paused(executor, at(2_600)), "ten minutes at most");
+        assert!(silences.end(executor) && !silences.end(executor));
+        assert_eq!(silences.left_unanswered(executor, at(3_000), at(3_015)).count, 1, "it had answered");
+    }
+}
