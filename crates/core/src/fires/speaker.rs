@@ -199,10 +199,6 @@ impl<'a> Speaker<'a> {
         let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
-                (RunStatus::Unknown, Some(Reason::NotReceived)) => both(
-                    format!("It is not known whether it ran{}.", tail.0),
-                    format!("无法确定是否执行过{}。", tail.1),
-                ),
                 (RunStatus::Unknown, _) => both(
                     format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
                     format!("可能执行过{}，结果未知{}。", on.1, tail.1),

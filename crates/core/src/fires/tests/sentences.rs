@@ -199,10 +199,10 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
     let (en, zh) = both(unknown(Some(Reason::NotReceived), Detail::default()));
     assert_eq!(
         en,
-        "It is not known whether it ran: it was sent to executor w1, which did not acknowledge it and has no record of it, \
+        "It may have run on w1, and its outcome is unknown: it was sent to executor w1, which did not acknowledge it and has no record of it, \
          and a run that may start at most once is not sent again."
     );
-    assert!(zh.starts_with("无法确定是否执行过：已发送给执行器 w1") && zh.ends_with('。'), "{zh}");
+    assert!(zh.starts_with("可能执行过（执行器 w1），结果未知：已发送给执行器 w1") && zh.ends_with('。'), "{zh}");
     let (en, zh) = both(unknown(None, Detail { unreported_after_ms: Some(30_000), ..Detail::default() }));
     assert_eq!(
         en,
