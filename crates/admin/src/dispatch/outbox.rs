@@ -113,7 +113,6 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     let (mut marks, mut gone) = (Vec::new(), Vec::new());
     for run in runs {
         let Some(active) = place::free_active(d, *run) else { continue };
-        let job = &active.ready.definition.job;
         // Another server takes a result only from the executor that the row names: that may be the next one.
         let is_named = active.is_named && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {

@@ -72,7 +72,12 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     let mut rows: Vec<Run> = (0..6).map(row).collect();
     (rows[5].shard_index, rows[5].shard_total) = (1, Some(4));
     claim(store, dead, &job, rows.clone()).await;
-    let noted = |row: &Run, what| NotedWait { run: row.id, attempt: 1, detail: Box::new(waits_for(what)), place: WaitPlace::Server };
+    let noted = |row: &Run, what| NotedWait {
+        run: row.id,
+        attempt: 1,
+        detail: Box::new(waits_for(what)),
+        place: WaitPlace::Server,
+    };
     let kinds = [WaitFor::Run, WaitFor::Slot, WaitFor::Executor, WaitFor::Answer];
     let mut waits: Vec<NotedWait> = rows.iter().zip(kinds).map(|(row, what)| noted(row, what)).collect();
     waits.push(noted(&rows[5], WaitFor::Slot));
