@@ -1,5 +1,6 @@
 //! An executor for tests of what happens when things die: its handler `journal` writes a line when it begins and one when it
 //! ends, in the form that the checker reads (`tests/src/check/journal.rs`), and takes `{"sleep_ms": n, "fail": bool, "log": bool}`.
+//! The handler `line` writes one line for each start, as the script of `tests/it/journal.rs` does.
 //!
 //! `worker --server URL… --token-file FILE --app APP --name NAME --journal FILE [--slots N] [--data-dir DIR]
 //! [--failpoint PLACE…]`
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use rondel::{Executor, JobError, Params, RunContext, State};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing_subscriber::prelude::*;
 
 #[derive(Default, Deserialize, schemars::JsonSchema)]
@@ -52,8 +53,14 @@ async fn journal(Params(work): Params<Work>, run: RunContext, State(file): State
     if work.fail { Err(JobError::failed("told to fail")) } else { Ok(()) }
 }
 
+async fn line(run: RunContext, State(file): State<Arc<File>>) {
+    let (index, total) = (rondel::shard::index(), rondel::shard::total());
+    let pid = std::process::id();
+    write(&file, &format!("{} {} {} {index}/{total} {pid}", run.run_id(), run.attempt(), run.fire_at()));
+}
+
 /// One write to a file that is open for appending: several processes may share it.
-fn write(mut file: &File, line: &Value) {
+fn write(mut file: &File, line: &impl std::fmt::Display) {
     if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
         // The journal is ground truth: without it nothing that follows means anything.
         tracing::error!(%error, "cannot write the journal");
@@ -95,7 +102,8 @@ async fn run(args: &[String]) -> Result<(), String> {
         .name(one("--name")?)
         .slots(one("--slots").unwrap_or("256").parse().map_err(|error| format!("--slots: {error}"))?)
         .state(Arc::new(file))
-        .handler("journal", journal);
+        .handler("journal", journal)
+        .handler("line", line);
     for server in all("--server") {
         builder = builder.server(server);
     }

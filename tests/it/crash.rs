@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use rondel_tests::{Agent, Backend, ScratchDb, Server, Signal, scratch, wait_until};
+use rondel_tests::{Agent, Backend, Process, ScratchDb, Server, Signal, example, scratch, wait_until};
 use serde_json::{Value, json};
 
 use crate::journal::{Journal, check_against_ledger, seconds};
@@ -19,12 +21,12 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     let data = tempfile::tempdir().expect("make a folder");
     for number in 0..JOB_COUNT {
         let job = json!({
-            "name": format!("job-{number}"), "app": "files", "handler": "shell", "params": journal.params(""),
+            "name": format!("job-{number}"), "app": "files", "handler": "line",
             "schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100},
         });
         server.api().post("/api/v1/jobs", job).await.expect(201);
     }
-    let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
+    let _worker = worker(&server, &journal, data.path());
     lines(&journal, 3 * JOB_COUNT).await;
     let pause = any_moment();
     tokio::time::sleep(pause).await;
@@ -54,6 +56,14 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     check_against_ledger(&journal.lines(), &all);
 }
 on_each_database!(a_killed_server_loses_nothing);
+
+/// An executor of the SDK: 200 shells a second would keep the processors from the servers of other tests.
+fn worker(server: &Server, journal: &Journal, data: &Path) -> Process {
+    let mut command = Command::new(example("worker"));
+    command.args(["--app", "files", "--name", "w", "--server", server.url(), "--token-file"]).arg(server.token_file());
+    command.arg("--journal").arg(journal.path()).arg("--data-dir").arg(data);
+    Process::start("worker", command)
+}
 
 /// The server sees that the process of an executor on its own host has died: its run does not wait for 30 s of silence.
 #[tokio::test(flavor = "multi_thread")]

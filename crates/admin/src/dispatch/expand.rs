@@ -8,28 +8,10 @@ use rondel_core::{Run, RunId, RunStatus};
 use super::decision::{Decision, lease_of};
 use super::effect::{Effect, Measure};
 use super::event::Shards;
-use super::place;
 use super::queue::turns;
 use super::ready::Ready;
-use super::runs::Stage;
 use super::step::Step;
-
-/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Gives the run back where no
-/// executor is there.
-pub(super) fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
-    let fit = d.state.executors.staying(root.run.app, &root.definition.job);
-    if fit.is_empty() {
-        return Some(root);
-    }
-    // A shard of a broadcast belongs to one executor; the others are dealt when they are routed.
-    let executors = match root.definition.job.shards {
-        Some(count) => vec![None; usize::try_from(count).unwrap_or(usize::MAX)],
-        None => fit.iter().map(|online| Some(online.name.clone())).collect(),
-    };
-    d.effects.push(Effect::Expand(Box::new(root.run.clone()), executors));
-    d.state.runs.put(root, Stage::Expanding);
-    None
-}
+use super::{flow, place};
 
 /// Stores shards of broadcasts again which the database has not confirmed.
 pub(super) fn expand_again(d: &mut Decision<'_>) {
@@ -70,5 +52,5 @@ pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     unsent.into_iter().for_each(|shard| turns::arrived(d, ready(shard)));
     place::forget_unsent(d, &root);
     turns::leave_gate(d, root.run.id);
-    turns::work_off(d);
+    flow::work_off(d);
 }

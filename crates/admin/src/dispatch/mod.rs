@@ -6,12 +6,16 @@
 //! and both answer with an event.
 
 mod active;
+mod answers;
+mod assign;
 mod begin;
 mod decision;
 mod effect;
+mod ends;
 mod event;
 mod executors;
 mod expand;
+mod flow;
 mod messages;
 mod outbox;
 pub(crate) mod persist;

@@ -10,10 +10,10 @@ use super::active::{Active, Phase};
 use super::decision::Decision;
 use super::effect::Effect;
 use super::messages::TRIGGER_BATCH;
-use super::place;
 use super::queue::turns;
 use super::runs::{Arrival, Waiting};
 use super::step::Step;
+use super::{ends, flow, place};
 
 /// How long after its mark an at-most-once run may be sent.
 const MARK_HOLDS: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
             // Another node's, settled, or not answered: the standing queries find it if it is still open.
-            gone.extend(place::free_active(d, *run).map(|active| active.ready));
+            gone.extend(ends::free_active(d, *run).map(|active| active.ready));
             continue;
         }
         active.phase = Phase::Placed;
@@ -102,7 +102,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         }
     }
     place::let_go(d, &gone);
-    turns::work_off(d);
+    flow::work_off(d);
     unmark(d, unwanted);
 }
 
@@ -112,7 +112,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     let token = d.facts.token;
     let (mut marks, mut gone) = (Vec::new(), Vec::new());
     for run in runs {
-        let Some(active) = place::free_active(d, *run) else { continue };
+        let Some(active) = ends::free_active(d, *run) else { continue };
         // Another server takes a result only from the executor that the row names: that may be the next one.
         let is_named = active.is_named && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
@@ -121,7 +121,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
         // What a leaving server gets back is not tried anew: it goes to another one with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);
-            turns::work_off(d);
+            flow::work_off(d);
             if d.state.runs.arrival(&active.ready) != Arrival::Known {
                 turns::withdraw(d, *run);
                 d.state.parked.push(Waiting::new(active.ready, now), &mut d.state.runs);
@@ -131,7 +131,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
         }
     }
     place::let_go(d, &gone);
-    turns::work_off(d);
+    flow::work_off(d);
     unmark(d, marks);
 }
 
@@ -153,7 +153,7 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
     unsent.sort_unstable();
     let mut marks = Vec::new();
     for run in unsent {
-        let Some(active) = place::free_active(d, run) else { continue };
+        let Some(active) = ends::free_active(d, run) else { continue };
         if active.phase == Phase::Placed && active.ready.is_marked_first() {
             marks.push((run, active.ready.run.attempt));
         }

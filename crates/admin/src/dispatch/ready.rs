@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::misfire::{LateFire, runs_late};
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::WaitFor;
+use rondel_core::reason::{WaitFor, milliseconds};
 use rondel_core::spec::Delivery;
 use rondel_core::{Reason, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -162,4 +162,9 @@ pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
     let mixed =
         run.get().unsigned_abs().wrapping_add(u64::from(attempt.unsigned_abs())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     f64::from(u16::try_from(mixed >> 48).unwrap_or(0)) / f64::from(u16::MAX)
+}
+
+/// How long a run has been queued.
+pub(crate) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
+    milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
 }

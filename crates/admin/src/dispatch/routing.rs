@@ -1,29 +1,22 @@
 //! Which executor gets a run: what the routers of `core` are asked, and what is done with their choice.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rondel_core::route::trace::{self, Waited};
 use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, question};
-use rondel_core::{ExecutorId, Job, JobId, Route, Run, RunId, Timestamp};
-use rondel_proto::v1;
+use rondel_core::{ExecutorId, Job, Route, Run, RunId, Timestamp};
 
+use super::assign;
 use super::decision::Decision;
-use super::effect::Effect;
 use super::executors::Online;
-use super::place;
 use super::queue::probes::Probe;
-use super::queue::turns;
 use super::ready::Ready;
-use super::runs::Waiting;
 
 /// An executor that was heard this lately need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
-/// Jobs in one question.
-const QUESTION_JOBS: usize = 1_000;
 
 /// What a router chose for a run.
-enum Chosen {
+pub(super) enum Chosen {
     /// This executor; and the trace of the choice.
     Executor(ExecutorId, String, String),
     /// These executors are to be asked, or have not answered yet.
@@ -55,7 +48,7 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     }
 }
 
-fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
+pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
     let online = d.state.executors.fit(run.app, job);
@@ -82,9 +75,9 @@ fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
     }
 }
 
-fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
+pub(super) fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
     ready.run.trace = Some(trace);
-    place::assign(d, ready, executor, name);
+    assign::assign(d, ready, executor, name);
 }
 
 /// The trace of a run that no executor took.
@@ -95,64 +88,6 @@ pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
     let answer = if question(job.route).is_some() { Answer::No } else { Answer::None };
     let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
     trace_of(ready, candidates, None, now)
-}
-
-/// Puts this turn's questions on the streams.
-pub(super) fn flush_questions(d: &mut Decision<'_>) {
-    let now = d.now;
-    for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
-        // Who cannot be asked does not answer.
-        if let Some(online) = d.state.executors.get(executor) {
-            let job_ids = jobs.into_iter().map(JobId::get).collect();
-            let body = v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids });
-            d.effects.push(Effect::Send(online.session.clone(), body));
-        }
-    }
-}
-
-/// An executor answered.
-pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
-    let now = d.now;
-    d.state.executors.heard(executor, now);
-    for job in d.state.probes.answered(executor, number, free, &mut d.state.runs) {
-        look_at_probes(d, job);
-    }
-}
-
-/// Runs that have waited for answers long enough go on with those that came.
-pub(super) fn end_probes(d: &mut Decision<'_>) {
-    let now = d.now;
-    for job in d.state.probes.take_ended(now) {
-        look_at_probes(d, job);
-    }
-}
-
-fn look_at_probes(d: &mut Decision<'_>, job: JobId) {
-    let now = d.now;
-    let (mut taken, mut waiting) = (Vec::new(), Vec::new());
-    for mut probe in d.state.probes.take(job, &mut d.state.runs) {
-        // Who got a run of the job just now is not free for the next.
-        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
-        match choose(d, &probe, probe.answers.until <= now) {
-            Chosen::Executor(id, name, trace) => {
-                if question(probe.ready.definition.job.route) == Some(Question::Free) {
-                    taken.push(id);
-                }
-                take(d, probe.ready, id, name, trace);
-                turns::work_off(d);
-            }
-            Chosen::Wait(_) => waiting.push(probe),
-            Chosen::NoExecutor => {
-                d.state.probes.pause(job, now);
-                let since = probe.ready.tried_at.unwrap_or(now);
-                d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
-            }
-        }
-    }
-    for mut probe in waiting {
-        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
-        d.state.probes.wait_on(probe, &mut d.state.runs);
-    }
 }
 
 fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {

@@ -9,15 +9,14 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 
 use super::executors::Executors;
-use super::queue::limits::Limits;
-use super::queue::overlap::Gates;
+use super::queue::limits::{LimitKey, Limits};
+use super::queue::noted::Waits;
+use super::queue::overlap::{Gates, Passed};
 use super::queue::parked::Parked;
 use super::queue::probes::Probes;
-use super::queue::turns::Work;
-use super::recovery::overdue::Deadlines;
+use super::recovery::deadlines::Deadlines;
 use super::recovery::rollcall::RollCall;
 use super::runs::OpenRuns;
-use super::waits::Waits;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -127,4 +126,13 @@ impl State {
     pub(crate) fn is_drained(&self) -> bool {
         self.runs.active_count() == 0 && self.pending.unmarking_count == 0
     }
+}
+
+/// What a free place means for the runs behind it. Whatever frees a place while this is done adds to the same queue.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// The turn of a run has come at a gate.
+    Start(Passed),
+    /// A limit may have room for the next run.
+    Offer(LimitKey),
 }

@@ -2,22 +2,17 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::Outcome;
-use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
-use rondel_store::ledger::AttemptEnd;
 
 use super::active::{Active, Phase};
 use super::begin::Begin;
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
-use super::ready::finish_unsent;
-use super::recovery::{fences, roll, unanswered};
-use super::waits::{explained, lost_detail, waited_ms};
-use super::{outbox, place, round};
+use super::recovery::{fences, lose, roll, unanswered};
+use super::{flow, outbox};
 use crate::counters::Count;
 use crate::registry::OnlineExecutor;
 
@@ -52,7 +47,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     }
     roll::resolve(d);
     fences::ask_witnesses(d);
-    round::unpark(d, executor.app);
+    flow::unpark(d, executor.app);
 }
 
 /// The same incarnation is back: what it does not know of was lost on the way.
@@ -60,12 +55,12 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;
     }
-    let unknown = sent_to(d, id, |active| {
+    let unknown = lose::sent_to(d, id, |active| {
         let this = (active.ready.run.id, active.ready.run.attempt);
         !report.held.contains(&this) && !report.finished.contains(&this)
     });
     for run in unknown {
-        lose(d, run, Reason::NotReceived);
+        lose::lose(d, run, Reason::NotReceived);
     }
 }
 
@@ -85,22 +80,14 @@ fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 /// A restarted executor proved its predecessor: the journal's results follow, the remainder died with it. The proof is its
 /// word, so it holds for runs of its own app alone.
 fn succeed(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
-    for run in sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
+    for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         if report.finished.contains(&(run, active.ready.run.attempt)) {
             active.executor = executor.id;
         } else {
-            lose(d, run, Reason::ExecutorLost);
+            lose::lose(d, run, Reason::ExecutorLost);
         }
     }
-}
-
-pub(super) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
-    let is_sent =
-        |active: &&Active| active.executor == id && matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
-    let mut runs: Vec<RunId> = d.state.runs.actives().filter(is_sent).map(|active| active.ready.run.id).collect();
-    runs.sort_unstable();
-    runs
 }
 
 pub(super) fn left(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
@@ -110,22 +97,6 @@ pub(super) fn left(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
     }
     unanswered::await_no_answers(d, id);
     d.effects.push(Effect::ShowOffline(id));
-}
-
-/// The executor was lost with this run, or never received it.
-pub(super) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
-    let now = d.now;
-    let Some(active) = d.state.runs.active_mut(run) else { return };
-    let executor = (active.executor, active.executor_name.clone());
-    // No executor had it: it has been queued since it came, also for its next attempt.
-    let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
-    let detail = Detail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
-    let finish = AttemptEnd {
-        executor: Some(executor),
-        started_at: active.began_at.filter(|_| reason != Reason::NotReceived),
-        ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
-    };
-    place::give_up(d, run, explained(finish, reason, detail));
 }
 
 pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>) {

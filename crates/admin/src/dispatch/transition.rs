@@ -20,7 +20,7 @@ use super::results::verdicts;
 use super::runs::Stage;
 use super::state::State;
 use super::step::Step;
-use super::{expand, outbox, place, round, routing, streams, switches, waits};
+use super::{answers, expand, flow, outbox, round, streams, switches, waits};
 
 /// Decides what an event means.
 pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effect> {
@@ -37,14 +37,14 @@ fn decide(d: &mut Decision<'_>, event: Event) {
     match event {
         Event::Ready(runs) => runs.into_iter().for_each(|ready| turns::arrived(d, ready)),
         Event::Wake => {
-            place::release(d);
-            routing::end_probes(d);
-            turns::wake_limits(d);
+            flow::release(d);
+            answers::end_probes(d);
+            flow::wake_limits(d);
         }
         Event::Round(ended) => round::round(d, &ended),
         Event::Flush => {
             outbox::flush(d);
-            routing::flush_questions(d);
+            answers::flush_questions(d);
         }
         Event::Sent(executor, runs) => outbox::sent(d, executor, &runs),
         Event::NotSent(runs) => outbox::unsend(d, &runs),
@@ -57,7 +57,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Beat(executor, active) => d.state.executors.beat(executor, active, d.now),
         Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
         Event::Heard(suspects, heard) => look::heard_elsewhere(d, &suspects, &heard),
-        Event::Probed(executor, number, free) => routing::answered(d, executor, number, &free),
+        Event::Probed(executor, number, free) => answers::answered(d, executor, number, &free),
         Event::Draining(executor) => {
             if let Some(online) = d.state.executors.get_mut(executor) {
                 online.draining = true;
@@ -71,10 +71,10 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Unmarked => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
         Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
         Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
-        Event::Covered(asked, cancels) => turns::covered(d, &asked, cancels),
+        Event::Covered(asked, cancels) => verdicts::covered(d, &asked, cancels),
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
         Event::Dismiss => switches::dismiss(d),
-        Event::LimitHomes(homes) => turns::homes_of_limits(d, homes),
+        Event::LimitHomes(homes) => seek::homes_of_limits(d, homes),
         Event::Handed(jobs) => seek::open_jobs(d, &jobs),
         Event::HandedOver(runs) => seek::handed_over(d, runs),
         Event::MaybeHandedOver(runs) => seek::maybe_handed_over(d, runs),
@@ -114,7 +114,7 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
         Event::Over(runs) => {
             for (_, run) in runs {
                 turns::leave_gate(d, run);
-                turns::work_off(d);
+                flow::work_off(d);
             }
         }
         Event::RollCall(runs, sessions, over) => roll::call_roll(d, runs, &sessions, &over),

@@ -10,17 +10,17 @@ use rondel_core::outcome::Outcome;
 use rondel_core::reason::words::because;
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor, milliseconds};
 use rondel_core::words::Lang;
-use rondel_core::{Reason, Run, RunId, Timestamp};
-use rondel_store::LeaseToken;
+use rondel_core::{Reason, Run, Timestamp};
 use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
 
 use super::decision::Decision;
 use super::executors::is_fit_for_it;
 use super::queue::limits::wait_detail;
-use super::ready::{Ready, finish_unsent};
+use super::queue::noted::Noted;
+use super::ready::{Ready, finish_unsent, waited_ms};
 use super::recovery::unanswered::DESCRIBED_COUNT_MAX;
 use super::step::Step;
-use super::{place, switches};
+use super::{ends, switches};
 use crate::metrics::Counted;
 
 /// How long a run has waited before that is stored.
@@ -32,22 +32,6 @@ const LOOK_COUNT_MAX: usize = 1_000;
 /// … and whose waits it stores.
 const NOTE_COUNT_MAX: usize = 200;
 
-/// What is stored of runs that wait.
-#[derive(Debug, Default)]
-pub(crate) struct Waits {
-    noted: HashMap<RunId, Noted>,
-}
-
-#[derive(Debug)]
-struct Noted {
-    attempt: i32,
-    /// The lease that the row stood under: an adoption changes the row.
-    token: LeaseToken,
-    at: Timestamp,
-    detail: Box<Detail>,
-    place: WaitPlace,
-}
-
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
 pub(crate) fn explained(finish: AttemptEnd, reason: Reason, detail: Detail) -> AttemptEnd {
     let message = Some(because(reason, &detail, Lang::En));
@@ -58,11 +42,6 @@ pub(crate) fn explained(finish: AttemptEnd, reason: Reason, detail: Detail) -> A
 pub(super) fn lost_detail(executor: Option<&str>) -> Detail {
     let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
     Detail { executor, ..Detail::default() }
-}
-
-/// How long a run has been queued.
-pub(super) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
-    milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
 }
 
 /// Why a run is skipped whose queue time is over, by what it waited for.
@@ -94,7 +73,7 @@ pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
 pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: Detail) {
     let now = d.now;
     let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
-    place::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
+    ends::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
 }
 
 /// Why a run ends that found no executor until its queue timeout.

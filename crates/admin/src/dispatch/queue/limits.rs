@@ -14,9 +14,8 @@ use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 
 use crate::dispatch::queue::parked::Turn;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::{Ready, waited_ms};
 use crate::dispatch::runs::{OpenRuns, Stage, Waiting, waits_until};
-use crate::dispatch::waits::waited_ms;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {

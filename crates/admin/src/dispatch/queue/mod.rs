@@ -2,6 +2,7 @@
 //! [open runs](super::runs::OpenRuns).
 
 pub(crate) mod limits;
+pub(crate) mod noted;
 pub(crate) mod overlap;
 pub(crate) mod parked;
 pub(crate) mod probes;

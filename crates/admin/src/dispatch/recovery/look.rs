@@ -16,10 +16,10 @@ use crate::dispatch::event::Settled;
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
 use crate::dispatch::ready::Ready;
-use crate::dispatch::recovery::roll;
+use crate::dispatch::recovery::{lose, roll};
 use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
-use crate::dispatch::{place, streams};
+use crate::dispatch::{ends, flow};
 
 /// How often runs in executors' hands are looked at, and how long they must have been there.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
 /// start brings it.
 pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
-    if streams::sent_to(d, executor, |_| true).is_empty() && d.state.executors.lose(executor, now) {
+    if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.lose(executor, now) {
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
     }
@@ -90,11 +90,11 @@ pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
 }
 
 fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
-    let runs = streams::sent_to(d, executor, |_| true);
+    let runs = lose::sent_to(d, executor, |_| true);
     tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
     d.count(Count::ExecutorsLost, 1);
     for run in runs {
-        streams::lose(d, run, Reason::ExecutorLost);
+        lose::lose(d, run, Reason::ExecutorLost);
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
                 Place::None => d.state.gates.leave(*run, &mut d.state.runs),
             };
             turns::go_on(d, passed);
-            turns::work_off(d);
+            flow::work_off(d);
         }
     }
 }
@@ -167,7 +167,7 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
         // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
-            turns::work_off(d);
+            flow::work_off(d);
         }
         return;
     }
@@ -182,7 +182,7 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
         turns::release_limit(d, run);
         let passed = d.state.gates.again(run, &mut d.state.runs);
         turns::go_on(d, passed);
-        turns::work_off(d);
+        flow::work_off(d);
     } else {
         verdicts::settled(d, &Settled { run, attempt, owner: None, finished: Finished::Duplicate });
     }
@@ -192,7 +192,7 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     let is_past = |ready: &Ready| ready.run.attempt <= attempt;
     if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
-        place::free_active(d, run);
+        ends::free_active(d, run);
         d.state.deadlines.forget(run);
     }
     if d.state.runs.called(run).is_some_and(is_past) {

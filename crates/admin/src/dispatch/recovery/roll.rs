@@ -8,8 +8,8 @@ use rondel_store::cluster::Session;
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::begin::Begin;
 use crate::dispatch::decision::Decision;
+use crate::dispatch::ends;
 use crate::dispatch::event::CalledRun;
-use crate::dispatch::place;
 use crate::dispatch::ready::{Ready, finish_unsent};
 use crate::dispatch::recovery::rollcall::Found;
 use crate::dispatch::recovery::{fences, look};
@@ -79,7 +79,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
             Found::Held(executor) => hold(d, ready, executor),
             // Every executor has answered that it never had it: it was not sent, and it is late.
             Found::Nobody(Reason::NotReceived) if ready.is_missed(now) => {
-                place::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
+                ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
             }
             Found::Nobody(reason) => end_lost(d, &ready, reason),
         }
@@ -114,5 +114,5 @@ fn end_lost(d: &mut Decision<'_>, ready: &Ready, reason: Reason) {
     let now = d.now;
     let detail = lost_detail(ready.run.executor.as_deref());
     let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
-    place::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
+    ends::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
 }

@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
+use rondel_store::ledger::LimitName;
 
 use crate::dispatch::decision::Decision;
+use crate::dispatch::flow;
+use crate::dispatch::queue::limits::LimitKey;
 use crate::dispatch::queue::turns;
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::OpenRun;
+use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 
 /// How long a run waits for an executor here first: an executor that dials in all over comes to each node in turn.
@@ -64,7 +68,7 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
         d.state.limits.remove(*run, &mut d.state.runs);
         d.state.parked.remove(*run, &mut d.state.runs);
         turns::leave_gate(d, *run);
-        turns::work_off(d);
+        flow::work_off(d);
     }
     // What stayed is tried again with the next round.
     if !runs.is_empty() {
@@ -80,7 +84,7 @@ pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
         d.state.parked.remove(*run, &mut d.state.runs);
         let passed = d.state.gates.again(*run, &mut d.state.runs);
         turns::go_on(d, passed);
-        turns::work_off(d);
+        flow::work_off(d);
     }
     d.forget(runs.iter().copied());
     d.state.limits.ask_again();
@@ -145,6 +149,28 @@ impl Elsewhere {
         let best =
             counts.filter(|(count, _)| *count > 0).max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
         best.map(|(_, node)| node)
+    }
+}
+
+/// Runs whose jobs go to another node in one transaction.
+const HAND_OVER_BATCH: usize = 500;
+
+/// The nodes that count for these limits. Runs of another node's limits go to that node; where it is dead they wait until another
+/// one takes its place.
+pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
+    let this = d.facts.token.node;
+    for (name, home) in homes {
+        if home == this {
+            d.state.limits.own(name.clone());
+            d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
+            flow::work_off(d);
+            continue;
+        }
+        let jobs = d.state.limits.homeless(&name, HAND_OVER_BATCH, &d.state.runs);
+        let closed = close_jobs(d, &jobs);
+        if !closed.is_empty() {
+            d.step(Step::HandOver(closed, home));
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
 use crate::dispatch::results::reporter::Reporter;
 use crate::dispatch::step::Step;
-use crate::dispatch::{place, round};
+use crate::dispatch::{ends, flow};
 use crate::metrics::Counted;
 
 pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
@@ -42,7 +42,7 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
     if !foreign.is_empty() {
         d.effects.push(Effect::JudgeForeign(reporter, foreign));
     }
-    round::unpark(d, app);
+    flow::unpark(d, app);
 }
 
 /// Who judges a result.
@@ -99,7 +99,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let phase_before = std::mem::replace(&mut active.phase, Phase::Settling);
     let executor = active.executor;
     if phase_before != Phase::Ending {
-        place::free_slot(d, executor);
+        ends::free_slot(d, executor);
     }
     d.finish(Submission { finish, counted, reply_to, phase_before: Some(phase_before) });
     Taken::Here
@@ -165,7 +165,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     };
     turns::release_limit(d, settled.run);
     turns::go_on(d, passed);
-    turns::work_off(d);
+    flow::work_off(d);
 }
 
 /// Runs are asked to end: executors are asked to stop theirs, those that wait end.
@@ -179,11 +179,11 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
                 d.effects.push(Effect::Send(online.session.clone(), body));
             }
         } else if let Some(ready) = turns::take_waiting(d, run) {
-            place::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
+            ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else if d.state.runs.called(run).is_some() {
             // It ends, or is cancelled, once it is known who has it.
         } else if let Some((ready, _)) = d.state.runs.take_scheduled(run) {
-            place::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
+            ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else {
             not_here.insert(run);
         }
@@ -191,4 +191,12 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     if !not_here.is_empty() {
         d.step(Step::CancelStray(not_here.into_iter().collect()));
     }
+}
+
+/// These runs were asked to make room, durably.
+pub(crate) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
+    for run in asked {
+        d.state.pending.covering.remove(run);
+    }
+    cancel_runs(d, cancels);
 }

@@ -1,0 +1,74 @@
+//! What executors answer to the questions of routers.
+
+use std::collections::BTreeSet;
+
+use rondel_core::route::{Question, question};
+use rondel_core::{ExecutorId, JobId};
+use rondel_proto::v1;
+
+use super::decision::Decision;
+use super::effect::Effect;
+use super::flow;
+use super::routing::{Chosen, choose, take};
+use super::runs::Waiting;
+
+/// Jobs in one question.
+const QUESTION_JOBS: usize = 1_000;
+
+/// Puts this turn's questions on the streams.
+pub(super) fn flush_questions(d: &mut Decision<'_>) {
+    let now = d.now;
+    for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
+        // Who cannot be asked does not answer.
+        if let Some(online) = d.state.executors.get(executor) {
+            let job_ids = jobs.into_iter().map(JobId::get).collect();
+            let body = v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids });
+            d.effects.push(Effect::Send(online.session.clone(), body));
+        }
+    }
+}
+
+/// An executor answered.
+pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
+    let now = d.now;
+    d.state.executors.heard(executor, now);
+    for job in d.state.probes.answered(executor, number, free, &mut d.state.runs) {
+        look_at_probes(d, job);
+    }
+}
+
+/// Runs that have waited for answers long enough go on with those that came.
+pub(super) fn end_probes(d: &mut Decision<'_>) {
+    let now = d.now;
+    for job in d.state.probes.take_ended(now) {
+        look_at_probes(d, job);
+    }
+}
+
+fn look_at_probes(d: &mut Decision<'_>, job: JobId) {
+    let now = d.now;
+    let (mut taken, mut waiting) = (Vec::new(), Vec::new());
+    for mut probe in d.state.probes.take(job, &mut d.state.runs) {
+        // Who got a run of the job just now is not free for the next.
+        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+        match choose(d, &probe, probe.answers.until <= now) {
+            Chosen::Executor(id, name, trace) => {
+                if question(probe.ready.definition.job.route) == Some(Question::Free) {
+                    taken.push(id);
+                }
+                take(d, probe.ready, id, name, trace);
+                flow::work_off(d);
+            }
+            Chosen::Wait(_) => waiting.push(probe),
+            Chosen::NoExecutor => {
+                d.state.probes.pause(job, now);
+                let since = probe.ready.tried_at.unwrap_or(now);
+                d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
+            }
+        }
+    }
+    for mut probe in waiting {
+        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+        d.state.probes.wait_on(probe, &mut d.state.runs);
+    }
+}

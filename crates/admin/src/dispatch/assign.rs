@@ -1,0 +1,25 @@
+//! A run gets the executor that was chosen for it.
+
+use rondel_core::ExecutorId;
+
+use super::active::{Active, Phase};
+use super::decision::Decision;
+use super::queue::turns;
+use super::ready::Ready;
+
+pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, executor_name: String) {
+    let now = d.now;
+    let Some(ready) = turns::admit(d, ready, executor) else { return };
+    if let Some(online) = d.state.executors.get_mut(executor) {
+        online.in_flight += 1;
+    }
+    let marking = ready.is_marked_first();
+    let phase = if marking { Phase::Marking } else { Phase::Placed };
+    let active = Active::new(ready, executor, executor_name, now, phase);
+    if marking {
+        d.state.outbox.marks.push(active.in_hand(active.sent_at));
+    } else {
+        d.state.outbox.triggers.entry(executor).or_default().push(active.ready.run.id);
+    }
+    d.state.runs.put_active(active);
+}

@@ -1,0 +1,49 @@
+//! Runs that end here: out of an executor's hands, and into the lane of results.
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, RunId};
+use rondel_store::ledger::AttemptEnd;
+
+use super::active::{Active, Phase};
+use super::decision::Decision;
+use super::effect::Submission;
+use super::ready::{Ready, finish_unsent};
+use crate::metrics::Counted;
+
+/// Takes a run out of its executor's hands.
+pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
+    let active = d.state.runs.take_active(run)?;
+    d.state.outbox.marked_ahead.remove(&(active.ready.run.due_at, run));
+    if !matches!(active.phase, Phase::Ending | Phase::Settling) {
+        free_slot(d, active.executor);
+    }
+    Some(active)
+}
+
+pub(super) fn free_slot(d: &mut Decision<'_>, executor: ExecutorId) {
+    if let Some(online) = d.state.executors.get_mut(executor) {
+        online.in_flight = online.in_flight.saturating_sub(1);
+        online.full_until = None;
+    }
+}
+
+pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, message: Option<String>) {
+    let now = d.now;
+    let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, message);
+    submit(d, finish, Counted::of_ready(ready));
+}
+
+/// Stores the end of a run that no executor has. Where there is no room the run is forgotten: it is open in the store, where
+/// the standing queries find it, and it is judged anew.
+pub(super) fn submit(d: &mut Decision<'_>, finish: AttemptEnd, counted: Counted) {
+    d.finish(Submission { finish, counted, reply_to: None, phase_before: None });
+}
+
+/// Stores the end of a run that its executor does not report. Where there is no room, the run is as it was.
+pub(super) fn give_up(d: &mut Decision<'_>, run: RunId, finish: AttemptEnd) {
+    let Some(active) = d.state.runs.active_mut(run) else { return };
+    let (executor, counted) = (active.executor, Counted::of_ready(&active.ready));
+    let phase_before = Some(std::mem::replace(&mut active.phase, Phase::Ending));
+    free_slot(d, executor);
+    d.finish(Submission { finish, counted, reply_to: None, phase_before });
+}

@@ -1,0 +1,189 @@
+//! Runs that go on: when their instant comes, when their turn comes, and when an executor has room again.
+
+use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::route::question;
+use rondel_core::{AppId, ExecutorId, Reason};
+
+use super::decision::Decision;
+use super::effect::{Effect, Measure};
+use super::queue::limits::{LimitKey, wait_detail};
+use super::queue::parked::Offer;
+use super::queue::turns;
+use super::ready::{Ready, waited_ms};
+use super::runs::{Timer, Waiting};
+use super::state::Work;
+use super::step::Step;
+use super::{assign, place, switches, waits};
+
+/// Lets every run go whose instant has come, once it is known what was open before.
+pub(super) fn release(d: &mut Decision<'_>) {
+    let now = d.now;
+    if !d.knows_open_runs() {
+        return;
+    }
+    while let Some((ready, timer)) = d.state.runs.take_due(now) {
+        timer_fired(d, ready, timer);
+    }
+    while d.state.outbox.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
+        let Some((_, run)) = d.state.outbox.marked_ahead.pop_first() else { return };
+        if let Some(active) = d.state.runs.active(run) {
+            d.state.outbox.triggers.entry(active.executor).or_default().push(run);
+        }
+    }
+}
+
+fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
+    let now = d.now;
+    let due_at = ready.run.due_at;
+    if timer.is_outdated(due_at, now, d.facts.uptime) {
+        // It is read anew by the standing queries, if it is still open.
+        d.forget_of([(ready.run.id, ready.token())]);
+    } else if d.state.recovery.is_adopting && d.state.terms.get(&ready.run.job) != Some(&ready.term) {
+        d.state.runs.hold_back(ready, timer);
+    } else if timer.at < due_at && !may_go_ahead(d, &ready) {
+        d.state.runs.schedule(ready, timer.set_to(due_at));
+    } else {
+        if ready.run.cause == 0 && ready.run.attempt == 1 {
+            d.effects.push(Effect::Measure(Measure::FireLateness(now.since(due_at))));
+        }
+        start(d, ready.taken_up(now));
+    }
+}
+
+/// Whether nothing stands in a run's way, so that it can be given to an executor shortly before its instant, marked,
+/// and sent when that comes. What has to wait for others is looked at when it is due.
+fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
+    let now = d.now;
+    question(ready.definition.job.route).is_none()
+        && d.state.gates.would_pass(ready)
+        && d.state.limits.holding_back(ready, now).is_none()
+        && !ready.is_missed(now)
+}
+
+/// A run is due: through the job's gate, then to an executor.
+pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
+    let is_given = d.facts.departing.has(ready.run.id);
+    if is_given || d.state.is_draining || ready.token() != d.facts.token {
+        d.forget_of([(ready.run.id, ready.token())]);
+        return;
+    }
+    if d.state.gates.is_elsewhere(&ready) {
+        turns::leave_gate(d, ready.run.id);
+        work_off(d);
+    }
+    let run = ready.run.id;
+    let entry = d.state.gates.enter(ready, &mut d.state.runs);
+    if let Some(ready) = turns::entered(d, run, entry) {
+        place::place_or_park(d, ready);
+    }
+    work_off(d);
+}
+
+/// Does what free places mean for the runs behind them, in order. Only called where an event is handled: the methods
+/// that work leads to add to the queue.
+pub(super) fn work_off(d: &mut Decision<'_>) {
+    while let Some(work) = d.state.work.pop_front() {
+        match work {
+            Work::Start((run, executor)) => {
+                if let Some(admitted) = d.state.runs.take(run) {
+                    start_next(d, admitted.ready, executor);
+                }
+            }
+            Work::Offer(key) => offer_limit(d, &key),
+        }
+    }
+}
+
+/// The turn of a run has come, at the gate of an executor or of its job.
+fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) {
+    let Some(ready) = unless_too_late(d, ready) else { return };
+    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| !online.draining);
+    if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
+        assign::assign(d, ready, id, name);
+    } else {
+        let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+        turns::go_on(d, passed);
+        place::place_or_park(d, ready);
+    }
+}
+
+/// Gives a run back whose turn has come, unless it has been queued for too long by then.
+fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+    let now = d.now;
+    if !ready.is_expired(now) {
+        return Some(ready);
+    }
+    let is_served = !d.state.executors.staying(ready.run.app, &ready.definition.job).is_empty();
+    if is_served && ready.is_made_up() {
+        return Some(Ready { queued_at: Some(now), ..ready });
+    }
+    expire_behind(d, ready);
+    None
+}
+
+/// Limits on starts that let the next one go by now, and limits of which it is not known yet which node counts.
+pub(super) fn wake_limits(d: &mut Decision<'_>) {
+    let now = d.now;
+    let to_ask = d.state.limits.take_to_ask();
+    if !to_ask.is_empty() {
+        d.step(Step::LimitHomes(to_ask));
+    }
+    for key in d.state.limits.awake(now) {
+        d.state.work.push_back(Work::Offer(key.clone()));
+        work_off(d);
+        d.state.limits.wait_on(&key, now, &d.state.runs);
+    }
+}
+
+fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
+    let now = d.now;
+    while let Some(Waiting { ready, since }) = d.state.limits.next(key, now, &mut d.state.runs) {
+        let run = ready.run.id;
+        if ready.is_expired(now) {
+            let waited_ms = Some(waited_ms(&ready, now));
+            waits::skip(d, &ready, Reason::Expired, Detail { waited_ms, ..wait_detail(key, &ready) });
+            continue;
+        }
+        if let Some(ready) = place::place(d, ready) {
+            d.state.parked.push(Waiting { ready, since }, &mut d.state.runs);
+        }
+        d.state.limits.waits_since(run, since, &mut d.state.runs);
+    }
+}
+
+/// The same of one that still waits for the job's earlier runs: those are what it waited for, where an executor is there.
+pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
+    let now = d.now;
+    let is_served = !d.state.executors.staying(ready.run.app, &ready.definition.job).is_empty();
+    if !is_served || switches::switched_off(d, &ready).is_some() {
+        place::expire(d, ready);
+    } else if ready.is_made_up() {
+        // Missed fires before it still run, so its queue time starts with its turn.
+        let run = ready.run.id;
+        let entry = d.state.gates.enter(Ready { queued_at: Some(now), ..ready }, &mut d.state.runs);
+        let entered = turns::entered(d, run, entry);
+        entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
+    } else {
+        let (run, _) = d.state.gates.ahead_of(&ready);
+        let waited_ms = Some(waited_ms(&ready, now));
+        let detail = Detail { waits_for: Some(WaitFor::Run), run, waited_ms, ..Detail::default() };
+        waits::skip(d, &ready, Reason::Overlap, detail);
+    }
+}
+
+pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
+    let now = d.now;
+    if !d.state.executors.has_room_in(app, now) {
+        return;
+    }
+    let mut offer = Offer::default();
+    while let Some(Waiting { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
+        let run = ready.run.id;
+        let refused = place::place(d, ready);
+        work_off(d);
+        d.state.limits.waits_since(run, since, &mut d.state.runs);
+        if let Some(ready) = refused {
+            d.state.parked.refuse(Waiting { ready, since }, &mut offer, &mut d.state.runs);
+        }
+    }
+}

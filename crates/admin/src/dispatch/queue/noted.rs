@@ -1,0 +1,24 @@
+//! What is stored of runs that wait.
+
+use std::collections::HashMap;
+
+use rondel_core::reason::Detail;
+use rondel_core::{RunId, Timestamp};
+use rondel_store::LeaseToken;
+use rondel_store::ledger::WaitPlace;
+
+/// What is stored of runs that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    pub(in crate::dispatch) noted: HashMap<RunId, Noted>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Noted {
+    pub(in crate::dispatch) attempt: i32,
+    /// The lease that the row stood under: an adoption changes the row.
+    pub(in crate::dispatch) token: LeaseToken,
+    pub(in crate::dispatch) at: Timestamp,
+    pub(in crate::dispatch) detail: Box<Detail>,
+    pub(in crate::dispatch) place: WaitPlace,
+}

@@ -1,0 +1,102 @@
+//! Until when runs in executors' hands may take.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::RunId;
+use rondel_core::outcome::Outcome;
+
+use crate::dispatch::ready::Ready;
+
+/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's makes no run longer.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadline {
+    attempt: i32,
+    at_micros: i64,
+    is_asked: bool,
+}
+
+/// What is to be done about a run past its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overdue {
+    Ask,
+    GiveUp,
+}
+
+impl Deadlines {
+    /// The handler of this attempt began then, in microseconds of the boot-time clock.
+    pub(crate) fn began(&mut self, ready: &Ready, at_micros: i64) {
+        if let Some(timeout) = ready.definition.job.timeout {
+            self.0.entry(ready.run.id).or_insert(Deadline {
+                attempt: ready.run.attempt,
+                at_micros: later_by(at_micros, timeout),
+                is_asked: false,
+            });
+        }
+    }
+
+    pub(crate) fn forget(&mut self, run: RunId) {
+        self.0.remove(&run);
+    }
+
+    /// A run that was stopped because the watch asked for it was not cancelled: its time was over.
+    pub(crate) fn judge(&self, run: RunId, outcome: Outcome) -> Outcome {
+        let is_asked = self.0.get(&run).is_some_and(|deadline| deadline.is_asked);
+        if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }
+    }
+
+    pub(super) fn asked(&mut self, run: RunId) {
+        if let Some(deadline) = self.0.get_mut(&run) {
+            deadline.is_asked = true;
+        }
+    }
+
+    /// What is past its deadline by one of the patiences of [`EngineConfig`](crate::EngineConfig).
+    pub(super) fn overdue(&self, now_micros: i64, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
+        let what = |deadline: &Deadline| {
+            let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(Overdue::Ask);
+            if now_micros >= later_by(deadline.at_micros, give_up) { Some(Overdue::GiveUp) } else { asks }
+        };
+        self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
+    }
+}
+
+fn later_by(micros: i64, length: Duration) -> i64 {
+    micros.saturating_add(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    const PATIENCE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(60));
+
+    #[test]
+    fn who_goes_on_past_its_deadline_is_asked_and_then_given_up() {
+        let at = |second: i64| second * 1_000_000;
+        let mut deadlines = Deadlines::default();
+        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(100));
+        deadlines.began(&ready(2, &definition(&json!({}))), at(100));
+        let run = RunId::new(1_000);
+        // Said twice, it began when it was said first.
+        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(120));
+        for (second, what) in
+            [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]
+        {
+            let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
+            assert_eq!(deadlines.overdue(at(second), PATIENCE), expected, "{second}");
+        }
+        assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
+        deadlines.asked(run);
+        assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
+        assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
+        deadlines.forget(run);
+        assert_eq!(deadlines.overdue(at(500), PATIENCE), []);
+    }
+}
