@@ -132,7 +132,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
         // One whose result was judged by its row still has its slot here.
-        place::free_active(d, settled.run);
+        ends::free_active(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
     // It was settled by another way than the roll call: what that finds of it is over.
