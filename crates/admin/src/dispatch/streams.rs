@@ -67,7 +67,7 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 /// Takes up what an executor reports in its hello about the runs that it has in hand.
 fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
-    for run in sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
+    for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let Begin::Begun(at) = report.begins.get(run, active.ready.run.attempt) else { continue };
         active.began(at.unwrap_or(active.sent_at), now);
