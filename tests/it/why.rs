@@ -206,10 +206,10 @@ async fn ended_stories(stage: &Stage<'_>) {
 /// An executor takes more runs than it has slots. What waits in its queue has not begun, whichever server asks.
 async fn what_waits_in_an_executors_queue_is_not_running(db: ScratchDb) {
     let mut server = Server::start(&db).await;
-    let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
     let stage = Stage { server: &server, api: server.api() };
     stage.job(with(shell("long", "files", "sleep 600"), &json!({"delivery": "at_most_once"}))).await;
     stage.job(shell("second", "files", "sleep 600")).await;
+    let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
     let first = trigger(&stage.api, "long").await;
     let state = async |run: &str, status: &str, waits_for: Value| {
         let api = server.api();
@@ -312,10 +312,12 @@ async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
     let api = &stage.api;
     stage.job(shell("skips", "files", "echo nothing to do >&2; exit 77")).await;
     let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
-    let is_running = async |run: &str| {
-        wait_until(LIMIT, "the run is running", async || {
+    // The run of the job before has the slot.
+    let is_queued_there = async |run: &str| {
+        wait_until(LIMIT, "the run is in the executor's queue", async || {
             let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
-            if run["status"] == "running" { Ok(()) } else { Err(run) }
+            let is_there = run["status"] == "pending" && run["executor"] == agent.name();
+            if is_there && run["detail"]["waits_for"] == "slot" { Ok(()) } else { Err(run) }
         })
         .await;
     };
@@ -333,7 +335,7 @@ async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
 
     stage.job(with(shell("covers", "files", "sleep 60"), &json!({"overlap": {"policy": "cover"}}))).await;
     let first = trigger(api, "covers").await;
-    is_running(&first).await;
+    is_queued_there(&first).await;
     trigger(api, "covers").await;
     let run = verdict(api, &first).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("cancelled"), &json!("covered")), "{run:#}");

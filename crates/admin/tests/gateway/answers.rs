@@ -9,7 +9,7 @@ use rondel_core::{Reason, Run, RunStatus};
 use rondel_proto::v1;
 use rondel_store::Runs as _;
 
-use super::world::{LIMIT, World, begun, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, World, accepted, begun, create, hello, request, runs, store, succeeded};
 
 async fn world() -> World {
     let config = EngineConfig { answer_within: Duration::from_secs(1), ..EngineConfig::default() };
@@ -114,5 +114,24 @@ async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_exe
     assert!(said.ends_with(": a did not answer."), "{said}");
     let online = world.engine.online_executors();
     assert!(online.iter().all(|one| one.unanswered.is_some_and(|of| of.count > 1)), "{online:?}");
+    world.end().await;
+}
+
+/// It is not running before the executor reports that it began.
+#[tokio::test]
+async fn a_run_that_is_accepted_and_not_begun_waits_for_a_slot() {
+    let world = world().await;
+    let job = create(&world, serde_json::json!({})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
+    request(&world, &job).await;
+    let queued = line.trigger().await;
+    line.say(accepted(&queued)).await;
+    let run = until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Slot)).await;
+    assert_eq!((run.status, run.started_at, run.executor.as_deref()), (RunStatus::Pending, None, Some("a")));
+    line.say(begun(&queued)).await;
+    let run = until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
+    assert!(run.started_at.is_some());
+    line.say(succeeded(&queued)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }

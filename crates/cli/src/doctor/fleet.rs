@@ -277,6 +277,6 @@ mod tests {
         ] {
             assert!(found.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {found:#?}");
         }
-        assert_eq!(found.len(), 8, "{found:#?}");
+        assert_eq!(found.len(), 9, "{found:#?}");
     }
 }

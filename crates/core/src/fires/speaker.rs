@@ -442,9 +442,10 @@ fn late(row: Option<&Run>) -> Bilingual {
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
     // The trace is stored with the end. A run that has not ended has waited since it was due.
     let mut waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
-    if row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot)) {
-        // The trace ends where it was sent. It waited on in its executor's queue.
-        waits.executor = waits.executor.max(late.saturating_sub(waits.turn));
+    let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
+    if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
+        // The trace ends where it was sent: it waited in the queue of its executor.
+        waits.executor = late;
     }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
     let why = if is_known { waited(waits, row.detail.as_deref()) } else { nothing() };

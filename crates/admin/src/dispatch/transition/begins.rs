@@ -92,7 +92,7 @@ fn an_adopted_run_that_has_not_begun_is_not_running() {
     for (held, expected) in [
         (v1::RunRef { not_begun: true, ..held }, vec!["1 waits for a free slot on e1, named"]),
         (v1::RunRef { started_at_ms: 1_700, ..held }, vec!["1 began at 1700"]),
-        (held, vec![]),
+        (held, vec!["1 began at 1000"]),
     ] {
         let mut world = with_executors(1);
         world.around.now = Timestamp::from_secs(2);
