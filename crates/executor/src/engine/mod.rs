@@ -356,7 +356,14 @@ fn fitted(hello: Hello) -> Hello {
     tracing::warn!(
         "this executor's hello is too large with the schemas of its handlers' parameters; it goes without them"
     );
-    Hello { handler_infos: Vec::new(), ..hello }
+    let mut hello = Hello { handler_infos: Vec::new(), ..hello };
+    if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX {
+        // Without these a run counts as begun, which is the safe side.
+        for run in &mut hello.held {
+            (run.not_begun, run.started_at_ms) = (false, 0);
+        }
+    }
+    hello
 }
 
 /// What a hello takes in its message beside itself.
@@ -371,12 +378,13 @@ mod tests {
     fn the_largest_hello_fits_into_one_message() {
         let largest = v1::RunRef { run_id: i64::MAX, attempt: 1_000, not_begun: true, started_at_ms: i64::MAX };
         let refs = vec![largest; crate::table::INVENTORY_MAX / 2];
+        let finished = vec![v1::RunRef { not_begun: false, started_at_ms: 0, ..largest }; refs.len()];
         let job = || v1::DeclaredJob { spec_json: "x".repeat(1024 * 1024 / 1_000) };
         let info = |n: usize| v1::HandlerInfo { name: format!("h{n}"), params_schema: "x".repeat(64 * 1024) };
         let hello = Hello {
             handlers: (0..600).map(|n| format!("{n:0100}")).collect(),
-            held: refs.clone(),
-            finished: refs,
+            held: refs,
+            finished,
             declared: (0..1_000).map(|_| job()).collect(),
             handler_infos: (0..16).map(info).collect(),
             ..Hello::default()
