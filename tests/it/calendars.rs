@@ -24,7 +24,7 @@ async fn fires_are_on_the_days_that_a_person_would_say(db: ScratchDb) {
     let api = server.api();
     import(&server, "/api/v1/calendars/cn/import?format=csv&as=workdays", WORKDAYS).await.expect(201);
     let job = json!({
-        "name": "opening", "app": "files", "handler": "shell",
+        "name": "opening", "app": "files", "handler": "shell", "params": {"argv": ["true"]},
         "schedule": {"cron": "0 0 9 * * ?", "time_zone": "Asia/Shanghai"}, "calendar": {"name": "cn"},
     });
     api.post("/api/v1/jobs", job).await.expect(201);

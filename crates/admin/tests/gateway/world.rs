@@ -214,6 +214,12 @@ pub(crate) fn hello(name: &str, incarnation: i64) -> v1::Hello {
     }
 }
 
+pub(crate) fn accepted(trigger: &v1::Trigger) -> Up {
+    let (run_id, attempt) = (trigger.run_id, trigger.attempt);
+    let reply = v1::Reply { kind: v1::reply::Kind::Accepted.into(), run_id, attempt, ..v1::Reply::default() };
+    Up::Replies(v1::Replies { replies: vec![reply] })
+}
+
 /// Accepted, and the handler began.
 pub(crate) fn begun(trigger: &v1::Trigger) -> Up {
     use v1::reply::Kind;
