@@ -38,7 +38,7 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
         shell("fails", &twice, json!({"retry": {"max": 1, "backoff": "100ms"}})),
         shell("hangs", "sleep 60", json!({"timeout": "500ms"})),
         shell("long", "sleep 60", json!({})),
-        json!({"name": "nobody", "app": "empty", "handler": "shell", "queue_timeout": "1s"}),
+        json!({"name": "nobody", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}, "queue_timeout": "1s"}),
         json!({"name": "nothing", "app": "files", "handler": "no.such.handler", "queue_timeout": "1s"}),
     ] {
         api.post("/api/v1/jobs", job).await.expect(201);

@@ -311,7 +311,7 @@ async fn a_receiver_that_never_answers_holds_up_no_other_namespace() {
         api.post("/api/v1/namespaces", json!({ "name": namespace })).await.expect(201);
         api.put(&format!("/api/v1/namespaces/{namespace}/failure-webhook"), json!({ "url": url })).await.expect(201);
         api.post(&format!("/api/v1/apps{query}"), json!({"name": "nobody"})).await.expect(201);
-        let job = json!({"name": "waits", "app": "nobody", "handler": "shell", "queue_timeout": "1s"});
+        let job = json!({"name": "waits", "app": "nobody", "handler": "shell", "params": {"argv": ["true"]}, "queue_timeout": "1s"});
         api.post(&format!("/api/v1/jobs{query}"), job).await.expect(201);
         api.post(&format!("/api/v1/jobs/waits/runs{query}"), json!({})).await.expect(201);
     };
