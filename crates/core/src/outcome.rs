@@ -120,7 +120,7 @@ pub enum After {
 /// Decides what follows from the end of an attempt. `jitter` is a number from 0 to 1 that spreads retries.
 ///
 /// ```
-/// use rondel_core::outcome::{After, AfterPolicy, Ended, Outcome, after};
+/// use rondel_core::outcome::{After, AfterPolicy, Ended, Outcome, decide_next};
 /// use rondel_core::{RunStatus, Timestamp};
 /// use std::time::Duration;
 ///

@@ -100,7 +100,7 @@ impl Ready {
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
         let is_noted = self.run.is_noted_to_wait() || self.wait_noted && !is_shard;
-        self.definition.job.delivery == Delivery::AtMostOnce || is_noted
+        self.definition.job.delivery == Delivery::AtMostOnce || is_noted && !self.is_for_one_executor()
     }
 
     /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a

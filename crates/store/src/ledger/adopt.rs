@@ -34,7 +34,8 @@ pub struct Adoption {
 /// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent; and a run whose row
 /// says what it waits for is marked before it is sent.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
-    let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none();
+    // The shard of a broadcast names the executor that it is meant for, and is sent without a mark.
+    let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at && !is_unsent
 }
 
