@@ -307,7 +307,7 @@ impl Node {
         self.0.lookups.bearer(self.store(), (authorization, client), self.now()).await
     }
 
-    /// Who signed in with a cookie that came from an address; `None` for nobody.
+    /// The account that signed in with a cookie that came from an address; `None` for no account.
     ///
     /// # Errors
     /// [`LookupError`].

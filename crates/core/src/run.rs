@@ -52,7 +52,7 @@ pub struct Run {
     pub executor: Option<String>,
     /// Incarnation of that executor.
     pub executor_id: Option<ExecutorId>,
-    /// Set durably before an at-most-once run is sent, or one whose row says that it waits; and for any run that waits in the
+    /// Set durably before an at-most-once run is sent, or one whose row has what it waits for; and for any run that waits in the
     /// queue of its executor.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
@@ -189,13 +189,13 @@ impl Run {
         self.status == RunStatus::Running && self.started_at.is_none() && self.waits_for() == Some(WaitFor::RollCall)
     }
 
-    /// What its row says that it waits for, or waited for.
+    /// What it waits for, or waited for, by its row.
     #[must_use]
     pub fn waits_for(&self) -> Option<WaitFor> {
         self.detail.as_ref().and_then(|detail| detail.waits_for)
     }
 
-    /// Whether its row says that it waits for its turn, a limit or an executor. Such a run is marked before it is sent: without the
+    /// Whether it waits for its turn, a limit or an executor by its row. Such a run is marked before it is sent: without the
     /// mark, the row proves that no executor has it. Shards are left out: a mark replaces the executor that a shard is meant for.
     #[must_use]
     pub fn is_noted_to_wait(&self) -> bool {

@@ -3,6 +3,7 @@
 //! [`Reason`] is the code, as it stands in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document
 //! beside the code. [`words`] makes English and Chinese of both, with [`unknown`]; no other place does.
 
+mod answer;
 pub mod message;
 pub mod unknown;
 pub mod words;

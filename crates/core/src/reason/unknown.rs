@@ -15,8 +15,8 @@ use crate::words::Lang;
 ///
 /// let executor = Some("w1".to_owned());
 /// let detail = Detail { executor, unreported_after_ms: Some(30_000), ..Detail::default() };
-/// let said = unreported(&detail, Lang::En);
-/// assert_eq!(said.as_deref(), Some("it ran past its timeout of 30 s, and executor w1 never reported that it ended"));
+/// let text = unreported(&detail, Lang::En);
+/// assert_eq!(text.as_deref(), Some("it ran past its timeout of 30 s, and executor w1 never reported that it ended"));
 /// ```
 #[must_use]
 pub fn unreported(detail: &Detail, lang: Lang) -> Option<String> {

@@ -266,28 +266,12 @@ pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
         },
         (WaitFor::App, Lang::En) => format!("until {app} is active again"),
         (WaitFor::App, Lang::Zh) => format!("{app}恢复启用"),
-        (WaitFor::Answer, _) => answer(detail, lang),
+        (WaitFor::Answer, _) => super::answer::words(detail, lang),
         (WaitFor::RollCall, Lang::En) => {
             "for the executors to report whether they have it (its server stopped and handed nothing over)".to_owned()
         }
         (WaitFor::RollCall, Lang::Zh) => "各执行器报告是否持有它（原服务器中断，没有移交）".to_owned(),
     })
-}
-
-fn answer(detail: &Detail, lang: Lang) -> String {
-    let obstacle = detail.obstacles.first().map(|one| (one.executor.as_str(), one.kind));
-    match (obstacle, lang) {
-        (Some((executor, ObstacleKind::Offline)), Lang::En) => {
-            format!("for executor {executor} to connect again (sent, not known to have begun)")
-        }
-        (Some((executor, ObstacleKind::Offline)), Lang::Zh) => {
-            format!("执行器 {executor} 重新连接（已发送，尚不知是否已开始）")
-        }
-        (Some((executor, _)), Lang::En) => format!("for executor {executor} to answer (sent, not answered yet)"),
-        (Some((executor, _)), Lang::Zh) => format!("执行器 {executor} 应答（已发送，尚未应答）"),
-        (None, Lang::En) => "for an executor to answer (sent, not answered yet)".to_owned(),
-        (None, Lang::Zh) => "执行器应答（已发送，尚未应答）".to_owned(),
-    }
 }
 
 /// 等待, with a space before Latin letters.

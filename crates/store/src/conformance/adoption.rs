@@ -62,7 +62,7 @@ fn waits_for(what: WaitFor) -> Detail {
     Detail { waits_for: Some(what), ..Detail::default() }
 }
 
-/// A row that says what its run waits for, and has no mark, proves that the run was not sent. What is found at an executor
+/// A row that has what its run waits for, and has no mark, proves that the run was not sent. What is found at an executor
 /// later is noted as running.
 pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);

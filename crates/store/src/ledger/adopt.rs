@@ -32,7 +32,7 @@ pub struct Adoption {
 }
 
 /// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent; and a run whose row
-/// says what it waits for is marked before it is sent.
+/// has what it waits for is marked before it is sent.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp) -> bool {
     // The shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
@@ -70,7 +70,7 @@ pub(crate) fn whole_jobs<T, Job: Ord + Copy>(runs: Vec<T>, job_of: impl Fn(&T) -
 pub trait Adopt {
     /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
     /// `dead` nodes. The oldest first, of each job all that there is, until they are `enough`; each by an UPDATE guarded by
-    /// its old owner. A pending run that was due before that lease ended may have been sent, unless its row says
+    /// its old owner. A pending run that was due before that lease ended may have been sent, unless its row has
     /// what it waits for and has no mark: it becomes `running`, so that it does not count as unsent, and waits for the roll call.
     /// The database's clock decides which of the leases of `dead` have ended: the answer names those nodes.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption>;

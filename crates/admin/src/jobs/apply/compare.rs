@@ -287,7 +287,7 @@ fn removal(mut record: JobRecord) -> (PlannedJob, Work) {
     (job, Work::Remove(Box::new(record)))
 }
 
-/// The definitions without what takes memory and says nothing about who follows from whom.
+/// The definitions without what takes memory and has no part in which job follows from which.
 fn families(specs: &mut [JobSpec]) -> Vec<JobSpec> {
     let family = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
