@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::fires::{CAUSE_STEP_COUNT_MAX, Context, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
 use rondel_core::homes::Switch;
 use rondel_core::reason::{Detail, LimitKind};
+use rondel_core::spec::ConcurrencySpec;
 use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunQuery;
@@ -15,9 +16,9 @@ use crate::sight;
 /// An executor that misses this many heartbeats is silent.
 const SILENT_HEARTBEATS: u32 = 3;
 /// Running runs that are read at once to find those that hold a limit …
-const RUNNING_PAGE_LEN: u32 = 500;
+const RUNNING_PAGE_LEN: u32 = 100;
 /// … and how many times: of more runs than that some holders may be left out.
-const RUNNING_PAGES_MAX: usize = 10;
+const RUNNING_PAGES_MAX: usize = 50;
 /// Among so many runs of the parent job the one of the same fire is looked for.
 const PARENT_RUN_COUNT: u32 = 100;
 
@@ -158,29 +159,35 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The running runs that count for a concurrency limit, the longest running first.
+    /// The running runs that count for a concurrency limit, the longest running first, without their parameters: those can be
+    /// large, and so only a page of other runs is in memory.
     async fn holders(&self, run: &Run, key: &str) -> Result<Vec<Run>, StoreError> {
         let mut query = RunQuery { statuses: vec![RunStatus::Running], limit: RUNNING_PAGE_LEN, ..RunQuery::default() };
-        let mut running = Vec::new();
+        let mut holders = Vec::new();
         for _ in 0..RUNNING_PAGES_MAX {
-            let page = self.0.store().list_runs(run.namespace, &query).await?;
+            let mut page = self.0.store().list_runs(run.namespace, &query).await?;
             let is_last = page.len() < usize::try_from(RUNNING_PAGE_LEN).unwrap_or(usize::MAX);
             query.after = page.last().map(|run| run.id);
-            running.extend(page.into_iter().filter(|run| !run.is_root() && !run.awaits_children()));
+            let counted = self.counted(&page, key).await?;
+            page.retain(|run| {
+                !run.is_root() && !run.awaits_children() && counted.contains(&(run.job, run.job_version))
+            });
+            holders.extend(page.into_iter().map(|run| Run { params: None, ..run }));
             if is_last {
                 break;
             }
         }
-        let definitions: BTreeSet<(JobId, i64)> = running.iter().map(|run| (run.job, run.job_version)).collect();
+        holders.sort_by_key(|run| (run.started_at.unwrap_or(run.due_at), run.id));
+        Ok(holders)
+    }
+
+    /// The definitions of these runs of which the runs count for a concurrency limit.
+    async fn counted(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
+        let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
-        let counts: BTreeSet<(JobId, i64)> = definitions
-            .into_iter()
-            .filter(|one| one.spec.concurrency.as_ref().is_some_and(|limit| limit.key == key))
-            .map(|one| (one.job, one.version))
-            .collect();
-        running.retain(|run| counts.contains(&(run.job, run.job_version)));
-        running.sort_by_key(|run| (run.started_at.unwrap_or(run.due_at), run.id));
-        Ok(running)
+        let is_counted = |limit: &ConcurrencySpec| limit.key == key;
+        let counted = definitions.into_iter().filter(|one| one.spec.concurrency.as_ref().is_some_and(is_counted));
+        Ok(counted.map(|one| (one.job, one.version)).collect())
     }
 
     /// The runs that led to the end of this one, the nearest first; up to one that the caller may not see.
