@@ -121,7 +121,7 @@ impl Attack {
         }
     }
 
-    /// Requests with tokens that nobody has, each another one, as fast as they are answered.
+    /// Requests with made-up tokens, a new one each time, as fast as they are answered.
     pub(super) fn made_up_tokens(&mut self, connections: usize) {
         let from = self.from;
         for connection in 0..connections {

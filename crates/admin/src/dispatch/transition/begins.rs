@@ -85,7 +85,7 @@ fn a_hello_reports_which_runs_have_begun() {
     assert_eq!(noted(&mut world, 10.0), ["2 began at 4500", "3 began at 3000", "1 waits for a free slot on e1, named"]);
 }
 
-/// A run that was adopted goes on as its executor reports it; handed back, its row names nobody.
+/// An adopted run continues as its executor reports it. When the executor hands it back, its row names no executor.
 #[test]
 fn an_adopted_run_that_has_not_begun_is_not_running() {
     let held = v1::RunRef { run_id: 1_000, attempt: 1, ..v1::RunRef::default() };

@@ -1,5 +1,5 @@
 //! Carrying out a plan: jobs that are new come into being many to a transaction, every change and removal is a
-//! transaction of its own. What another caller changed since the plan was made fails by itself and is named.
+//! transaction of its own. A job that another caller changed since the plan was made fails alone, and is named.
 
 use std::collections::{HashMap, VecDeque};
 
