@@ -7,6 +7,7 @@ mod compose;
 mod documents;
 mod failpoints;
 mod licences;
+mod methods;
 mod reasons;
 mod security;
 mod sources;

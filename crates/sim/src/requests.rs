@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::Engine;
-use rondel_admin::jobs::RunRequest;
+use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{NamespaceId, Trigger};
 use rondel_store::catalog::JobRecord;
@@ -57,7 +57,7 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
     match wish {
         Wish::Run => {
             let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
-            if let Ok(run) = engine.request_run(&record, request).await {
+            if let Ok(run) = jobs::request_run(engine, &record, request).await {
                 world.record("requested", run.id.get(), || name.to_owned());
                 world.truth().requested.push(Requested { run: run.id, job: run.job });
             }
@@ -76,7 +76,7 @@ async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     let (enabled, asked_at) = (!record.spec.enabled, world.now());
     // Until an answer comes it is unknown.
     world.truth().uncertain.push(record.id);
-    if engine.set_enabled(record, enabled, "user").await.is_err() {
+    if jobs::set_enabled(engine, record, enabled, "user").await.is_err() {
         return;
     }
     world.record("switched", record.id.get(), || format!("{} {enabled}", record.spec.name));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_admin::jobs;
 use rondel_core::{JobSpec, NamespaceId, Timestamp};
 use rondel_failpoint::mutant::Mutant;
 use rondel_store::ledger::RunQuery;
@@ -13,10 +14,11 @@ use crate::chance::Chance;
 use crate::check::{self, Facts};
 use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
+use crate::jobs::draw;
 use crate::node::NodeHost;
 use crate::profile::Profile;
+use crate::requests;
 use crate::world::World;
-use crate::{jobs, requests};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// How long schedules go on after everything is well again.
@@ -103,7 +105,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
 }
 
 async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> Vec<String> {
-    let drawn = jobs::draw(chance, &hosts.world.profile, ends_at);
+    let drawn = draw(chance, &hosts.world.profile, ends_at);
     create(hosts, drawn).await
 }
 
@@ -119,7 +121,7 @@ pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
     for spec in specs {
         let name = spec.name.clone();
         hosts.world.record("job", 0, || serde_json::to_string(&spec).unwrap_or_default());
-        match engine.create_job(NAMESPACE, spec, "sim").await {
+        match jobs::create(&engine, NAMESPACE, spec, "sim").await {
             Ok(_) => names.push(name),
             Err(error) => hosts.world.truth().violate("a drawn job was refused", &format!("{name}: {error:?}")),
         }

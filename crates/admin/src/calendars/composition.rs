@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::calendars;
 use rondel_core::calendar::{Calendar, CalendarSpec, RULE_COUNT_MAX};
 use rondel_core::{FieldError, NamespaceId};
 use rondel_store::StoreError;
@@ -51,94 +52,92 @@ impl Composition {
     }
 }
 
-impl Node {
-    pub(crate) async fn composition(&self, namespace: NamespaceId) -> Result<Composition, StoreError> {
-        let mut found = BTreeMap::new();
-        let mut after: Option<String> = None;
-        // Two that were saved at the same time may have passed the bound together.
-        while found.len() < 2 * CALENDAR_COUNT_MAX {
-            let page = self.store().calendars(namespace, after.as_deref(), PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.spec.name.clone());
-            let parts = |spec: &CalendarSpec| spec.parts().into_iter().map(str::to_owned).collect();
-            found.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
-        }
-        Ok(Composition(found))
+pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
+    let mut found = BTreeMap::new();
+    let mut after: Option<String> = None;
+    // Two that were saved at the same time may have passed the bound together.
+    while found.len() < 2 * CALENDAR_COUNT_MAX {
+        let page = node.store().calendars(namespace, after.as_deref(), PAGE).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.spec.name.clone());
+        let parts = |spec: &CalendarSpec| spec.parts().into_iter().map(str::to_owned).collect();
+        found.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
     }
+    Ok(Composition(found))
+}
 
-    /// The calendars that one is made of; `instead` stands for the saved one of its name.
-    pub(super) async fn parts(
-        &self,
-        namespace: NamespaceId,
-        spec: &CalendarSpec,
-        instead: Option<&CalendarSpec>,
-    ) -> Result<Parts, CalendarError> {
-        let mut parts = Parts::new();
-        let mut next: Vec<String> = spec.parts().into_iter().map(str::to_owned).collect();
-        let mut seen: BTreeSet<String> = next.iter().cloned().collect();
-        while let Some(wanted) = next.pop() {
-            if seen.len() > RULE_COUNT_MAX {
-                let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
-                return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
-            }
-            let found = match instead.filter(|instead| instead.name == wanted) {
-                Some(instead) => Some(instead.clone()),
-                None => self.find_calendar(namespace, &wanted).await?.map(|record| record.spec),
-            };
-            let Some(found) = found else { continue };
-            next.extend(found.parts().into_iter().map(str::to_owned).filter(|part| seen.insert(part.clone())));
-            parts.insert(wanted, found);
+/// The calendars that one is made of; `instead` stands for the saved one of its name.
+pub(super) async fn parts(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &CalendarSpec,
+    instead: Option<&CalendarSpec>,
+) -> Result<Parts, CalendarError> {
+    let mut parts = Parts::new();
+    let mut next: Vec<String> = spec.parts().into_iter().map(str::to_owned).collect();
+    let mut seen: BTreeSet<String> = next.iter().cloned().collect();
+    while let Some(wanted) = next.pop() {
+        if seen.len() > RULE_COUNT_MAX {
+            let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
+            return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
         }
-        Ok(parts)
-    }
-
-    /// Saves those of the calendars whose parts changed anew, until all of them are what they are made of. Answers how
-    /// many that were.
-    pub(crate) async fn expand_again(&self, namespace: NamespaceId, names: &[String]) -> Result<u64, CalendarError> {
-        let mut count = 0;
-        for _ in 0..ROUND_COUNT {
-            let mut is_settled = true;
-            for name in names {
-                match self.expand_one(namespace, name).await? {
-                    Expanded::Same => {}
-                    Expanded::Anew => (count, is_settled) = (count + 1, false),
-                    Expanded::Lost => is_settled = false,
-                }
-            }
-            if is_settled {
-                break;
-            }
-        }
-        Ok(count)
-    }
-
-    async fn expand_one(&self, namespace: NamespaceId, name: &str) -> Result<Expanded, CalendarError> {
-        let Some(record) = self.find_calendar(namespace, name).await? else { return Ok(Expanded::Same) };
-        let parts = self.parts(namespace, &record.spec, None).await?;
-        let find = |name: &str| parts.get(name).cloned();
-        if let Err(errors) = Calendar::compile(&record.spec, find) {
-            // A part was deleted, or made a circle, at the very moment in which this one was saved.
-            let error = errors.first().map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(calendar = name, error, "the calendar stays as it was: its parts do not fit any more");
-            return Ok(Expanded::Same);
-        }
-        let expanded = record.spec.expanded(find);
-        if expanded == record.expanded {
-            return Ok(Expanded::Same);
-        }
-        let change = CalendarChange {
-            id: record.id,
-            namespace,
-            expected_version: Some(record.version),
-            spec: &record.spec,
-            expanded: &expanded,
-            author: "calendar",
-            now: self.now(),
+        let found = match instead.filter(|instead| instead.name == wanted) {
+            Some(instead) => Some(instead.clone()),
+            None => calendars::find(node, namespace, &wanted).await?.map(|record| record.spec),
         };
-        match self.store().save_calendar(change).await? {
-            CalendarSaved::Created(_) | CalendarSaved::Changed(_) => Ok(Expanded::Anew),
-            CalendarSaved::Conflict(_) => Ok(Expanded::Lost),
+        let Some(found) = found else { continue };
+        next.extend(found.parts().into_iter().map(str::to_owned).filter(|part| seen.insert(part.clone())));
+        parts.insert(wanted, found);
+    }
+    Ok(parts)
+}
+
+/// Saves those of the calendars whose parts changed anew, until all of them are what they are made of. Answers how
+/// many that were.
+pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[String]) -> Result<u64, CalendarError> {
+    let mut count = 0;
+    for _ in 0..ROUND_COUNT {
+        let mut is_settled = true;
+        for name in names {
+            match expand_one(node, namespace, name).await? {
+                Expanded::Same => {}
+                Expanded::Anew => (count, is_settled) = (count + 1, false),
+                Expanded::Lost => is_settled = false,
+            }
         }
+        if is_settled {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<Expanded, CalendarError> {
+    let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(Expanded::Same) };
+    let parts = parts(node, namespace, &record.spec, None).await?;
+    let find = |name: &str| parts.get(name).cloned();
+    if let Err(errors) = Calendar::compile(&record.spec, find) {
+        // A part was deleted, or made a circle, at the very moment in which this one was saved.
+        let error = errors.first().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(calendar = name, error, "the calendar stays as it was: its parts do not fit any more");
+        return Ok(Expanded::Same);
+    }
+    let expanded = record.spec.expanded(find);
+    if expanded == record.expanded {
+        return Ok(Expanded::Same);
+    }
+    let change = CalendarChange {
+        id: record.id,
+        namespace,
+        expected_version: Some(record.version),
+        spec: &record.spec,
+        expanded: &expanded,
+        author: "calendar",
+        now: node.now(),
+    };
+    match node.store().save_calendar(change).await? {
+        CalendarSaved::Created(_) | CalendarSaved::Changed(_) => Ok(Expanded::Anew),
+        CalendarSaved::Conflict(_) => Ok(Expanded::Lost),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::calendars;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use rondel_core::calendar::Calendar;
@@ -12,7 +13,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
 use super::{CalendarError, PAGE};
-use crate::jobs::JobError;
+use crate::jobs::{self, JobError};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
@@ -26,97 +27,98 @@ const TRY_COUNT: u32 = 3;
 
 type Found = Option<(PinnedCalendar, Arc<Calendar>)>;
 
-impl Node {
-    /// Checks that the jobs of a calendar can be planned by its new version: fires are moved by whole days only.
-    pub(super) async fn check_users(
-        &self,
-        namespace: NamespaceId,
-        name: &str,
-        calendar: &Calendar,
-    ) -> Result<(), CalendarError> {
-        let Some(record) = self.find_calendar(namespace, name).await?.filter(|_| calendar.has_times()) else {
-            return Ok(());
-        };
-        let mut after: Option<String> = None;
-        loop {
-            let users = self.store().calendar_users(record.id, None, after.as_deref(), PAGE).await?;
-            let Some(last) = users.last() else { return Ok(()) };
-            after = Some(last.clone());
-            for user in &users {
-                let job = self.store().job(namespace, user).await?;
-                let used = job.and_then(|job| job.spec.calendar);
-                if let Some(used) = used.filter(|used| is_shift(used.rule)) {
-                    let message = format!(
-                        "has times of day, and the job {user:?} moves its fires by whole days ({}) by the calendar {name:?}",
-                        used.rule
-                    );
-                    return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
-                }
+/// Checks that the jobs of a calendar can be planned by its new version: fires are moved by whole days only.
+pub(super) async fn check_users(
+    node: &Node,
+    namespace: NamespaceId,
+    name: &str,
+    calendar: &Calendar,
+) -> Result<(), CalendarError> {
+    let Some(record) = calendars::find(node, namespace, name).await?.filter(|_| calendar.has_times()) else {
+        return Ok(());
+    };
+    let mut after: Option<String> = None;
+    loop {
+        let users = node.store().calendar_users(record.id, None, after.as_deref(), PAGE).await?;
+        let Some(last) = users.last() else { return Ok(()) };
+        after = Some(last.clone());
+        for user in &users {
+            let job = node.store().job(namespace, user).await?;
+            let used = job.and_then(|job| job.spec.calendar);
+            if let Some(used) = used.filter(|used| is_shift(used.rule)) {
+                let message = format!(
+                    "has times of day, and the job {user:?} moves its fires by whole days ({}) by the calendar {name:?}",
+                    used.rule
+                );
+                return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
             }
         }
     }
+}
 
-    /// Gives every job that is planned by an earlier version of its calendar the newest one, as an edit does. Answers how
-    /// many that were. A job that cannot be moved is left where it is, which is logged.
-    pub(crate) async fn move_jobs_on(&self) -> Result<u64, StoreError> {
-        let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
-        let mut moved = BTreeSet::new();
-        loop {
-            // Those that cannot be moved stay in the list.
-            let left: BTreeSet<JobId> =
-                tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
-            let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
-            let mut behind = self.store().jobs_behind(limit).await?;
-            behind.retain(|record| !left.contains(&record.id));
-            if behind.is_empty() {
-                return Ok(u64::try_from(moved.len()).unwrap_or(u64::MAX));
-            }
-            let calendars = self.calendars_of(&behind).await?;
-            for group in behind.chunks(PARALLEL_COUNT) {
-                let moves: Vec<_> = group.iter().map(|record| self.move_on(record, &calendars).boxed()).collect();
-                for (record, result) in group.iter().zip(join_all(moves).await) {
-                    *tries.entry(record.id).or_default() += 1;
-                    match result {
-                        Ok(true) => drop(moved.insert(record.id)),
-                        Ok(false) => {}
-                        Err(JobError::Store(error)) if error.is_transient() => return Err(error),
-                        Err(error) => {
-                            let (job, error) = (&record.spec.name, chain(&error));
-                            tracing::error!(job, job_id = %record.id, error, "job cannot follow its calendar");
-                            tries.insert(record.id, TRY_COUNT);
-                        }
+/// Gives every job that is planned by an earlier version of its calendar the newest one, as an edit does. Answers how
+/// many that were. A job that cannot be moved is left where it is, which is logged.
+pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
+    let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut moved = BTreeSet::new();
+    loop {
+        // Those that cannot be moved stay in the list.
+        let left: BTreeSet<JobId> =
+            tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
+        let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
+        let mut behind = node.store().jobs_behind(limit).await?;
+        behind.retain(|record| !left.contains(&record.id));
+        if behind.is_empty() {
+            return Ok(u64::try_from(moved.len()).unwrap_or(u64::MAX));
+        }
+        let calendars = calendars_of(node, &behind).await?;
+        for group in behind.chunks(PARALLEL_COUNT) {
+            let moves: Vec<_> = group.iter().map(|record| move_on(node, record, &calendars).boxed()).collect();
+            for (record, result) in group.iter().zip(join_all(moves).await) {
+                *tries.entry(record.id).or_default() += 1;
+                match result {
+                    Ok(true) => drop(moved.insert(record.id)),
+                    Ok(false) => {}
+                    Err(JobError::Store(error)) if error.is_transient() => return Err(error),
+                    Err(error) => {
+                        let (job, error) = (&record.spec.name, chain(&error));
+                        tracing::error!(job, job_id = %record.id, error, "job cannot follow its calendar");
+                        tries.insert(record.id, TRY_COUNT);
                     }
                 }
             }
         }
     }
+}
 
-    /// Each calendar of these jobs as it stands, read once.
-    async fn calendars_of(&self, records: &[JobRecord]) -> Result<BTreeMap<(NamespaceId, String), Found>, StoreError> {
-        let mut calendars = BTreeMap::new();
-        for record in records {
-            let Some(used) = &record.spec.calendar else { continue };
-            let key = (record.namespace, used.name.clone());
-            if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
-                entry.insert(self.calendar(record.namespace, &used.name).await?);
-            }
+/// Each calendar of these jobs as it stands, read once.
+async fn calendars_of(
+    node: &Node,
+    records: &[JobRecord],
+) -> Result<BTreeMap<(NamespaceId, String), Found>, StoreError> {
+    let mut calendars = BTreeMap::new();
+    for record in records {
+        let Some(used) = &record.spec.calendar else { continue };
+        let key = (record.namespace, used.name.clone());
+        if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
+            entry.insert(jobs::calendar(node, record.namespace, &used.name).await?);
         }
-        Ok(calendars)
     }
+    Ok(calendars)
+}
 
-    /// Moves one job on; false where another caller changed it first, which is to be looked at again.
-    async fn move_on(
-        &self,
-        record: &JobRecord,
-        calendars: &BTreeMap<(NamespaceId, String), Found>,
-    ) -> Result<bool, JobError> {
-        let name = record.spec.calendar.as_ref().map(|used| used.name.clone()).unwrap_or_default();
-        let found = calendars.get(&(record.namespace, name.clone())).cloned().flatten();
-        match self.follow(record, found, &format!("calendar {name}")).await {
-            Ok(()) => Ok(true),
-            Err(JobError::Conflict { .. } | JobError::NotFound) => Ok(false),
-            Err(error) => Err(error),
-        }
+/// Moves one job on; false where another caller changed it first, which is to be looked at again.
+async fn move_on(
+    node: &Node,
+    record: &JobRecord,
+    calendars: &BTreeMap<(NamespaceId, String), Found>,
+) -> Result<bool, JobError> {
+    let name = record.spec.calendar.as_ref().map(|used| used.name.clone()).unwrap_or_default();
+    let found = calendars.get(&(record.namespace, name.clone())).cloned().flatten();
+    match jobs::follow_calendar(node, record, found, &format!("calendar {name}")).await {
+        Ok(()) => Ok(true),
+        Err(JobError::Conflict { .. } | JobError::NotFound) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

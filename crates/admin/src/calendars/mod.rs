@@ -15,6 +15,8 @@ use rondel_store::StoreError;
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 
 use self::composition::Composition;
+pub(crate) use self::composition::{composition, expand_again};
+pub(crate) use self::followers::move_jobs_on;
 pub use self::import::{IMPORT_LEN_MAX, ImportAs, ImportError, ImportFormat, import};
 use crate::node::Node;
 
@@ -74,159 +76,155 @@ pub enum CalendarUser {
     Job(String),
 }
 
-impl Node {
-    /// Checks a calendar as [`save_calendar`](Self::save_calendar) does, and saves nothing.
-    ///
-    /// # Errors
-    /// [`CalendarError::Invalid`], [`CalendarError::TooMany`], the store's.
-    pub async fn check_calendar(&self, namespace: NamespaceId, spec: &CalendarSpec) -> Result<(), CalendarError> {
-        self.checked(namespace, spec).await.map(drop)
-    }
+/// Checks a calendar as [`save_calendar`](save_calendar) does, and saves nothing.
+///
+/// # Errors
+/// [`CalendarError::Invalid`], [`CalendarError::TooMany`], the store's.
+pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> Result<(), CalendarError> {
+    checked(node, namespace, spec).await.map(drop)
+}
 
-    /// Saves a calendar, and moves on whatever is made of it or planned by it.
-    ///
-    /// # Errors
-    /// [`CalendarError`] but `Used` and `NotFound`. After an error of the store the calendar may be saved, and what
-    /// follows from it is still to come.
-    pub async fn save_calendar(
-        &self,
-        namespace: NamespaceId,
-        spec: &CalendarSpec,
-        expected_version: Option<i64>,
-        author: &str,
-    ) -> Result<SavedCalendar, CalendarError> {
-        let parts = self.checked(namespace, spec).await?;
-        let expanded = spec.expanded(|name| parts.get(name).cloned());
-        let before = self.find_calendar(namespace, &spec.name).await?;
-        let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
-        let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded == expanded && is_seen(record);
-        let is_new = if before.is_some_and(|record| is_same(&record)) {
-            false
-        } else {
-            let change = CalendarChange {
-                id: CalendarId::new(self.new_id()),
-                namespace,
-                expected_version,
-                spec,
-                expanded: &expanded,
-                author,
-                now: self.now(),
-            };
-            match self.store().save_calendar(change).await? {
-                CalendarSaved::Created(_) => true,
-                CalendarSaved::Changed(_) => false,
-                CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
-            }
+/// Saves a calendar, and moves on whatever is made of it or planned by it.
+///
+/// # Errors
+/// [`CalendarError`] but `Used` and `NotFound`. After an error of the store the calendar may be saved, and what
+/// follows from it is still to come.
+pub async fn save(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &CalendarSpec,
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<SavedCalendar, CalendarError> {
+    let parts = checked(node, namespace, spec).await?;
+    let expanded = spec.expanded(|name| parts.get(name).cloned());
+    let before = find(node, namespace, &spec.name).await?;
+    let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
+    let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded == expanded && is_seen(record);
+    let is_new = if before.is_some_and(|record| is_same(&record)) {
+        false
+    } else {
+        let change = CalendarChange {
+            id: CalendarId::new(node.new_id()),
+            namespace,
+            expected_version,
+            spec,
+            expanded: &expanded,
+            author,
+            now: node.now(),
         };
-        // Reads what is there now: a part that was saved between the check and the saving is put in here, or by the caller who
-        // saved it, for both write first and read then.
-        let composition = self.composition(namespace).await?;
-        let mut affected = composition.made_of(&spec.name);
-        affected.insert(0, spec.name.clone());
-        self.expand_again(namespace, &affected).await?;
-        self.move_jobs_on().await?;
-        let record = self.store().calendar(namespace, &spec.name).await?;
-        record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })
-    }
+        match node.store().save_calendar(change).await? {
+            CalendarSaved::Created(_) => true,
+            CalendarSaved::Changed(_) => false,
+            CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
+        }
+    };
+    // Reads what is there now: a part that was saved between the check and the saving is put in here, or by the caller who
+    // saved it, for both write first and read then.
+    let composition = composition(node, namespace).await?;
+    let mut affected = composition.made_of(&spec.name);
+    affected.insert(0, spec.name.clone());
+    expand_again(node, namespace, &affected).await?;
+    move_jobs_on(node).await?;
+    let record = node.store().calendar(namespace, &spec.name).await?;
+    record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })
+}
 
-    /// Deletes a calendar that nothing uses.
-    ///
-    /// # Errors
-    /// [`CalendarError::NotFound`], [`CalendarError::Used`], [`CalendarError::Conflict`], the store's.
-    pub async fn delete_calendar(
-        &self,
-        namespace: NamespaceId,
-        wanted: &str,
-        expected_version: Option<i64>,
-    ) -> Result<(), CalendarError> {
-        let record = self.find_calendar(namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
-        let calendars = self.composition(namespace).await?.naming(wanted);
-        if !calendars.is_empty() {
-            return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
-        }
-        match self.store().delete_calendar(record.id, expected_version).await? {
-            CalendarDeleted::Deleted => Ok(()),
-            CalendarDeleted::Used(jobs, job_count) => {
-                Err(CalendarError::Used { calendars: Vec::new(), jobs, job_count })
-            }
-            CalendarDeleted::Conflict(version) => Err(CalendarError::Conflict { version }),
-            CalendarDeleted::NotFound => Err(CalendarError::NotFound),
-        }
+/// Deletes a calendar that nothing uses.
+///
+/// # Errors
+/// [`CalendarError::NotFound`], [`CalendarError::Used`], [`CalendarError::Conflict`], the store's.
+pub async fn delete(
+    node: &Node,
+    namespace: NamespaceId,
+    wanted: &str,
+    expected_version: Option<i64>,
+) -> Result<(), CalendarError> {
+    let record = find(node, namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
+    let calendars = composition(node, namespace).await?.naming(wanted);
+    if !calendars.is_empty() {
+        return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
     }
+    match node.store().delete_calendar(record.id, expected_version).await? {
+        CalendarDeleted::Deleted => Ok(()),
+        CalendarDeleted::Used(jobs, job_count) => Err(CalendarError::Used { calendars: Vec::new(), jobs, job_count }),
+        CalendarDeleted::Conflict(version) => Err(CalendarError::Conflict { version }),
+        CalendarDeleted::NotFound => Err(CalendarError::NotFound),
+    }
+}
 
-    /// What uses a calendar, calendars first, each by name, after `after`, at most `limit`. `within` keeps to the jobs of
-    /// these apps.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn calendar_users(
-        &self,
-        record: &CalendarRecord,
-        within: Option<&[AppId]>,
-        after: Option<&CalendarUser>,
-        limit: usize,
-    ) -> Result<Vec<CalendarUser>, StoreError> {
-        let mut users = Vec::new();
-        if !matches!(after, Some(CalendarUser::Job(_))) {
-            let calendars = self.composition(record.namespace).await?.naming(&record.spec.name);
-            users.extend(calendars.into_iter().map(CalendarUser::Calendar).filter(|user| after < Some(user)));
-            users.truncate(limit);
-        }
-        let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
-        if left > 0 {
-            let after = match after {
-                Some(CalendarUser::Job(name)) => Some(name.as_str()),
-                Some(CalendarUser::Calendar(_)) | None => None,
-            };
-            let jobs = self.store().calendar_users(record.id, within, after, left).await?;
-            users.extend(jobs.into_iter().map(CalendarUser::Job));
-        }
-        Ok(users)
+/// What uses a calendar, calendars first, each by name, after `after`, at most `limit`. `within` keeps to the jobs of
+/// these apps.
+///
+/// # Errors
+/// The store's.
+pub async fn users(
+    node: &Node,
+    record: &CalendarRecord,
+    within: Option<&[AppId]>,
+    after: Option<&CalendarUser>,
+    limit: usize,
+) -> Result<Vec<CalendarUser>, StoreError> {
+    let mut users = Vec::new();
+    if !matches!(after, Some(CalendarUser::Job(_))) {
+        let calendars = composition(node, record.namespace).await?.naming(&record.spec.name);
+        users.extend(calendars.into_iter().map(CalendarUser::Calendar).filter(|user| after < Some(user)));
+        users.truncate(limit);
     }
+    let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
+    if left > 0 {
+        let after = match after {
+            Some(CalendarUser::Job(name)) => Some(name.as_str()),
+            Some(CalendarUser::Calendar(_)) | None => None,
+        };
+        let jobs = node.store().calendar_users(record.id, within, after, left).await?;
+        users.extend(jobs.into_iter().map(CalendarUser::Job));
+    }
+    Ok(users)
+}
 
-    /// A calendar by its name, whatever text that is.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn find_calendar(
-        &self,
-        namespace: NamespaceId,
-        wanted: &str,
-    ) -> Result<Option<CalendarRecord>, StoreError> {
-        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
-        if name::check(wanted).is_ok() { self.store().calendar(namespace, wanted).await } else { Ok(None) }
-    }
+/// A calendar by its name, whatever text that is.
+///
+/// # Errors
+/// The store's.
+pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<CalendarRecord>, StoreError> {
+    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
+}
 
-    /// Checks a calendar with all that names it; answers the calendars that it is made of.
-    async fn checked(&self, namespace: NamespaceId, spec: &CalendarSpec) -> Result<composition::Parts, CalendarError> {
-        let composition = self.composition(namespace).await?;
-        if composition.len() >= CALENDAR_COUNT_MAX && !composition.has(&spec.name) {
-            return Err(CalendarError::TooMany);
-        }
-        let parts = self.parts(namespace, spec, None).await?;
-        let calendar = Calendar::compile(spec, |name| parts.get(name).cloned()).map_err(CalendarError::Invalid)?;
-        self.check_users(namespace, &spec.name, &calendar).await?;
-        self.check_composed(namespace, spec, &composition).await?;
-        Ok(parts)
+/// Checks a calendar with all that names it; answers the calendars that it is made of.
+async fn checked(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &CalendarSpec,
+) -> Result<composition::Parts, CalendarError> {
+    let composition = composition(node, namespace).await?;
+    if composition.len() >= CALENDAR_COUNT_MAX && !composition.has(&spec.name) {
+        return Err(CalendarError::TooMany);
     }
+    let parts = composition::parts(node, namespace, spec, None).await?;
+    let calendar = Calendar::compile(spec, |name| parts.get(name).cloned()).map_err(CalendarError::Invalid)?;
+    followers::check_users(node, namespace, &spec.name, &calendar).await?;
+    check_composed(node, namespace, spec, &composition).await?;
+    Ok(parts)
+}
 
-    /// Checks that what names a calendar stays right with its new version.
-    async fn check_composed(
-        &self,
-        namespace: NamespaceId,
-        spec: &CalendarSpec,
-        composition: &Composition,
-    ) -> Result<(), CalendarError> {
-        for composed in composition.made_of(&spec.name).iter().filter(|composed| **composed != spec.name) {
-            let Some(record) = self.store().calendar(namespace, composed).await? else { continue };
-            let parts = self.parts(namespace, &record.spec, Some(spec)).await?;
-            let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
-                let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
-                let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
-                CalendarError::Invalid(vec![FieldError::new("/rule", message)])
-            })?;
-            self.check_users(namespace, composed, &calendar).await?;
-        }
-        Ok(())
+/// Checks that what names a calendar stays right with its new version.
+async fn check_composed(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &CalendarSpec,
+    composition: &Composition,
+) -> Result<(), CalendarError> {
+    for composed in composition.made_of(&spec.name).iter().filter(|composed| **composed != spec.name) {
+        let Some(record) = node.store().calendar(namespace, composed).await? else { continue };
+        let parts = composition::parts(node, namespace, &record.spec, Some(spec)).await?;
+        let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
+            let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
+            let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
+            CalendarError::Invalid(vec![FieldError::new("/rule", message)])
+        })?;
+        followers::check_users(node, namespace, composed, &calendar).await?;
     }
+    Ok(())
 }

@@ -359,6 +359,7 @@ mod tests {
     use crate::clock::Boot;
     use crate::config::EngineConfig;
     use crate::engine::Engine;
+    use crate::jobs;
     use crate::lifecycle::Lifecycle;
 
     const LEASE: Duration = Duration::from_secs(4);
@@ -378,7 +379,7 @@ mod tests {
         let dead = start("dies", &dies).await;
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
         let namespace = NamespaceId::new(1);
-        dead.create_job(namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        jobs::create(&dead, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         tokio::time::sleep(Duration::from_secs(3) + apart).await;
         let heir = start("lives", &lives).await.token();
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -248,6 +248,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Engine;
+    use crate::jobs;
     use crate::lifecycle::Lifecycle;
 
     async fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -299,7 +300,7 @@ mod tests {
         let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
         let namespace = NamespaceId::new(1);
-        engine.create_job(namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        jobs::create(&engine, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         until("it fires", || engine.runs_in_memory() > 0).await;
         assert_eq!(engine.readiness().quiet_until, None);
 

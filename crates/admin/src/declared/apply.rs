@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::DeclarationProblem;
 use super::audit::{self, App, author};
 use super::board::called;
-use crate::jobs::JobError;
+use crate::jobs::{self, JobError};
 use crate::node::Node;
 
 /// How often a job that another caller changes meanwhile is looked at again.
@@ -150,7 +150,7 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
 
 async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     let entry = audit::begin(node, app, "job.create", &spec.name).await?;
-    let created = node.create_job(app.namespace, spec.clone(), &author(app)).await;
+    let created = jobs::create(node, app.namespace, spec.clone(), &author(app)).await;
     let after = created.as_ref().ok().map(|record| json!({"version": record.version}));
     audit::end(node, entry, after).await;
     let record = created?;
@@ -171,7 +171,7 @@ async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Res
         Step::Change(changed) => {
             let fields = changed_fields(&record.spec, &changed);
             let entry = audit::begin(node, app, "job.change", &spec.name).await?;
-            let saved = node.change_job(record, *changed, Some(record.version), &author(app)).await;
+            let saved = jobs::change(node, record, *changed, Some(record.version), &author(app)).await;
             let after = saved.as_ref().ok().map(|saved| json!({"version": saved.version, "changed": fields}));
             audit::end(node, entry, after).await;
             let record = saved?;

@@ -61,6 +61,29 @@ impl Active {
             at,
         }
     }
+
+    /// Its handler has begun. The first report counts, and no attempt begins before it is due.
+    pub(crate) fn began(&mut self, at: Timestamp, now: Timestamp) {
+        let earliest = self.ready.run.due_at.min(now);
+        self.began_at.get_or_insert(at.max(earliest).min(now));
+    }
+
+    /// The executor has answered about this attempt.
+    pub(crate) const fn answered(&mut self) {
+        self.beats_at_send = None;
+    }
+
+    /// It could not be noted as running.
+    pub(crate) fn note_refused(&mut self) {
+        if self.phase == Phase::Noted {
+            self.phase = Phase::Sent;
+        }
+    }
+
+    /// Whether it is on a stream, and its executor has not answered.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.phase == Phase::Sent && self.beats_at_send.is_some()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

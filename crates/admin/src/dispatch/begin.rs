@@ -59,29 +59,21 @@ pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
     (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
 }
 
-impl Active {
-    /// Its handler has begun. The first report counts, and no attempt begins before it is due.
-    pub(crate) fn began(&mut self, at: Timestamp, now: Timestamp) {
-        let earliest = self.ready.run.due_at.min(now);
-        self.began_at.get_or_insert(at.max(earliest).min(now));
+/// What a run waits for that its executor has and has not begun, as far as is known here, and where; once that takes longer
+/// than the report of a start. While the executor is not connected here the run may have begun.
+pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
+    let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
+    let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
+    if !is_accepted || active.began_at.is_some() || now < active.sent_at + patience {
+        return None;
     }
-
-    /// What a run waits for that its executor has and has not begun, as far as is known here, and where; once that takes longer
-    /// than the report of a start. While the executor is not connected here the run may have begun.
-    pub(crate) fn waits_to_begin(&self, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
-        let is_accepted = self.phase == Phase::Sent && !self.is_unanswered();
-        let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
-        if !is_accepted || self.began_at.is_some() || now < self.sent_at + patience {
-            return None;
-        }
-        let (waits_for, kind) = match is_connected {
-            true => (WaitFor::Slot, ObstacleKind::Full),
-            false => (WaitFor::Answer, ObstacleKind::Offline),
-        };
-        // The row of a broadcast's shard names its executor from the start, and keeps that.
-        let hand = (!self.ready.is_for_one_executor()).then(|| self.in_hand(self.sent_at));
-        let place = WaitPlace::Executor(hand);
-        let obstacle = Obstacle { executor: self.executor_name.clone(), kind, condition: None };
-        Some((Detail { waits_for: Some(waits_for), ..Detail::default() }.with_obstacles([obstacle]), place))
-    }
+    let (waits_for, kind) = match is_connected {
+        true => (WaitFor::Slot, ObstacleKind::Full),
+        false => (WaitFor::Answer, ObstacleKind::Offline),
+    };
+    // The row of a broadcast's shard names its executor from the start, and keeps that.
+    let hand = (!active.ready.is_for_one_executor()).then(|| active.in_hand(active.sent_at));
+    let place = WaitPlace::Executor(hand);
+    let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
+    Some((Detail { waits_for: Some(waits_for), ..Detail::default() }.with_obstacles([obstacle]), place))
 }

@@ -13,12 +13,13 @@ use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, Timestamp};
 use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
 
+use super::begin::waits_to_begin;
 use super::decision::Decision;
 use super::executors::is_fit_for_it;
 use super::queue::limits::wait_detail;
 use super::queue::noted::Noted;
 use super::ready::{Ready, finish_unsent, waited_ms};
-use super::recovery::unanswered::DESCRIBED_COUNT_MAX;
+use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, waits_for_answer};
 use super::step::Step;
 use super::{ends, switches};
 use crate::metrics::Counted;
@@ -188,11 +189,11 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
     let parked = d.state.parked.waiting(|open| is_old(open.since()), count, &d.state.runs);
     let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
-    let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, active.waits_for_answer(now)?)));
+    let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, waits_for_answer(active, now)?)));
     let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
     let accepted = d.state.runs.actives().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
-        Some((&active.ready, Wait::Begin(Box::new(active.waits_to_begin(is_connected, now)?))))
+        Some((&active.ready, Wait::Begin(Box::new(waits_to_begin(active, is_connected, now)?))))
     });
     let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
     let all = queued.chain(limited).chain(parked).chain(in_hand);

@@ -1,5 +1,7 @@
 //! What only the server can check of a definition: its instants against the present, and the calendar that it names.
 
+use crate::jobs::overrides;
+use crate::jobs::params;
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
@@ -49,78 +51,76 @@ fn just_after(now: Timestamp) -> Timestamp {
 /// A calendar as it stands, and which version of it that is.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-impl Node {
-    /// A calendar of a namespace as it stands, and the version of it that this is; `None` where there is none.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn calendar(
-        &self,
-        namespace: NamespaceId,
-        wanted: &str,
-    ) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
-        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
-        let is_name = name::check(wanted).is_ok();
-        let found = if is_name { self.store().calendar(namespace, wanted).await? } else { None };
-        let Some(record) = found else { return Ok(None) };
-        let calendar = Calendar::of_rule(wanted, &record.expanded).map_err(|errors| StoreError::Corrupt {
-            table: "calendar_version",
-            column: "expanded",
-            id: record.id.get(),
-            message: errors.first().map(ToString::to_string).unwrap_or_default(),
-        })?;
-        Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
-    }
+/// A calendar of a namespace as it stands, and the version of it that this is; `None` where there is none.
+///
+/// # Errors
+/// The store's.
+pub async fn calendar(
+    node: &Node,
+    namespace: NamespaceId,
+    wanted: &str,
+) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
+    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    let is_name = name::check(wanted).is_ok();
+    let found = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
+    let Some(record) = found else { return Ok(None) };
+    let calendar = Calendar::of_rule(wanted, &record.expanded).map_err(|errors| StoreError::Corrupt {
+        table: "calendar_version",
+        column: "expanded",
+        id: record.id.get(),
+        message: errors.first().map(ToString::to_string).unwrap_or_default(),
+    })?;
+    Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
+}
 
-    /// Checks a definition that is to be saved in the place of `before`.
-    pub(super) async fn check(
-        &self,
-        namespace: NamespaceId,
-        spec: JobSpec,
-        now: Timestamp,
-        before: Option<&JobSpec>,
-    ) -> Result<Checked, JobError> {
-        let found = match &spec.calendar {
-            Some(used) => self.calendar(namespace, &used.name).await?,
-            None => None,
-        };
-        self.check_with(namespace, spec, now, before, found)
-    }
+/// Checks a definition that is to be saved in the place of `before`.
+pub(super) async fn check(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: JobSpec,
+    now: Timestamp,
+    before: Option<&JobSpec>,
+) -> Result<Checked, JobError> {
+    let found = match &spec.calendar {
+        Some(used) => calendar(node, namespace, &used.name).await?,
+        None => None,
+    };
+    check_with(node, namespace, spec, now, before, found)
+}
 
-    /// The same with the calendar that the definition names, if there is one.
-    pub(super) fn check_with(
-        &self,
-        namespace: NamespaceId,
-        mut spec: JobSpec,
-        now: Timestamp,
-        before: Option<&JobSpec>,
-        found: Option<FoundCalendar>,
-    ) -> Result<Checked, JobError> {
-        spec.run_past_at(just_after(now), before);
-        let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
-        let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
-        if let Some(used) = spec.calendar.as_ref().filter(|_| found.is_none())
-            && !errors.iter().any(|error| error.pointer == "/calendar/name")
-        {
-            errors.push(no_calendar(&used.name));
-        }
-        errors.extend(past(&spec, now, before));
-        errors.extend(self.params_complaints(namespace, &spec, before));
-        errors.extend(self.overrides_complaints(namespace, &spec, before));
-        match compiled {
-            Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: found, checked_at: now }),
-            _ => Err(JobError::Invalid(errors)),
-        }
+/// The same with the calendar that the definition names, if there is one.
+pub(super) fn check_with(
+    node: &Node,
+    namespace: NamespaceId,
+    mut spec: JobSpec,
+    now: Timestamp,
+    before: Option<&JobSpec>,
+    found: Option<FoundCalendar>,
+) -> Result<Checked, JobError> {
+    spec.run_past_at(just_after(now), before);
+    let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
+    let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
+    if let Some(used) = spec.calendar.as_ref().filter(|_| found.is_none())
+        && !errors.iter().any(|error| error.pointer == "/calendar/name")
+    {
+        errors.push(no_calendar(&used.name));
     }
+    errors.extend(past(&spec, now, before));
+    errors.extend(params::params_complaints(node, namespace, &spec, before));
+    errors.extend(overrides::overrides_complaints(node, namespace, &spec, before));
+    match compiled {
+        Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: found, checked_at: now }),
+        _ => Err(JobError::Invalid(errors)),
+    }
+}
 
-    /// A job's newest definition, compiled; without its calendar where it cannot be had, so that it can be mended.
-    pub(super) async fn compiled(&self, record: &JobRecord) -> Result<Job, JobError> {
-        let key = (record.id, record.version);
-        let found = self.definitions_once(vec![key]).await?;
-        match found.get(&key) {
-            Some(definition) => Ok(definition.job.clone()),
-            None => record.spec.compile().map_err(JobError::Invalid),
-        }
+/// A job's newest definition, compiled; without its calendar where it cannot be had, so that it can be mended.
+pub(super) async fn compiled(node: &Node, record: &JobRecord) -> Result<Job, JobError> {
+    let key = (record.id, record.version);
+    let found = node.definitions_once(vec![key]).await?;
+    match found.get(&key) {
+        Some(definition) => Ok(definition.job.clone()),
+        None => record.spec.compile().map_err(JobError::Invalid),
     }
 }
 

@@ -14,13 +14,14 @@ use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunI
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
 
-pub use self::overrides::RunParams;
-pub use self::params::JobWarning;
+pub use self::checks::calendar;
+pub use self::overrides::{RunParams, params_again, run_params};
+pub use self::params::{JobWarning, handlers, params_schema, warnings};
 use crate::apps::{self, AppError};
 use crate::jobs::checks::Checked;
 use crate::node::Node;
 
-pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
+pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, plan, try_out};
 
 /// Why a change of a job was refused.
 #[derive(Debug, thiserror::Error)]
@@ -67,238 +68,234 @@ pub struct RunRequest {
     pub trace: Option<TraceParent>,
 }
 
-impl Node {
-    /// Creates a job; its app comes into being with it.
-    ///
-    /// # Errors
-    /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
-    pub async fn create_job(&self, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
-        let checked = self.check(namespace, spec, self.now(), None).await?;
-        if self.store().job(namespace, &checked.spec.name).await?.is_some() {
-            return Err(JobError::NameTaken);
-        }
-        let app = self.app_of(namespace, &checked.spec, checked.checked_at).await?;
-        let now = self.now();
-        let new = self.new_job((namespace, app), checked.at(now, None), author, now);
-        let wanted = no_calendar(&new.spec);
-        match self.store().create_job(new).await? {
-            Created::Saved(record) => {
-                self.poke_scan();
-                self.catch_up(*record).await
-            }
-            Created::NameTaken => Err(JobError::NameTaken),
-            Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
-            Created::BadParents(errors) => Err(JobError::Invalid(errors)),
-        }
+/// Creates a job; its app comes into being with it.
+///
+/// # Errors
+/// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
+pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
+    let checked = checks::check(node, namespace, spec, node.now(), None).await?;
+    if node.store().job(namespace, &checked.spec.name).await?.is_some() {
+        return Err(JobError::NameTaken);
     }
-
-    fn new_job(
-        &self,
-        (namespace, app): (NamespaceId, AppId),
-        checked: Checked,
-        author: &str,
-        now: Timestamp,
-    ) -> NewJob {
-        let (calendar, checked_at) = (checked.pin(), checked.checked_at);
-        let Checked { spec, job, .. } = checked;
-        let anchor = now.ceil_second();
-        let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
-        NewJob {
-            id: JobId::new(self.new_id()),
-            namespace,
-            app,
-            next_fire_at: once.or_else(|| first_fire(&job, anchor, now)),
-            delay: job.timetable.delay().filter(|_| job.enabled),
-            calendar,
-            declared: None,
-            spec,
-            anchor,
-            author: author.to_owned(),
-            now,
+    let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
+    let now = node.now();
+    let new = new_job(node, (namespace, app), checked.at(now, None), author, now);
+    let wanted = no_calendar(&new.spec);
+    match node.store().create_job(new).await? {
+        Created::Saved(record) => {
+            node.poke_scan();
+            catch_up(node, *record).await
         }
+        Created::NameTaken => Err(JobError::NameTaken),
+        Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+        Created::BadParents(errors) => Err(JobError::Invalid(errors)),
     }
+}
 
-    /// Gives a job another definition.
-    ///
-    /// # Errors
-    /// Each variant of [`JobError`].
-    pub async fn change_job(
-        &self,
-        record: &JobRecord,
-        spec: JobSpec,
-        expected_version: Option<i64>,
-        author: &str,
-    ) -> Result<JobRecord, JobError> {
-        check_name(record, &spec)?;
-        let checked = self.check(record.namespace, spec, self.now(), Some(&record.spec)).await?;
-        let saved = self.save(record, checked, expected_version, author).await?;
-        self.catch_up(saved).await
+fn new_job(
+    node: &Node,
+    (namespace, app): (NamespaceId, AppId),
+    checked: Checked,
+    author: &str,
+    now: Timestamp,
+) -> NewJob {
+    let (calendar, checked_at) = (checked.pin(), checked.checked_at);
+    let Checked { spec, job, .. } = checked;
+    let anchor = now.ceil_second();
+    let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
+    NewJob {
+        id: JobId::new(node.new_id()),
+        namespace,
+        app,
+        next_fire_at: once.or_else(|| first_fire(&job, anchor, now)),
+        delay: job.timetable.delay().filter(|_| job.enabled),
+        calendar,
+        declared: None,
+        spec,
+        anchor,
+        author: author.to_owned(),
+        now,
     }
+}
 
-    /// Gives a job the newest version of its calendar, which was found like this, and no other definition.
-    pub(crate) async fn follow(
-        &self,
-        record: &JobRecord,
-        calendar: Option<(PinnedCalendar, Arc<Calendar>)>,
-        author: &str,
-    ) -> Result<(), JobError> {
-        let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
-        let checked = Checked {
-            spec: record.spec.clone(),
-            job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
-            calendar,
-            checked_at: self.now(),
-        };
-        if record.spec.calendar.is_some() && checked.calendar.is_none() {
-            return Err(JobError::Invalid(vec![no_calendar(&record.spec)]));
+/// Gives a job another definition.
+///
+/// # Errors
+/// Each variant of [`JobError`].
+pub async fn change(
+    node: &Node,
+    record: &JobRecord,
+    spec: JobSpec,
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<JobRecord, JobError> {
+    check_name(record, &spec)?;
+    let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
+    let saved = save(node, record, checked, expected_version, author).await?;
+    catch_up(node, saved).await
+}
+
+/// Gives a job the newest version of its calendar, which was found like this, and no other definition.
+pub(crate) async fn follow_calendar(
+    node: &Node,
+    record: &JobRecord,
+    calendar: Option<(PinnedCalendar, Arc<Calendar>)>,
+    author: &str,
+) -> Result<(), JobError> {
+    let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
+    let checked = Checked {
+        spec: record.spec.clone(),
+        job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
+        calendar,
+        checked_at: node.now(),
+    };
+    if record.spec.calendar.is_some() && checked.calendar.is_none() {
+        return Err(JobError::Invalid(vec![no_calendar(&record.spec)]));
+    }
+    save(node, record, checked, Some(record.version), author).await.map(drop)
+}
+
+async fn save(
+    node: &Node,
+    record: &JobRecord,
+    checked: Checked,
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<JobRecord, JobError> {
+    let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
+    let before = checks::compiled(node, record).await?;
+    let now = node.now();
+    let checked = checked.at(now, Some(&record.spec));
+    let change = JobChange {
+        id: record.id,
+        expected_version,
+        spec: &checked.spec,
+        job: &checked.job,
+        before: &before,
+        calendar: checked.pin(),
+        app,
+        author,
+        spare: RunId::new(node.new_id()),
+        now,
+        checked_at: checked.checked_at,
+        reached: node.shared().reached(),
+    };
+    match node.store().change_job(change).await? {
+        Changed::Saved(record, reopened) => {
+            node.inject(reopened);
+            node.poke_scan();
+            Ok(*record)
         }
-        self.save(record, checked, Some(record.version), author).await.map(drop)
+        Changed::Conflict(version) => Err(JobError::Conflict { version }),
+        Changed::NameTaken => Err(JobError::NameTaken),
+        Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
+        Changed::BadParents(errors) => Err(JobError::Invalid(errors)),
+        Changed::IsParent(children) => Err(JobError::IsParent { children }),
+        Changed::NotFound => Err(JobError::NotFound),
     }
+}
 
-    async fn save(
-        &self,
-        record: &JobRecord,
-        checked: Checked,
-        expected_version: Option<i64>,
-        author: &str,
-    ) -> Result<JobRecord, JobError> {
-        let app = self.app_of(record.namespace, &checked.spec, checked.checked_at).await?;
-        let before = self.compiled(record).await?;
-        let now = self.now();
-        let checked = checked.at(now, Some(&record.spec));
-        let change = JobChange {
-            id: record.id,
-            expected_version,
-            spec: &checked.spec,
-            job: &checked.job,
-            before: &before,
-            calendar: checked.pin(),
-            app,
-            author,
-            spare: RunId::new(self.new_id()),
-            now,
-            checked_at: checked.checked_at,
-            reached: self.shared().reached(),
-        };
-        match self.store().change_job(change).await? {
-            Changed::Saved(record, reopened) => {
-                self.inject(reopened);
-                self.poke_scan();
-                Ok(*record)
-            }
-            Changed::Conflict(version) => Err(JobError::Conflict { version }),
-            Changed::NameTaken => Err(JobError::NameTaken),
-            Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
-            Changed::BadParents(errors) => Err(JobError::Invalid(errors)),
-            Changed::IsParent(children) => Err(JobError::IsParent { children }),
-            Changed::NotFound => Err(JobError::NotFound),
-        }
+/// A job that was saved while its calendar was: the save of the calendar did not see it.
+async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
+    let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
+    let found = calendar(node, record.namespace, &used.name).await?;
+    if found.as_ref().is_none_or(|(newest, _)| *newest == pin) {
+        return Ok(record);
     }
-
-    /// A job that was saved while its calendar was: the save of the calendar did not see it.
-    async fn catch_up(&self, record: JobRecord) -> Result<JobRecord, JobError> {
-        let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
-        let found = self.calendar(record.namespace, &used.name).await?;
-        if found.as_ref().is_none_or(|(newest, _)| *newest == pin) {
-            return Ok(record);
-        }
-        match self.follow(&record, found, &format!("calendar {}", used.name)).await {
-            // Another caller changed it, and catches up.
-            Ok(()) | Err(JobError::Conflict { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        Ok(self.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
+    match follow_calendar(node, &record, found, &format!("calendar {}", used.name)).await {
+        // Another caller changed it, and catches up.
+        Ok(()) | Err(JobError::Conflict { .. }) => {}
+        Err(error) => return Err(error),
     }
+    Ok(node.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
+}
 
-    /// Switches a job's schedules on or off; does nothing where they are.
-    ///
-    /// # Errors
-    /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
-    pub async fn set_enabled(&self, record: &JobRecord, enabled: bool, author: &str) -> Result<JobRecord, JobError> {
-        if record.spec.enabled == enabled {
-            return Ok(record.clone());
-        }
-        let spec = JobSpec { enabled, ..record.spec.clone() };
-        self.change_job(record, spec, Some(record.version), author).await
+/// Switches a job's schedules on or off; does nothing where they are.
+///
+/// # Errors
+/// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
+pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author: &str) -> Result<JobRecord, JobError> {
+    if record.spec.enabled == enabled {
+        return Ok(record.clone());
     }
+    let spec = JobSpec { enabled, ..record.spec.clone() };
+    change(node, record, spec, Some(record.version), author).await
+}
 
-    /// Deletes a job; its runs stay. With `leaves_followers` it goes although other jobs follow from it.
-    ///
-    /// # Errors
-    /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
-    pub async fn delete_job(
-        &self,
-        record: &JobRecord,
-        expected_version: Option<i64>,
-        leaves_followers: bool,
-    ) -> Result<bool, JobError> {
-        let (now, spare) = (self.now(), RunId::new(self.new_id()));
-        let before = self.compiled(record).await.ok();
-        let reached = self.shared().reached();
-        let (id, before) = (record.id, before.as_ref());
-        let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers };
-        match self.store().delete_job(deletion).await? {
-            Deleted::Done => {
-                self.shared().definitions.jobs.forget(record.id);
-                Ok(true)
-            }
-            Deleted::NotFound => Ok(false),
-            Deleted::Conflict(version) => Err(JobError::Conflict { version }),
-            Deleted::IsParent(children) => Err(JobError::IsParent { children }),
+/// Deletes a job; its runs stay. With `leaves_followers` it goes although other jobs follow from it.
+///
+/// # Errors
+/// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
+pub async fn delete(
+    node: &Node,
+    record: &JobRecord,
+    expected_version: Option<i64>,
+    leaves_followers: bool,
+) -> Result<bool, JobError> {
+    let (now, spare) = (node.now(), RunId::new(node.new_id()));
+    let before = checks::compiled(node, record).await.ok();
+    let reached = node.shared().reached();
+    let (id, before) = (record.id, before.as_ref());
+    let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers };
+    match node.store().delete_job(deletion).await? {
+        Deleted::Done => {
+            node.shared().definitions.jobs.forget(record.id);
+            Ok(true)
         }
+        Deleted::NotFound => Ok(false),
+        Deleted::Conflict(version) => Err(JobError::Conflict { version }),
+        Deleted::IsParent(children) => Err(JobError::IsParent { children }),
     }
+}
 
-    /// Makes a run of the job's newest definition, due now.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn request_run(&self, record: &JobRecord, request: RunRequest) -> Result<Run, StoreError> {
-        let now = self.now();
-        let id = self.new_id();
-        let token = self.token();
-        let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
-        let owner = (token.node, token.epoch);
-        let run = Run {
-            cause: id,
-            params: request.params.map(RunParams::into_text),
-            parent: request.parent,
-            ..Run::new(RunId::new(id), of, now, request.trigger, owner)
-        };
-        let run = if record.spec.is_sharded() { run.for_all_shards() } else { run };
-        if let Some(trace) = request.trace {
-            self.store().note_trace(run.id, trace).await?;
+/// Makes a run of the job's newest definition, due now.
+///
+/// # Errors
+/// The store's.
+pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -> Result<Run, StoreError> {
+    let now = node.now();
+    let id = node.new_id();
+    let token = node.token();
+    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let owner = (token.node, token.epoch);
+    let run = Run {
+        cause: id,
+        params: request.params.map(RunParams::into_text),
+        parent: request.parent,
+        ..Run::new(RunId::new(id), of, now, request.trigger, owner)
+    };
+    let run = if record.spec.is_sharded() { run.for_all_shards() } else { run };
+    if let Some(trace) = request.trace {
+        node.store().note_trace(run.id, trace).await?;
+    }
+    let run = node.store().request_run(token, run).await?;
+    node.inject(vec![run.clone()]);
+    Ok(run)
+}
+
+/// When these jobs fire next, claimed already or not; `None` for one that does not fire any more, and for one whose
+/// next fire follows from a run that is not over.
+///
+/// # Errors
+/// The store's.
+pub async fn next_fires(node: &Node, records: &[JobRecord]) -> Result<Vec<Option<Timestamp>>, StoreError> {
+    let found = node.definitions(records.iter().map(|record| (record.id, record.version))).await?;
+    let now = node.now();
+    let next = |record: &JobRecord| {
+        let job = &found.get(&(record.id, record.version))?.job;
+        match job.timetable.delay() {
+            Some(_) => record.next_fire_at,
+            None => first_fire(job, record.anchor, now),
         }
-        let run = self.store().request_run(token, run).await?;
-        self.inject(vec![run.clone()]);
-        Ok(run)
-    }
+    };
+    Ok(records.iter().map(next).collect())
+}
 
-    /// When these jobs fire next, claimed already or not; `None` for one that does not fire any more, and for one whose
-    /// next fire follows from a run that is not over.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn next_fires(&self, records: &[JobRecord]) -> Result<Vec<Option<Timestamp>>, StoreError> {
-        let found = self.definitions(records.iter().map(|record| (record.id, record.version))).await?;
-        let now = self.now();
-        let next = |record: &JobRecord| {
-            let job = &found.get(&(record.id, record.version))?.job;
-            match job.timetable.delay() {
-                Some(_) => record.next_fire_at,
-                None => first_fire(job, record.anchor, now),
-            }
-        };
-        Ok(records.iter().map(next).collect())
-    }
-
-    async fn app_of(&self, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, JobError> {
-        match apps::ensure(self.store(), AppId::new(self.new_id()), (namespace, &spec.app), now).await {
-            Ok(app) => Ok(app.id),
-            Err(AppError::Store(error)) => Err(error.into()),
-            Err(refused @ AppError::TooMany) => {
-                Err(JobError::Invalid(vec![FieldError::new("/app", refused.to_string())]))
-            }
-        }
+async fn app_of(node: &Node, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, JobError> {
+    match apps::ensure(node.store(), AppId::new(node.new_id()), (namespace, &spec.app), now).await {
+        Ok(app) => Ok(app.id),
+        Err(AppError::Store(error)) => Err(error.into()),
+        Err(refused @ AppError::TooMany) => Err(JobError::Invalid(vec![FieldError::new("/app", refused.to_string())])),
     }
 }
 

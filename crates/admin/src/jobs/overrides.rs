@@ -1,5 +1,6 @@
 //! Parameters of one run: held against what the job lets callers replace, and against its handler's schema.
 
+use crate::jobs::{self, params};
 use rondel_core::job::check_params_size;
 use rondel_core::overrides::Overrides;
 use rondel_core::{FieldError, JobSpec, NamespaceId, Run};
@@ -26,72 +27,70 @@ impl RunParams {
     }
 }
 
-impl Node {
-    /// The parameters of one run, where a caller gave some: those of the job, with what it lets callers replace. `None` where
-    /// they are the job's.
-    ///
-    /// # Errors
-    /// [`JobError::Invalid`] with a complaint for each parameter that may not be replaced or that the handler would refuse.
-    pub fn run_params(&self, record: &JobRecord, given: &Value) -> Result<Option<RunParams>, JobError> {
-        if let Err(message) = check_params_size(given) {
-            return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
-        }
-        let spec = &record.spec;
-        let params = applied(spec, &spec.params, given)?;
-        if params == spec.params {
-            return Ok(None);
-        }
-        match self.check_params(record.namespace, spec, &params) {
-            errors if errors.is_empty() => Ok(Some(RunParams(params.to_string()))),
-            errors => Err(JobError::Invalid(errors)),
-        }
+/// The parameters of one run, where a caller gave some: those of the job, with what it lets callers replace. `None` where
+/// they are the job's.
+///
+/// # Errors
+/// [`JobError::Invalid`] with a complaint for each parameter that may not be replaced or that the handler would refuse.
+pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Option<RunParams>, JobError> {
+    if let Err(message) = check_params_size(given) {
+        return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
     }
-
-    /// The parameters of a run that repeats this one. They are not held against the handler's schema, but against the job's
-    /// overrides as they are now: what a caller replaced in the first run may be code that no caller may give any more.
-    ///
-    /// # Errors
-    /// [`JobError::Invalid`], and the store's.
-    pub async fn params_again(&self, record: &JobRecord, run: &Run) -> Result<Option<RunParams>, JobError> {
-        let is_current = run.job_version == record.version;
-        if run.params.is_none() && is_current {
-            return Ok(None);
-        }
-        let Some(before) = self.spec_of(record, run).await? else { return Ok(None) };
-        let spec = &record.spec;
-        let is_same_code = (&before.app, &before.handler) == (&spec.app, &spec.handler);
-        let base = if is_same_code { before.params.clone() } else { spec.params.clone() };
-        let again = match run.params.as_deref() {
-            Some(given) => repeated(spec, base, serde_json::from_str(given).unwrap_or_default())?,
-            None => applied(spec, &base, &before.params)?,
-        };
-        Ok(Some(RunParams(again.to_string())))
+    let spec = &record.spec;
+    let params = applied(spec, &spec.params, given)?;
+    if params == spec.params {
+        return Ok(None);
     }
-
-    /// The definition that a run was made of.
-    async fn spec_of(&self, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
-        if run.job_version == record.version {
-            return Ok(Some(record.spec.clone()));
-        }
-        Ok(self.store().definitions(&[(run.job, run.job_version)]).await?.pop().map(|found| found.spec))
+    match params::check_params(node, record.namespace, spec, &params) {
+        errors if errors.is_empty() => Ok(Some(RunParams(params.to_string()))),
+        errors => Err(JobError::Invalid(errors)),
     }
+}
 
-    /// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were saved once stay valid.
-    pub(super) fn overrides_complaints(
-        &self,
-        namespace: NamespaceId,
-        spec: &JobSpec,
-        before: Option<&JobSpec>,
-    ) -> Vec<FieldError> {
-        let judged = |spec: &JobSpec| (spec.app.clone(), spec.handler.clone(), spec.overrides.clone());
-        let Some(Overrides::Only(pointers)) = &spec.overrides else { return Vec::new() };
-        if before.is_some_and(|before| judged(before) == judged(spec)) {
-            return Vec::new();
-        }
-        match self.params_schema(namespace, &spec.app, &spec.handler) {
-            Some(schema) => unknown_pointers(schema.document(), pointers),
-            None => Vec::new(),
-        }
+/// The parameters of a run that repeats this one. They are not held against the handler's schema, but against the job's
+/// overrides as they are now: what a caller replaced in the first run may be code that no caller may give any more.
+///
+/// # Errors
+/// [`JobError::Invalid`], and the store's.
+pub async fn params_again(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<RunParams>, JobError> {
+    let is_current = run.job_version == record.version;
+    if run.params.is_none() && is_current {
+        return Ok(None);
+    }
+    let Some(before) = spec_of(node, record, run).await? else { return Ok(None) };
+    let spec = &record.spec;
+    let is_same_code = (&before.app, &before.handler) == (&spec.app, &spec.handler);
+    let base = if is_same_code { before.params.clone() } else { spec.params.clone() };
+    let again = match run.params.as_deref() {
+        Some(given) => repeated(spec, base, serde_json::from_str(given).unwrap_or_default())?,
+        None => applied(spec, &base, &before.params)?,
+    };
+    Ok(Some(RunParams(again.to_string())))
+}
+
+/// The definition that a run was made of.
+async fn spec_of(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
+    if run.job_version == record.version {
+        return Ok(Some(record.spec.clone()));
+    }
+    Ok(node.store().definitions(&[(run.job, run.job_version)]).await?.pop().map(|found| found.spec))
+}
+
+/// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were saved once stay valid.
+pub(super) fn overrides_complaints(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &JobSpec,
+    before: Option<&JobSpec>,
+) -> Vec<FieldError> {
+    let judged = |spec: &JobSpec| (spec.app.clone(), spec.handler.clone(), spec.overrides.clone());
+    let Some(Overrides::Only(pointers)) = &spec.overrides else { return Vec::new() };
+    if before.is_some_and(|before| judged(before) == judged(spec)) {
+        return Vec::new();
+    }
+    match jobs::params_schema(node, namespace, &spec.app, &spec.handler) {
+        Some(schema) => unknown_pointers(schema.document(), pointers),
+        None => Vec::new(),
     }
 }
 

@@ -29,69 +29,67 @@ impl std::fmt::Display for JobWarning {
     }
 }
 
-impl Node {
-    /// The handlers that executors online have in an app, by name.
-    #[must_use]
-    pub fn handlers(&self, app: AppId) -> Vec<Handler> {
-        self.shared().registry.handlers(app)
-    }
+/// The handlers that executors online have in an app, by name.
+#[must_use]
+pub fn handlers(node: &Node, app: AppId) -> Vec<Handler> {
+    node.shared().registry.handlers(app)
+}
 
-    /// The schema of a handler's parameters, where all executors online that have it agree.
-    #[must_use]
-    pub fn params_schema(&self, namespace: NamespaceId, app: &str, handler: &str) -> Option<Arc<ParamsSchema>> {
-        self.shared().registry.params_schema(namespace, app, handler).flatten()
-    }
+/// The schema of a handler's parameters, where all executors online that have it agree.
+#[must_use]
+pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &str) -> Option<Arc<ParamsSchema>> {
+    node.shared().registry.params_schema(namespace, app, handler).flatten()
+}
 
-    /// What the handler of a job would refuse of these parameters.
-    pub(super) fn check_params(&self, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
-        let is_follower = !spec.parents().is_empty();
-        match self.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
-            Some(schema) => schema.map_or_else(Vec::new, |schema| schema.complaints(params, is_follower)),
-            // No executor with the handler is connected. The schemas of the agent's handlers are known.
-            None => agent_handlers::params_schema(&spec.handler)
-                .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).complaints(params, is_follower)),
-        }
+/// What the handler of a job would refuse of these parameters.
+pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
+    let is_follower = !spec.parents().is_empty();
+    match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
+        Some(schema) => schema.map_or_else(Vec::new, |schema| schema.complaints(params, is_follower)),
+        // No executor with the handler is connected. The schemas of the agent's handlers are known.
+        None => agent_handlers::params_schema(&spec.handler)
+            .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).complaints(params, is_follower)),
     }
+}
 
-    /// What the author of a definition should know although it is right.
-    #[must_use]
-    pub fn warnings(&self, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
-        let (app, handler) = (&spec.app, &spec.handler);
-        match self.shared().registry.params_schema(namespace, app, handler) {
-            Some(_) => Vec::new(),
-            None => vec![JobWarning::NoHandler { app: app.clone(), handler: handler.clone() }],
-        }
+/// What the author of a definition should know although it is right.
+#[must_use]
+pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
+    let (app, handler) = (&spec.app, &spec.handler);
+    match node.shared().registry.params_schema(namespace, app, handler) {
+        Some(_) => Vec::new(),
+        None => vec![JobWarning::NoHandler { app: app.clone(), handler: handler.clone() }],
     }
+}
 
-    /// What is wrong with the parameters of a definition in the place of `before`. What was saved once stays as it is:
-    /// a job whose handler has learned other parameters since can still be paused.
-    pub(super) fn params_complaints(
-        &self,
-        namespace: NamespaceId,
-        spec: &JobSpec,
-        before: Option<&JobSpec>,
-    ) -> Vec<FieldError> {
-        let is_judged = match before {
-            Some(before) => judged_by(before) != judged_by(spec),
-            None => true,
-        };
-        // A job without a schedule may get its parameters when it is triggered, unless no caller may give any.
-        let takes_params = *spec.effective_overrides() != Overrides::None;
-        let is_told_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
-        // What is too long was refused with the rest of the definition.
-        if !is_judged || is_told_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
-            return Vec::new();
-        }
-        if let Err(message) = check_params_size(&spec.params) {
-            return vec![FieldError::new("/params", message)];
-        }
-        if self.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
-            && let Some(missing) = agent_handlers::missing(&spec.handler, &spec.params)
-        {
-            return vec![missing];
-        }
-        self.check_params(namespace, spec, &spec.params)
+/// What is wrong with the parameters of a definition in the place of `before`. What was saved once stays as it is:
+/// a job whose handler has learned other parameters since can still be paused.
+pub(super) fn params_complaints(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &JobSpec,
+    before: Option<&JobSpec>,
+) -> Vec<FieldError> {
+    let is_judged = match before {
+        Some(before) => judged_by(before) != judged_by(spec),
+        None => true,
+    };
+    // A job without a schedule may get its parameters when it is triggered, unless no caller may give any.
+    let takes_params = *spec.effective_overrides() != Overrides::None;
+    let is_told_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
+    // What is too long was refused with the rest of the definition.
+    if !is_judged || is_told_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
+        return Vec::new();
     }
+    if let Err(message) = check_params_size(&spec.params) {
+        return vec![FieldError::new("/params", message)];
+    }
+    if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
+        && let Some(missing) = agent_handlers::missing(&spec.handler, &spec.params)
+    {
+        return vec![missing];
+    }
+    check_params(node, namespace, spec, &spec.params)
 }
 
 /// What the verdict on a definition's parameters hangs on.

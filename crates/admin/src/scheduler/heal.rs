@@ -11,7 +11,7 @@ use rondel_store::upkeep::StuckJob;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::calendars::CalendarError;
+use crate::calendars::{self, CalendarError};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
@@ -81,7 +81,7 @@ impl HealLoop {
         if self.node.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
             healed.calendars = self.expand_calendars().await?;
         }
-        healed.behind = self.node.move_jobs_on().await?;
+        healed.behind = calendars::move_jobs_on(&self.node).await?;
         if healed.stuck + healed.homeless > 0 {
             self.node.poke_scan();
         }
@@ -142,8 +142,8 @@ impl HealLoop {
     async fn expand_calendars(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for namespace in self.node.store().namespaces().await? {
-            let composed = self.node.composition(namespace.id).await?.composed();
-            match self.node.expand_again(namespace.id, &composed).await {
+            let composed = calendars::composition(&self.node, namespace.id).await?.composed();
+            match calendars::expand_again(&self.node, namespace.id, &composed).await {
                 Ok(expanded) => count += expanded,
                 Err(CalendarError::Store(error)) => return Err(error),
                 Err(error) => {
@@ -168,6 +168,7 @@ mod tests {
     use super::*;
     use crate::config::EngineConfig;
     use crate::engine::Engine;
+    use crate::jobs;
     use crate::lifecycle::Lifecycle;
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -185,7 +186,7 @@ mod tests {
         let engine = started(&lifecycle).await;
         let node = engine.node();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
-        node.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
         // As if it had been claimed, and the run that gives the next fire had been lost.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rondel_admin::clock::Boot;
-use rondel_admin::jobs::RunRequest;
+use rondel_admin::jobs::{self, RunRequest};
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
 use rondel_core::{NamespaceId, Trigger};
 use rondel_proto::v1;
@@ -106,7 +106,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let store = Arc::clone(&slow) as Arc<dyn Store>;
     let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
     let spec = serde_json::json!({"name": "j", "app": "files", "handler": "h", "route": "broadcast"});
-    let job = engine.create_job(NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+    let job = jobs::create(&engine, NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     let (up, messages) = mpsc::unbounded_channel();
     let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
     say(Up::Hello(hello("e", 1)));
@@ -116,7 +116,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     slow.is_slow.send_replace(true);
     let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
     let asked_at = engine.now();
-    let root = engine.request_run(&job, request).await.unwrap();
+    let root = jobs::request_run(&engine, &job, request).await.unwrap();
     let is_overdue = async || {
         while engine.now() < asked_at + Duration::from_millis(1_500) || slow.overdue_count.load(Ordering::SeqCst) < 4 {
             tokio::time::sleep(Duration::from_millis(10)).await;

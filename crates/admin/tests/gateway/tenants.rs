@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_admin::auth::Token;
+use rondel_admin::jobs;
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AppId, ExecutorId, JobSpec, NamespaceId, Run};
 use rondel_proto::v1;
@@ -199,7 +200,7 @@ async fn code_of_app_a_cannot_change_a_job_that_was_moved_to_app_b() {
     let record = tokio::time::timeout(LIMIT, declared).await.unwrap();
     drop(line);
     let spec = JobSpec { app: "files".to_owned(), ..record.spec.clone() };
-    world.engine.change_job(&record, spec, None, "somebody").await.unwrap();
+    jobs::change(&world.engine, &record, spec, None, "somebody").await.unwrap();
     let mut line = stage.dial(declaring(3, &json!({"name": "moved", "handler": "evil"}))).await.unwrap();
     assert_eq!(problem(&mut line).await, "a job of another app has this name");
     assert_eq!(world.store.job(HERE, "moved").await.unwrap().unwrap().spec.handler, "h");

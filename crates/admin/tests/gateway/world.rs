@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::jobs;
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
 use rondel_core::{AppId, JobSpec, NamespaceId, Timestamp};
 use rondel_proto::v1;
@@ -243,13 +244,12 @@ pub(crate) async fn create(world: &World, more: serde_json::Value) -> rondel_sto
     let mut spec = serde_json::json!({"name": "j", "app": "files", "handler": "h"});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let spec: JobSpec = serde_json::from_value(spec).unwrap();
-    world.engine.create_job(NAMESPACE, spec, "test").await.unwrap()
+    jobs::create(&world.engine, NAMESPACE, spec, "test").await.unwrap()
 }
 
 pub(crate) async fn request(world: &World, job: &rondel_store::catalog::JobRecord) {
-    let request =
-        rondel_admin::jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None, trace: None };
-    world.engine.request_run(job, request).await.unwrap();
+    let request = jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None, trace: None };
+    jobs::request_run(&world.engine, job, request).await.unwrap();
 }
 
 pub(crate) async fn runs(world: &World) -> Vec<rondel_core::Run> {

@@ -1,6 +1,6 @@
 //! The demo jobs: made where they are missing.
 
-use rondel_admin::jobs::JobError;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::{JobSpec, NamespaceId};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(super) async fn plant(node: &Node) -> Result<(), Failure> {
 
 async fn plant_one(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result<(), Failure> {
     let Some(record) = node.engine.store().job(namespace, &spec.name).await? else {
-        return match node.engine.create_job(namespace, spec, AUTHOR).await {
+        return match jobs::create(&node.engine, namespace, spec, AUTHOR).await {
             Ok(_) | Err(JobError::NameTaken) => Ok(()),
             Err(error) => Err(Failure::of("cannot create the demo jobs", &error)),
         };
@@ -34,7 +34,7 @@ async fn plant_one(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result
     let follows_port = spec.name == HTTP_JOB && record.spec.params != spec.params && is_own(&record.spec.params);
     if follows_port {
         let moved = JobSpec { params: spec.params, ..record.spec.clone() };
-        node.engine.change_job(&record, moved, Some(record.version), AUTHOR).await?;
+        jobs::change(&node.engine, &record, moved, Some(record.version), AUTHOR).await?;
     }
     Ok(())
 }

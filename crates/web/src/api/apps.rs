@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::apps::{self, AppError};
+use rondel_admin::jobs;
 use rondel_core::access::Permission::{Edit, Operate, View};
 use rondel_core::homes::Switch;
 use rondel_core::schema::NAME_PATTERN;
@@ -14,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::jobs;
+use super::jobs::find_app;
 use super::nodes::NewState;
 use super::page::Page;
 use crate::answer::json;
@@ -155,7 +156,7 @@ async fn set_state(
     body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
-    let id = jobs::find_app(&call, &name).await?;
+    let id = find_app(&call, &name).await?;
     call.note.before(&serde_json::json!({"state": state_of(&call, id).await?.as_str()}));
     call.note.changed_to(&serde_json::json!({"state": switch.as_str()}));
     call.engine().store().set_app_switch(id, switch).await?;
@@ -176,8 +177,8 @@ fn executor_count(call: &Call, app: AppId) -> usize {
 
 /// The handlers that executors online have in an app.
 async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
-    let app = jobs::find_app(&call, &app).await?;
-    let found = call.engine().handlers(app);
+    let app = find_app(&call, &app).await?;
+    let found = jobs::handlers(call.engine(), app);
     let items = found.iter().map(|handler| HandlerJson {
         name: &handler.name,
         executors: &handler.executors,
@@ -188,7 +189,7 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
 
 /// What is wrong with the jobs that the code of an app's executors declares, as far as they are online here.
 async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
-    let app = jobs::find_app(&call, &app).await?;
+    let app = find_app(&call, &app).await?;
     let found = call.engine().declaration_problems(app);
     let items = found.iter().map(|problem| ProblemJson {
         job: &problem.job,

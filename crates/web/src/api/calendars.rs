@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
-use rondel_admin::calendars::{CalendarError, CalendarUser, ImportAs, ImportFormat, SavedCalendar, import};
+use rondel_admin::calendars::{self, CalendarError, CalendarUser, ImportAs, ImportFormat, SavedCalendar, import};
 use rondel_core::access::Permission::{Edit, View};
 use rondel_core::calendar::CalendarSpec;
 use rondel_core::words::counted;
@@ -216,7 +216,7 @@ async fn put(
 ) -> Result<Response, Problem> {
     let spec = parse_named(&body.bytes, &name)?;
     call.check(None, forbidden)?;
-    let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
+    let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
 
@@ -235,11 +235,11 @@ async fn import_file(
     })?;
     name::check(&name).map_err(|message| refuse_value("/name", message))?;
     let rule = import(format, &body, wanted, years).map_err(|error| refuse_value("", error.to_string()))?;
-    let existing = call.engine().find_calendar(call.namespace.id, &name).await?;
+    let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
     let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
     let spec = CalendarSpec { name, description, rule };
     if dry_run {
-        call.engine().check_calendar(call.namespace.id, &spec).await?;
+        calendars::check(call.engine(), call.namespace.id, &spec).await?;
         call.note.dry_run();
         return json(StatusCode::OK, &spec);
     }
@@ -249,7 +249,7 @@ async fn import_file(
 async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let expected = if_match.against(record.version)?;
-    call.engine().delete_calendar(call.namespace.id, &name, expected).await?;
+    calendars::delete(call.engine(), call.namespace.id, &name, expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -269,7 +269,7 @@ async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) ->
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let seen = call.seen_apps();
-    let mut users = call.engine().calendar_users(&record, seen.as_deref(), after.as_ref(), limit + 1).await?;
+    let mut users = calendars::users(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
     let next = cut(&mut users, call.query.limit).cloned();
     let show = |user: CalendarUser| match user {
         CalendarUser::Calendar(name) => UserJson { kind: "calendar".to_owned(), name },
@@ -307,7 +307,7 @@ async fn save<Q>(
         None if if_match.is_given() => return Err(mismatch(0)),
         None => None,
     };
-    let saved = call.engine().save_calendar(call.namespace.id, spec, expected, call.caller.name()).await?;
+    let saved = calendars::save(call.engine(), call.namespace.id, spec, expected, call.caller.name()).await?;
     let SavedCalendar { record, is_new } = saved;
     answer(call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
 }
@@ -328,7 +328,7 @@ fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Res
 
 /// The calendar with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
-    let found = call.engine().find_calendar(call.namespace.id, wanted).await?;
+    let found = calendars::find(call.engine(), call.namespace.id, wanted).await?;
     let detail = || format!("there is no calendar {} in namespace {}", quoted(wanted), call.namespace.name);
     let missing = || Problem::new(Code::CalendarNotFound, detail());
     let found = found.ok_or_else(missing)?;

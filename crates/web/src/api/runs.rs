@@ -3,7 +3,7 @@
 use axum::response::Response;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::RunRequest;
+use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
@@ -14,8 +14,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::filling::Filling;
+use super::jobs::{find as find_job, find_for_runs};
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
-use super::{jobs, run_json};
+use super::run_json;
 use crate::answer::json;
 use crate::body::OptionalJsonBody;
 use crate::call::{Call, quoted};
@@ -113,9 +114,9 @@ async fn trigger(
     body: OptionalJsonBody<TriggerBody>,
 ) -> Result<Response, Problem> {
     let body = body.read()?;
-    let record = jobs::find(&call, &name).await?;
+    let record = find_job(&call, &name).await?;
     let params = match &body.params {
-        Some(given) => call.engine().run_params(&record, given)?,
+        Some(given) => jobs::run_params(call.engine(), &record, given)?,
         None => None,
     };
     request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None, trace: call.trace }).await
@@ -133,7 +134,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let job = match &query.job {
         None => None,
-        Some(name) => Some(jobs::find_for_runs(&call, name).await?),
+        Some(name) => Some(find_for_runs(&call, name).await?),
     };
     let (job, deleted_at) = (job.map(|job| job.id), job.and_then(|job| job.deleted_at));
     let mut wanted =
@@ -187,12 +188,12 @@ pub(crate) async fn repetition<Q>(
     }
     let record = job_of(call, run).await?;
     // An edit since then does not change what is repeated.
-    let params = call.engine().params_again(&record, run).await?;
+    let params = jobs::params_again(call.engine(), &record, run).await?;
     Ok((record, RunRequest { params, trigger, parent: Some(run.id), trace: call.trace }))
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
-    let run = call.engine().request_run(record, request).await?;
+    let run = jobs::request_run(call.engine(), record, request).await?;
     trace::about(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::jobs::JobError;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::access::Permission::View;
 use rondel_core::preview::{Ask, PER_DAY_MAX, Warning, WarningCode, preview};
 use rondel_core::schedule::{Kind, Schedule};
@@ -127,7 +127,7 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     }
     let spec = body::from_value(document)?;
     let calendar = match &spec.calendar {
-        Some(used) => match call.engine().calendar(call.namespace.id, &used.name).await? {
+        Some(used) => match jobs::calendar(call.engine(), call.namespace.id, &used.name).await? {
             Some((_, calendar)) => Some(calendar),
             None => {
                 let message = format!("there is no calendar {:?} in this namespace", used.name);

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::calendars::{CalendarError, CalendarUser};
+use rondel_admin::calendars::{self, CalendarError, CalendarUser};
 use rondel_core::calendar::Calendar;
 use rondel_store::calendars::CalendarRecord;
 
@@ -96,14 +96,14 @@ async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> R
         return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
     let author = page.call.caller.name();
-    let saved = page.engine().save_calendar(record.namespace, &spec, Some(record.version), author).await?;
+    let saved = calendars::save(page.engine(), record.namespace, &spec, Some(record.version), author).await?;
     page.call.note.changed_to(&saved.record.spec);
     Ok(None)
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    page.engine().delete_calendar(record.namespace, &name, None).await?;
+    calendars::delete(page.engine(), record.namespace, &name, None).await?;
     Ok(to("/calendars"))
 }
 
@@ -119,7 +119,7 @@ async fn show<Q>(
     let year = shown.year.unwrap_or_else(|| this_year(page.engine().now()));
     let limit = LIMIT as usize;
     let seen = page.call.seen_apps();
-    let mut users = page.engine().calendar_users(record, seen.as_deref(), None, limit + 1).await?;
+    let mut users = calendars::users(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
     let has_more_users = users.len() > limit;
     users.truncate(limit);
     let address = |user| match user {

@@ -1,6 +1,6 @@
 //! The form of a calendar: what was typed or pasted, the calendar that it makes, and its year.
 
-use rondel_admin::calendars::{CalendarError, ImportAs, ImportFormat, import};
+use rondel_admin::calendars::{self, CalendarError, ImportAs, ImportFormat, import};
 use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_core::year::{Part, year};
 use rondel_core::{Timestamp, name};
@@ -89,10 +89,10 @@ pub(super) struct Trial {
 /// Checks a calendar as it is checked when it is saved, and shows it.
 pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
     let namespace = page.call.namespace.id;
-    page.engine().check_calendar(namespace, spec).await?;
+    calendars::check(page.engine(), namespace, spec).await?;
     let mut parts = Vec::new();
     for part in spec.parts() {
-        if let Some(record) = page.engine().find_calendar(namespace, part).await.map_err(CalendarError::from)? {
+        if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
             parts.push(CalendarSpec { rule: record.expanded, ..record.spec });
         }
     }

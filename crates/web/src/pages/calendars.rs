@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::calendars;
 use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 
@@ -73,11 +74,11 @@ async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem
     if form.is_trial {
         return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
-    if page.engine().find_calendar(namespace, &spec.name).await?.is_some() {
+    if calendars::find(page.engine(), namespace, &spec.name).await?.is_some() {
         return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
     }
     page.call.note.object(&spec.name);
-    let saved = page.engine().save_calendar(namespace, &spec, None, page.call.caller.name()).await?;
+    let saved = calendars::save(page.engine(), namespace, &spec, None, page.call.caller.name()).await?;
     page.call.note.changed_to(&saved.record.spec);
     Ok(None)
 }

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::jobs::{JobError, RunParams, RunRequest};
+use rondel_admin::jobs::{self, JobError, RunParams, RunRequest};
 use rondel_core::declared::drift;
 use rondel_core::overrides::Overrides;
 use rondel_core::time::format_duration;
@@ -113,7 +113,10 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         facts: facts(&record, t),
         params: text_of(&spec.params),
         run_with: run_with(&page, &record),
-        warnings: page.engine().warnings(record.namespace, spec).iter().map(|warning| t.warning(warning)).collect(),
+        warnings: jobs::warnings(page.engine(), record.namespace, spec)
+            .iter()
+            .map(|warning| t.warning(warning))
+            .collect(),
         declared: record.declared.as_ref().map(|declared| DeclaredNote {
             at: Moment::new(declared.declared_at, now, t),
             drift: drift(spec, &declared.spec).join(", "),
@@ -135,7 +138,7 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
 fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
     let (spec, t) = (&record.spec, page.t);
     let overrides = spec.effective_overrides();
-    let schema = page.engine().params_schema(record.namespace, &spec.app, &spec.handler);
+    let schema = jobs::params_schema(page.engine(), record.namespace, &spec.app, &spec.handler);
     let mut fields = schema.map(|schema| params_form::fields(schema.document(), &spec.params)).unwrap_or_default();
     fields.retain(|field| overrides.covers(&field.pointer()));
     RunWith {
@@ -228,7 +231,7 @@ fn back(fields: &Fields, name: &str) -> Response {
 async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(&page.call, name).await?;
-        match page.engine().set_enabled(&record, enabled, page.call.caller.name()).await {
+        match jobs::set_enabled(page.engine(), &record, enabled, page.call.caller.name()).await {
             Ok(changed) => {
                 page.call.note.changed_to(&changed.spec);
                 return Ok(());
@@ -262,7 +265,7 @@ pub(super) async fn trigger(
     let record = find(&page.call, &name).await?;
     let params = own_params(&page, &fields, &record)?;
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };
-    let run = page.engine().request_run(&record, request).await?;
+    let run = jobs::request_run(page.engine(), &record, request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))
 }
@@ -274,5 +277,5 @@ fn own_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option
         (None, "") => return Ok(None),
         (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,
     };
-    Ok(page.engine().run_params(record, &given)?)
+    Ok(jobs::run_params(page.engine(), record, &given)?)
 }

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::jobs::JobError;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::JobSpec;
 use rondel_store::catalog::JobRecord;
 
@@ -122,7 +122,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         return Ok(to(&format!("/jobs/{name}")));
     }
     page.call.check_definition(&spec).await?;
-    match page.engine().change_job(&record, spec, seen, page.call.caller.name()).await {
+    match jobs::change(page.engine(), &record, spec, seen, page.call.caller.name()).await {
         Ok(saved) => {
             page.call.note.changed_to(&saved.spec);
             return Ok(to(&format!("/jobs/{}", saved.spec.name)));

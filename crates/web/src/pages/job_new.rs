@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::jobs::JobError;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::cron::Tz;
 use rondel_core::preview::{Ask, PER_DAY_MAX, WarningCode};
 use rondel_core::{Job, Timestamp, words};
@@ -96,7 +96,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     };
     page.call.check_definition(&spec).await?;
     page.call.note.object(&spec.name);
-    match page.engine().create_job(page.call.namespace.id, spec, page.call.caller.name()).await {
+    match jobs::create(page.engine(), page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => {
             page.call.note.changed_to(&record.spec);
             Ok(to(&format!("/jobs/{}", record.spec.name)))

@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::jobs;
 use serde_json::Value;
 
 use super::form::Fields;
@@ -36,7 +37,7 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
 /// its app is out of reach.
 pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Result<Vec<ParamField>, Problem> {
     let namespace = page.call.namespace.id;
-    let schema = page.engine().params_schema(namespace, &form.app, &form.handler);
+    let schema = jobs::params_schema(page.engine(), namespace, &form.app, &form.handler);
     let Some(schema) = schema else { return Ok(Vec::new()) };
     match page.call.check_app_name(&form.app).await {
         Ok(_) => {}

@@ -6,6 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::Progress;
+use rondel_admin::jobs;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::Trace;
 use rondel_core::run::{Attempt, BROADCAST};
@@ -229,7 +230,7 @@ pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -
 pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
-    let run = page.engine().request_run(&record, again).await?;
+    let run = jobs::request_run(page.engine(), &record, again).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }

@@ -3,6 +3,8 @@
 //!
 //! A new route is not in the table, and fails. `RONDEL_BLESS=1` writes the table anew: read what has changed in it.
 
+use rondel_admin::calendars;
+use rondel_admin::jobs;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -141,20 +143,15 @@ impl World {
             Some(record) => record,
             None => {
                 let spec: JobSpec = serde_json::from_value(json!({"name": job, "app": app, "handler": "h"})).unwrap();
-                engine.create_job(id, spec, "test").await.unwrap()
+                jobs::create(engine, id, spec, "test").await.unwrap()
             }
         };
-        let request = rondel_admin::jobs::RunRequest {
-            params: None,
-            trigger: rondel_core::Trigger::Api,
-            parent: None,
-            trace: None,
-        };
-        let run = engine.request_run(&record, request).await.unwrap().id.to_string();
-        if engine.find_calendar(id, "cal").await.unwrap().is_none() {
+        let request = jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None, trace: None };
+        let run = jobs::request_run(engine, &record, request).await.unwrap().id.to_string();
+        if calendars::find(engine, id, "cal").await.unwrap().is_none() {
             let spec: CalendarSpec =
                 serde_json::from_value(json!({"name": "cal", "rule": {"weekdays": ["mon"]}})).unwrap();
-            engine.save_calendar(id, &spec, None, "test").await.unwrap();
+            calendars::save(engine, id, &spec, None, "test").await.unwrap();
         }
         // One's own, or root's, which is no other's.
         let owner = if object == "own" { caller } else { "root" };

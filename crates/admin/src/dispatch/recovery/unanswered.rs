@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
 use rondel_core::{ExecutorId, Timestamp};
 
-use crate::dispatch::active::{Active, NOTE_AFTER, Phase};
+use crate::dispatch::active::{Active, NOTE_AFTER};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 
@@ -21,31 +21,12 @@ const BEAT_COUNT_MIN: u64 = 3;
 /// Unanswered runs that one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
-impl Active {
-    /// The executor has answered about this attempt.
-    pub(crate) const fn answered(&mut self) {
-        self.beats_at_send = None;
-    }
-
-    /// It could not be noted as running.
-    pub(crate) fn note_refused(&mut self) {
-        if self.phase == Phase::Noted {
-            self.phase = Phase::Sent;
-        }
-    }
-
-    /// Whether it is on a stream, and its executor has not answered.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        self.phase == Phase::Sent && self.beats_at_send.is_some()
-    }
-
-    /// What an unanswered run waits for, once that takes longer than a moment.
-    pub(crate) fn waits_for_answer(&self, now: Timestamp) -> Option<Detail> {
-        let is_late = self.is_unanswered() && self.sent_at + NOTE_AFTER <= now;
-        let silent = || Obstacle { executor: self.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
-        let detail = || Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
-        is_late.then(|| detail().with_obstacles([silent()]))
-    }
+/// What an unanswered run waits for, once that takes longer than a moment.
+pub(crate) fn waits_for_answer(active: &Active, now: Timestamp) -> Option<Detail> {
+    let is_late = active.is_unanswered() && active.sent_at + NOTE_AFTER <= now;
+    let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
+    let detail = || Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
+    is_late.then(|| detail().with_obstacles([silent()]))
 }
 
 /// The stream on which answers would have come has ended: the executor's hello, or its loss, shows what became of its runs.

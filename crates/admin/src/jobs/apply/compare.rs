@@ -1,6 +1,8 @@
 //! The comparison of a list with what is there, some jobs at a time: of a long list with large definitions only the list
 //! itself is in memory, and what the caller keeps of what was found.
 
+use crate::jobs::apply::graph;
+use crate::jobs::{self, checks};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -56,110 +58,108 @@ struct Found {
     steps: u32,
 }
 
-impl Node {
-    /// Compares a list with what is there: `report` gets the jobs in the order of the list, and after them those that are to be
-    /// removed. What it got stands for nothing where there is an error. Answers the names of the list, parents first.
-    pub(super) async fn compare_jobs(
-        &self,
-        mut wanted: Application,
-        mut report: impl FnMut(PlannedJob, Work) + Send,
-    ) -> Result<Vec<String>, ApplyError> {
-        let namespace = wanted.namespace;
-        let families = families(&mut wanted.specs);
-        let mut comparison = Comparison {
-            node: self.clone(),
-            namespace,
-            now: self.now(),
-            calendars: Arc::new(self.calendars_named(namespace, &families).await?),
-            ids: HashMap::new(),
-            errors: Vec::new(),
-            steps: STEPS_MAX,
-        };
-        let mut specs = wanted.specs.into_iter().enumerate();
-        loop {
-            let batch: Vec<(usize, JobSpec)> = specs.by_ref().take(BATCH).collect();
-            if batch.is_empty() {
-                break;
-            }
-            for (job, work) in comparison.batch(batch).await? {
+/// Compares a list with what is there: `report` gets the jobs in the order of the list, and after them those that are to be
+/// removed. What it got stands for nothing where there is an error. Answers the names of the list, parents first.
+pub(super) async fn compare(
+    node: &Node,
+    mut wanted: Application,
+    mut report: impl FnMut(PlannedJob, Work) + Send,
+) -> Result<Vec<String>, ApplyError> {
+    let namespace = wanted.namespace;
+    let families = families(&mut wanted.specs);
+    let mut comparison = Comparison {
+        node: node.clone(),
+        namespace,
+        now: node.now(),
+        calendars: Arc::new(calendars_named(node, namespace, &families).await?),
+        ids: HashMap::new(),
+        errors: Vec::new(),
+        steps: STEPS_MAX,
+    };
+    let mut specs = wanted.specs.into_iter().enumerate();
+    loop {
+        let batch: Vec<(usize, JobSpec)> = specs.by_ref().take(BATCH).collect();
+        if batch.is_empty() {
+            break;
+        }
+        for (job, work) in comparison.batch(batch).await? {
+            report(job, work);
+        }
+    }
+    let mut removed = BTreeSet::new();
+    if let Some(app) = wanted.prune {
+        let names: BTreeSet<&str> = families.iter().map(|spec| spec.name.as_str()).collect();
+        let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
+        while let Some(page) = unlisted(node, namespace, &mut query, &names).await? {
+            removed.extend(page.iter().map(|record| record.id));
+            for (job, work) in comparison.removals(page).await? {
                 report(job, work);
             }
         }
-        let mut removed = BTreeSet::new();
-        if let Some(app) = wanted.prune {
-            let names: BTreeSet<&str> = families.iter().map(|spec| spec.name.as_str()).collect();
-            let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
-            while let Some(page) = self.unlisted(namespace, &mut query, &names).await? {
-                removed.extend(page.iter().map(|record| record.id));
-                for (job, work) in comparison.removals(page).await? {
-                    report(job, work);
-                }
-            }
-        }
-        comparison.end(families, removed).await
     }
+    comparison.end(families, removed).await
+}
 
-    async fn calendars_named(&self, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
-        let mut calendars = HashMap::new();
-        for used in specs.iter().filter_map(|spec| spec.calendar.as_ref()) {
-            if !calendars.contains_key(&used.name) {
-                calendars.insert(used.name.clone(), self.calendar(namespace, &used.name).await?);
-            }
+async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
+    let mut calendars = HashMap::new();
+    for used in specs.iter().filter_map(|spec| spec.calendar.as_ref()) {
+        if !calendars.contains_key(&used.name) {
+            calendars.insert(used.name.clone(), checks::calendar(node, namespace, &used.name).await?);
         }
-        Ok(calendars)
     }
+    Ok(calendars)
+}
 
-    /// The next jobs of an app that no list names and no code declares; `None` at the end.
-    async fn unlisted(
-        &self,
-        namespace: NamespaceId,
-        query: &mut JobQuery,
-        names: &BTreeSet<&str>,
-    ) -> Result<Option<Vec<JobRecord>>, StoreError> {
-        let mut page = self.store().jobs(namespace, query).await?;
-        let Some(last) = page.last() else { return Ok(None) };
-        query.after_name = Some(last.spec.name.clone());
-        let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
-        page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
-        Ok(Some(page))
-    }
+/// The next jobs of an app that no list names and no code declares; `None` at the end.
+async fn unlisted(
+    node: &Node,
+    namespace: NamespaceId,
+    query: &mut JobQuery,
+    names: &BTreeSet<&str>,
+) -> Result<Option<Vec<JobRecord>>, StoreError> {
+    let mut page = node.store().jobs(namespace, query).await?;
+    let Some(last) = page.last() else { return Ok(None) };
+    query.after_name = Some(last.spec.name.clone());
+    let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
+    page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
+    Ok(Some(page))
+}
 
-    fn plan_job(
-        &self,
-        (namespace, index): (NamespaceId, usize),
-        mut spec: JobSpec,
-        calendar: Option<FoundCalendar>,
-        (record, now): (Option<JobRecord>, Timestamp),
-    ) -> Result<(PlannedJob, Work), JobError> {
-        let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
-        let name = spec.name.clone();
-        let planned = |action, changes, warnings| PlannedJob {
-            index: Some(index),
-            name,
-            action,
-            version,
-            app,
-            changes,
-            fires: None,
-            warnings,
-        };
-        let Some(mut record) = record else {
-            let checked = self.check_with(namespace, spec, now, None, calendar)?;
-            let warnings = self.warnings(namespace, &checked.spec);
-            return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
-        };
-        spec.keep_run_instants(&record.spec, now);
-        if spec == record.spec {
-            return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
-        }
-        let checked = self.check_with(namespace, spec, now, Some(&record.spec), calendar)?;
-        let [before, after] =
-            [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
-        let warnings = self.warnings(namespace, &checked.spec);
-        let job = planned(Action::Change, changes(&before, &after), warnings);
-        record.spec.params = serde_json::Value::Null;
-        Ok((job, Work::Change(Box::new((record, checked)))))
+fn plan_job(
+    node: &Node,
+    (namespace, index): (NamespaceId, usize),
+    mut spec: JobSpec,
+    calendar: Option<FoundCalendar>,
+    (record, now): (Option<JobRecord>, Timestamp),
+) -> Result<(PlannedJob, Work), JobError> {
+    let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
+    let name = spec.name.clone();
+    let planned = |action, changes, warnings| PlannedJob {
+        index: Some(index),
+        name,
+        action,
+        version,
+        app,
+        changes,
+        fires: None,
+        warnings,
+    };
+    let Some(mut record) = record else {
+        let checked = checks::check_with(node, namespace, spec, now, None, calendar)?;
+        let warnings = jobs::warnings(node, namespace, &checked.spec);
+        return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
+    };
+    spec.keep_run_instants(&record.spec, now);
+    if spec == record.spec {
+        return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
     }
+    let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), calendar)?;
+    let [before, after] =
+        [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
+    let warnings = jobs::warnings(node, namespace, &checked.spec);
+    let job = planned(Action::Change, changes(&before, &after), warnings);
+    record.spec.params = serde_json::Value::Null;
+    Ok((job, Work::Change(Box::new((record, checked)))))
 }
 
 impl Comparison {
@@ -207,7 +207,7 @@ impl Comparison {
     /// Everything that is wrong, or the names with parents first. The graph of a long list is work for a thread of its own.
     async fn end(self, families: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
         let Self { node, namespace, ids, errors, .. } = self;
-        let neighbours = node.neighbours(namespace, &families, (ids, removed)).await?;
+        let neighbours = graph::neighbours(&node, namespace, &families, (ids, removed)).await?;
         let check = move || {
             let mut found = doubles(&families);
             let ordered = parents_first(families.clone());
@@ -237,7 +237,7 @@ fn plan(
         let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
         // A name that is in the list twice finds its job twice.
         let record = present.named.get(&spec.name).cloned();
-        match node.plan_job((namespace, index), spec, calendar, (record, present.now)) {
+        match plan_job(node, (namespace, index), spec, calendar, (record, present.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
                     job.fires = present.fires(&work, &mut steps);

@@ -16,49 +16,47 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-impl Node {
-    /// What the parents of a list are checked against, with the jobs of the list that exist and those that go; `None` where the
-    /// list names and removes nothing.
-    pub(super) async fn neighbours(
-        &self,
-        namespace: NamespaceId,
-        specs: &[JobSpec],
-        (known, gone): (HashMap<String, JobId>, BTreeSet<JobId>),
-    ) -> Result<Option<Neighbours>, StoreError> {
-        let named: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        let parents: BTreeSet<&str> = specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
-        if parents.is_empty() && gone.is_empty() {
-            return Ok(None);
-        }
-        let elsewhere = parents.difference(&named).copied();
-        let elsewhere: Vec<&str> = elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
-        let others = self.store().jobs_named(namespace, &elsewhere).await?;
-        let all = self.store().edges(namespace).await?;
-        let own: BTreeSet<JobId> = known.values().copied().collect();
-        let id_of = |name: &str| known.get(name).copied().unwrap_or_else(|| JobId::new(self.new_id()));
-        let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
-        let staying = others.into_iter().filter(|job| !gone.contains(&job.id));
-        ids.extend(staying.map(|job| (job.spec.name, job.id)));
-        let edges: Vec<Edge> =
-            all.into_iter().filter(|edge| !own.contains(&edge.child) && !gone.contains(&edge.child)).collect();
-        let orphans = self.orphans(&edges, &gone).await?;
-        Ok(Some(Neighbours { ids, edges, orphans }))
+/// What the parents of a list are checked against, with the jobs of the list that exist and those that go; `None` where the
+/// list names and removes nothing.
+pub(super) async fn neighbours(
+    node: &Node,
+    namespace: NamespaceId,
+    specs: &[JobSpec],
+    (known, gone): (HashMap<String, JobId>, BTreeSet<JobId>),
+) -> Result<Option<Neighbours>, StoreError> {
+    let named: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let parents: BTreeSet<&str> = specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
+    if parents.is_empty() && gone.is_empty() {
+        return Ok(None);
     }
+    let elsewhere = parents.difference(&named).copied();
+    let elsewhere: Vec<&str> = elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
+    let others = node.store().jobs_named(namespace, &elsewhere).await?;
+    let all = node.store().edges(namespace).await?;
+    let own: BTreeSet<JobId> = known.values().copied().collect();
+    let id_of = |name: &str| known.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
+    let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
+    let staying = others.into_iter().filter(|job| !gone.contains(&job.id));
+    ids.extend(staying.map(|job| (job.spec.name, job.id)));
+    let edges: Vec<Edge> =
+        all.into_iter().filter(|edge| !own.contains(&edge.child) && !gone.contains(&edge.child)).collect();
+    let orphans = orphans(node, &edges, &gone).await?;
+    Ok(Some(Neighbours { ids, edges, orphans }))
+}
 
-    /// Jobs outside of the list that follow from one that is to be removed.
-    async fn orphans(&self, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
-        let lost: Vec<Edge> = edges.iter().filter(|edge| gone.contains(&edge.parent)).copied().collect();
-        let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
-        let names: HashMap<JobId, String> =
-            self.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
-        let name = |id: JobId| names.get(&id).map_or("?", String::as_str);
-        let error = |edge: &Edge| {
-            let parent = name(edge.parent);
-            let message = format!("{parent:?} is not in the list and would be removed, but a job follows from it");
-            FieldError::new("", message).with_jobs([edge.parent, edge.child].map(|id| name(id).to_owned()).to_vec())
-        };
-        Ok(lost.iter().map(error).collect())
-    }
+/// Jobs outside of the list that follow from one that is to be removed.
+async fn orphans(node: &Node, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
+    let lost: Vec<Edge> = edges.iter().filter(|edge| gone.contains(&edge.parent)).copied().collect();
+    let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
+    let names: HashMap<JobId, String> =
+        node.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
+    let name = |id: JobId| names.get(&id).map_or("?", String::as_str);
+    let error = |edge: &Edge| {
+        let parent = name(edge.parent);
+        let message = format!("{parent:?} is not in the list and would be removed, but a job follows from it");
+        FieldError::new("", message).with_jobs([edge.parent, edge.child].map(|id| name(id).to_owned()).to_vec())
+    };
+    Ok(lost.iter().map(error).collect())
 }
 
 impl Neighbours {

@@ -101,30 +101,28 @@ impl ApplyPlan {
     }
 }
 
-impl Node {
-    /// Compares a list of definitions with what is there. Nothing is saved.
-    ///
-    /// # Errors
-    /// [`ApplyError::Invalid`] with everything that is wrong with the list; the store's.
-    pub async fn plan_jobs(&self, wanted: Application) -> Result<ApplyPlan, ApplyError> {
-        let namespace = wanted.namespace;
-        let mut jobs = Vec::with_capacity(wanted.specs.len());
-        let order = self.compare_jobs(wanted, |job, work| jobs.push((job, work))).await?;
-        Ok(ApplyPlan { namespace, jobs, order })
-    }
+/// Compares a list of definitions with what is there. Nothing is saved.
+///
+/// # Errors
+/// [`ApplyError::Invalid`] with everything that is wrong with the list; the store's.
+pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyError> {
+    let namespace = wanted.namespace;
+    let mut jobs = Vec::with_capacity(wanted.specs.len());
+    let order = compare::compare(node, wanted, |job, work| jobs.push((job, work))).await?;
+    Ok(ApplyPlan { namespace, jobs, order })
+}
 
-    /// The same for a look alone: `report` gets each job that would be planned, in the order of [`ApplyPlan::jobs`], and
-    /// nothing is kept. What it got stands for nothing where there is an error.
-    ///
-    /// # Errors
-    /// As of [`plan_jobs`](Self::plan_jobs).
-    pub async fn try_jobs(
-        &self,
-        wanted: Application,
-        mut report: impl FnMut(PlannedJob) + Send,
-    ) -> Result<(), ApplyError> {
-        self.compare_jobs(wanted, |job, _| report(job)).await.map(drop)
-    }
+/// The same for a look alone: `report` gets each job that would be planned, in the order of [`ApplyPlan::jobs`], and
+/// nothing is kept. What it got stands for nothing where there is an error.
+///
+/// # Errors
+/// As of [`plan_jobs`](plan_jobs).
+pub async fn try_out(
+    node: &Node,
+    wanted: Application,
+    mut report: impl FnMut(PlannedJob) + Send,
+) -> Result<(), ApplyError> {
+    compare::compare(node, wanted, |job, _| report(job)).await.map(drop)
 }
 
 /// Names that are in the list twice.

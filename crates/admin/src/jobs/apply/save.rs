@@ -10,7 +10,7 @@ use rondel_store::catalog::{Created, JobRecord, NewJob};
 
 use super::{ApplyPlan, PlannedJob, Work};
 use crate::jobs::checks::Checked;
-use crate::jobs::{JobError, no_calendar};
+use crate::jobs::{self, JobError, no_calendar};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
@@ -132,10 +132,10 @@ impl Saving {
         match work {
             Work::Change(both) => {
                 let (record, checked) = *both;
-                let saved = self.node.save(&record, checked, Some(record.version), &self.author).await?;
-                self.node.catch_up(saved).await.map(Some)
+                let saved = jobs::save(&self.node, &record, checked, Some(record.version), &self.author).await?;
+                jobs::catch_up(&self.node, saved).await.map(Some)
             }
-            Work::Remove(record) => match self.node.delete_job(&record, Some(record.version), false).await? {
+            Work::Remove(record) => match jobs::delete(&self.node, &record, Some(record.version), false).await? {
                 true => Ok(None),
                 false => Err(JobError::NotFound),
             },
@@ -152,7 +152,7 @@ impl Saving {
         let mut saved = Vec::with_capacity(planned.len());
         for (planned, created) in planned.into_iter().zip(answers) {
             let result = match created {
-                Ok(record) => self.node.catch_up(record).await.map(Some),
+                Ok(record) => jobs::catch_up(&self.node, record).await.map(Some),
                 Err(error) => Err(error),
             };
             saved.push(SavedJob { planned, result });
@@ -181,7 +181,7 @@ impl Saving {
         }
         let now = self.node.now();
         let new = |(app, checked): (AppId, Checked)| {
-            self.node.new_job((self.namespace, app), checked.at(now, None), &self.author, now)
+            jobs::new_job(&self.node, (self.namespace, app), checked.at(now, None), &self.author, now)
         };
         let jobs: Vec<NewJob> = of_apps.into_iter().map(new).collect();
         let created = self.node.store().create_jobs(&jobs).await?;
@@ -203,7 +203,7 @@ impl Saving {
         if let Some(app) = self.apps.get(&checked.spec.app) {
             return Ok(*app);
         }
-        let app = self.node.app_of(self.namespace, &checked.spec, checked.checked_at).await?;
+        let app = jobs::app_of(&self.node, self.namespace, &checked.spec, checked.checked_at).await?;
         self.apps.insert(checked.spec.app.clone(), app);
         Ok(app)
     }

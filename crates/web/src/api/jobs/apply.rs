@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
-use rondel_admin::jobs::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
+use rondel_admin::jobs::{self, Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
 use rondel_core::access::Permission::Edit;
 use rondel_core::access::Rights;
 use rondel_core::shape::{self, Document};
@@ -227,7 +227,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     if call.query.is_dry_run {
         return try_list(&call, &body, wanted).await;
     }
-    let plan = match call.engine().plan_jobs(wanted).await {
+    let plan = match jobs::plan(call.engine(), wanted).await {
         Ok(plan) => plan,
         Err(error) => return Err(not_planned(&call, &body, error).await?),
     };
@@ -260,7 +260,7 @@ async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application
         hidden = hidden.take().or_else(|| check_sight(call, &job).err());
         items.add(&Item::planned(job));
     };
-    if let Err(error) = call.engine().try_jobs(wanted, report).await {
+    if let Err(error) = jobs::try_out(call.engine(), wanted, report).await {
         return Err(not_planned(call, body, error).await?);
     }
     if let Some(problem) = hidden {

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::jobs::JobError;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::JobSpec;
 use rondel_store::catalog::JobRecord;
 
@@ -47,7 +47,7 @@ pub(super) async fn edited<Q>(
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;
         }
-        match call.engine().change_job(&record, spec, Some(record.version), call.caller.name()).await {
+        match jobs::change(call.engine(), &record, spec, Some(record.version), call.caller.name()).await {
             Ok(changed) => return Ok(changed),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(refused(call, error).await),

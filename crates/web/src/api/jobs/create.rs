@@ -3,6 +3,7 @@
 use axum::response::Response;
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
+use rondel_admin::jobs;
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Edit;
 use serde_json::json;
@@ -40,7 +41,7 @@ async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem
     let spec = body::parse(&body.bytes)?;
     call.check_definition(&spec).await?;
     call.note.object(&spec.name);
-    let created = call.engine().create_job(call.namespace.id, spec, call.caller.name()).await;
+    let created = jobs::create(call.engine(), call.namespace.id, spec, call.caller.name()).await;
     let record = match created {
         Ok(record) => record,
         Err(error) => return Err(call.job_problem(error).await),

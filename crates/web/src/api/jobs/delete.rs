@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::jobs::JobError;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::access::Permission::Edit;
 
 use super::change::{TRY_COUNT, changed_too_often, refused};
@@ -54,7 +54,7 @@ pub(crate) async fn remove<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch, is
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
         if_match.against(record.version)?;
-        match call.engine().delete_job(&record, Some(record.version), is_forced).await {
+        match jobs::delete(call.engine(), &record, Some(record.version), is_forced).await {
             Ok(true) => return Ok(()),
             Ok(false) => return Err(missing(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}

@@ -3,6 +3,7 @@
 use axum::response::Response;
 use http::StatusCode;
 use http::header::ETAG;
+use rondel_admin::jobs;
 use rondel_core::declared::drift;
 use rondel_core::{JobSpec, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{Declared, JobRecord};
@@ -93,10 +94,11 @@ pub(super) async fn answer(
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
     call.note.changed_to(&record.spec);
-    let next = call.engine().next_fires(std::slice::from_ref(record)).await?.into_iter().next().flatten();
+    let next = jobs::next_fires(call.engine(), std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(children(call, record).await?);
-    let warnings = || call.engine().warnings(record.namespace, &record.spec).iter().map(ToString::to_string).collect();
+    let warnings =
+        || jobs::warnings(call.engine(), record.namespace, &record.spec).iter().map(ToString::to_string).collect();
     let warnings = last_run.is_none().then(warnings);
     let body = JobJson { parents, children, last_run, warnings, ..JobJson::new(record, &call.namespace.name, next) };
     let mut response = json(status, &body)?;

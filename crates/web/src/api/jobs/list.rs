@@ -1,6 +1,7 @@
 //! Lists jobs.
 
 use axum::response::Response;
+use rondel_admin::jobs;
 use rondel_core::access::Permission::View;
 use rondel_core::name;
 use rondel_store::catalog::JobQuery;
@@ -86,7 +87,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let has_more = records.len() > count;
         records.truncate(count);
-        let fires = call.engine().next_fires(&records).await?;
+        let fires = jobs::next_fires(call.engine(), &records).await?;
         for (record, next) in records.iter().zip(fires) {
             if !page.add(&JobJson::new(record, &call.namespace.name, next))? {
                 return page.answer(cursor(&wanted.after_name));
