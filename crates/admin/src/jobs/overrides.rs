@@ -16,7 +16,7 @@ const PARENTS: &str = "parents";
 /// Where it puts a job's parameters that are no object.
 const WRAPPED: &str = "params";
 
-/// Parameters of one run that the job allows. Only [`Node::run_params`] and [`Node::params_again`] make them, so that no
+/// Parameters of one run that the job allows. Only [`run_params`] and [`params_again`] make them, so that no
 /// way to request a run can leave the check out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunParams(String);
