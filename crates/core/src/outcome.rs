@@ -158,7 +158,7 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
         }
         Outcome::Lost(reason) => lost(policy, ended, reason, now),
         Outcome::Unreported => match ended.cancel_asked {
-            Some(reason) => verdict(RunStatus::Cancelled, Some(reason)),
+            Some(_) => verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)),
             None => verdict(RunStatus::Unknown, None),
         },
     }
@@ -175,8 +175,10 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
 }
 
 fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
-    if ended.cancel_asked.is_some() {
-        return After::Verdict { status: RunStatus::Cancelled, reason: ended.cancel_asked };
+    if let Some(asked) = ended.cancel_asked {
+        // What no executor received is cancelled for certain. A handler that an executor was lost with may have succeeded.
+        let reason = if reason == Reason::NotReceived { asked } else { reason };
+        return After::Verdict { status: RunStatus::Cancelled, reason: Some(reason) };
     }
     if !policy.at_least_once && ended.marked {
         return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
@@ -187,6 +189,30 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
     After::Retry { due_at: now, reason, lost_count: died_count }
+}
+
+/// Whether a verdict was given without a report of the executor: the executor's late result replaces it.
+///
+/// ```
+/// use rondel_core::outcome::is_provisional;
+/// use rondel_core::{Reason, RunStatus};
+///
+/// assert!(is_provisional(RunStatus::Unknown, None));
+/// assert!(is_provisional(RunStatus::Cancelled, Some(Reason::ExecutorLost)));
+/// assert!(!is_provisional(RunStatus::Cancelled, Some(Reason::Requested)));
+/// ```
+#[must_use]
+pub fn is_provisional(status: RunStatus, reason: Option<Reason>) -> bool {
+    match status {
+        RunStatus::Unknown => true,
+        RunStatus::Failed | RunStatus::Cancelled => reason == Some(Reason::ExecutorLost),
+        RunStatus::Succeeded
+        | RunStatus::TimedOut
+        | RunStatus::Skipped
+        | RunStatus::Pending
+        | RunStatus::Waiting
+        | RunStatus::Running => false,
+    }
 }
 
 /// Folds the verdicts of a broadcast's shards into the verdict of the fire: the worst one counts.
@@ -246,11 +272,24 @@ mod tests {
         let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
         check_after(POLICY, asked, FAILED, verdict(RunStatus::Failed, None));
         let cancelled = verdict(RunStatus::Cancelled, Some(Reason::Requested));
-        check_after(POLICY, asked, Outcome::Lost(Reason::ExecutorLost), cancelled);
+        check_after(POLICY, asked, Outcome::Lost(Reason::NotReceived), cancelled);
         check_after(POLICY, asked, Outcome::Cancelled, cancelled);
         check_after(POLICY, FIRST, Outcome::Cancelled, cancelled);
         let covered = Ended { cancel_asked: Some(CancelRequest::LATER_RUN.reason), ..FIRST };
         check_after(POLICY, covered, Outcome::Cancelled, verdict(RunStatus::Cancelled, Some(Reason::Covered)));
+    }
+
+    #[test]
+    fn a_cancelled_run_whose_executor_is_lost_has_a_verdict_that_a_late_result_replaces() {
+        let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
+        let provisional = verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost));
+        check_after(POLICY, asked, Outcome::Lost(Reason::ExecutorLost), provisional);
+        check_after(POLICY, asked, Outcome::Unreported, provisional);
+        assert!(is_provisional(RunStatus::Cancelled, Some(Reason::ExecutorLost)));
+        assert!(is_provisional(RunStatus::Failed, Some(Reason::ExecutorLost)));
+        for reason in [None, Some(Reason::NotReceived), Some(Reason::Requested), Some(Reason::Covered)] {
+            assert!(!is_provisional(RunStatus::Cancelled, reason), "{reason:?}");
+        }
     }
 
     #[test]
@@ -301,7 +340,7 @@ mod tests {
         let policy = AfterPolicy { at_least_once: false, retry_max: 9, ..POLICY };
         check_after(policy, FIRST, Outcome::Unreported, verdict(RunStatus::Unknown, None));
         let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
-        check_after(policy, asked, Outcome::Unreported, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
+        check_after(policy, asked, Outcome::Unreported, verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)));
     }
 
     #[test]

@@ -50,6 +50,8 @@ mutants! {
     DueMeansUnsent = "due_means_unsent",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
+    /// A verdict that was given because the executor was lost stays when the executor reports the result.
+    LostVerdictIsFinal = "lost_verdict_is_final",
     /// A result of an earlier attempt ends the later one.
     AnyAttemptEnds = "any_attempt_ends",
     /// The next attempt has the number of the one before.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rondel_core::{JobId, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 
 /// A handler that began.
@@ -69,7 +69,7 @@ pub(crate) struct Truth {
     /// When no server was there, by the database's clock; where that was planned.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
     /// Verdicts, as the store gave them.
-    pub(crate) verdicts: BTreeMap<RunId, (RunStatus, i32)>,
+    pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose verdict was `unknown` until the true one came late: what followed from the first one stays.
     pub(crate) corrected: BTreeSet<RunId>,
     /// What is wrong, as soon as it is seen.

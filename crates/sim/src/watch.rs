@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::{NamespaceId, NodeId, RunId, RunStatus, Timestamp};
+use rondel_core::outcome::is_provisional;
+use rondel_core::{NamespaceId, NodeId, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::catalog::JobQuery;
@@ -94,27 +95,27 @@ pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::S
     }
 }
 
-/// A verdict stays as it is, but for `unknown`, of which the truth may come late.
+/// A verdict stays as it is, but for one that was given without a report of the executor: that may come late.
 pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
     let ids: Vec<RunId> = batch.iter().map(|finish| finish.run).collect();
     let runs = world.store.runs(&ids).await.unwrap_or_default();
     let mut truth = world.truth();
     for run in runs {
         let known = truth.verdicts.get(&run.id).copied();
-        if let Some((status, attempt)) = known
+        if let Some((status, reason, attempt)) = known
             && (status, attempt) != (run.status, run.attempt)
-            && !(status == RunStatus::Unknown && attempt == run.attempt)
+            && !(is_provisional(status, reason) && attempt == run.attempt)
         {
             let what =
                 format!("run {}: {status} of attempt {attempt} became {} of {}", run.id, run.status, run.attempt);
             truth.violate("I6 verdicts are final", &what);
         }
-        if known.is_some_and(|(status, _)| status != run.status) {
+        if known.is_some_and(|(status, ..)| status != run.status) {
             // And so is that of the broadcast whose shard it is.
             truth.corrected.extend([Some(run.id), run.parent].into_iter().flatten());
         }
         if run.status.is_terminal() {
-            truth.verdicts.insert(run.id, (run.status, run.attempt));
+            truth.verdicts.insert(run.id, (run.status, run.reason, run.attempt));
         }
     }
 }

@@ -21,6 +21,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("claim_without_rows", 1, "I1 complete"),
     ("due_means_unsent", 54, "I6 verdicts are final"),
     ("late_result_overwrites", 4, "I6 durable"),
+    ("lost_verdict_is_final", 182, "I6 durable"),
     ("any_attempt_ends", 10, "I6 durable"),
     ("retry_keeps_attempt", 1, "I1 verdicts"),
     ("no_followers", 3, "I7 liveness"),

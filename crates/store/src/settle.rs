@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
-use rondel_core::outcome::{After, Ended, Outcome, decide_next, fold_shards};
+use rondel_core::outcome::{After, Ended, Outcome, decide_next, fold_shards, is_provisional};
 use rondel_core::reason::Detail;
 use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::{BROADCAST, RunOf};
@@ -43,6 +43,7 @@ pub(crate) struct RunRow {
     pub(crate) fire_at: Timestamp,
     pub(crate) attempt: i32,
     pub(crate) status: RunStatus,
+    pub(crate) reason: Option<Reason>,
     pub(crate) lost_count: i32,
     pub(crate) marked: bool,
     /// Whether an earlier attempt began, or may have begun.
@@ -66,7 +67,7 @@ pub(crate) enum Judgement {
     Superseded,
     /// A server came to this end, and the run is not its own any more.
     NotOwner,
-    /// The verdict was `unknown`, or `skipped` although a handler began; this is the true one.
+    /// The verdict was given without a report of the executor, or is `skipped` although a handler began; this is the true one.
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this follows.
     Ends(After),
@@ -83,9 +84,10 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     if !row.status.is_terminal() && finish.owner.is_some_and(|owner| owner != row.owner) {
         return Judgement::NotOwner;
     }
-    if row.status == RunStatus::Unknown || (row.status == RunStatus::Skipped && has_begun(finish)) {
+    if is_correctable(row, finish) {
         // Only an executor knows.
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
+            Some((RunStatus::Cancelled, reason)) => Judgement::Late(RunStatus::Cancelled, row.cancel_asked.or(reason)),
             Some((status, reason)) => Judgement::Late(status, reason),
             None => Judgement::Duplicate,
         };
@@ -108,6 +110,15 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         *due_at = row.fire_at.max(*due_at);
     }
     Judgement::Ends(then)
+}
+
+/// Whether the executor's report of the same attempt replaces this verdict.
+fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
+    match row.status {
+        RunStatus::Unknown => true,
+        RunStatus::Skipped => has_begun(finish),
+        status => is_provisional(status, row.reason) && !mutant::on(Mutant::LostVerdictIsFinal),
+    }
 }
 
 /// Whether a result proves that a handler began: then the run was not skipped, whatever its row has. It was on its way
@@ -246,6 +257,7 @@ mod tests {
             fire_at: Timestamp::EPOCH,
             attempt: 1,
             status,
+            reason: None,
             lost_count: 0,
             marked: false,
             may_have_begun: false,
@@ -286,6 +298,22 @@ mod tests {
             (RunStatus::Succeeded, failed, true, Judgement::Duplicate),
         ] {
             assert_eq!(judge(row(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
+        }
+        // A run that was given up because its executor was lost: the report of that executor replaces the verdict.
+        let (lost, asked) = (Some(Reason::ExecutorLost), Some(Reason::Covered));
+        for (status, reason, outcome, expected) in [
+            (RunStatus::Cancelled, lost, Outcome::Succeeded, Judgement::Late(RunStatus::Succeeded, None)),
+            (RunStatus::Cancelled, lost, failed, Judgement::Late(RunStatus::Failed, None)),
+            (RunStatus::Cancelled, lost, Outcome::Cancelled, Judgement::Late(RunStatus::Cancelled, asked)),
+            (RunStatus::Cancelled, lost, Outcome::Lost(Reason::ExecutorLost), Judgement::Duplicate),
+            (RunStatus::Cancelled, asked, Outcome::Succeeded, Judgement::Duplicate),
+            (RunStatus::Failed, lost, Outcome::Succeeded, Judgement::Late(RunStatus::Succeeded, None)),
+            (RunStatus::Failed, None, Outcome::Succeeded, Judgement::Duplicate),
+        ] {
+            let given_up = RunRow { reason, cancel_asked: asked, ..row(status) };
+            assert_eq!(judge(given_up, &finish(outcome, true)), expected, "{status:?} {reason:?} {outcome:?}");
+            let by_server = AttemptEnd { owner: Some(given_up.owner), ..finish(outcome, true) };
+            assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
         }
         // An attempt that was lost before its instant, by a clock that stepped back since.
         let ahead = RunRow { fire_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };

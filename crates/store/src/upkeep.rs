@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::outcome::is_provisional;
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::error::Result;
 
@@ -79,7 +80,7 @@ pub trait Stats {
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }
 
-/// How long a verdict `unknown` is looked at again.
+/// How long a verdict that a late result may replace is looked at again.
 pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// What the statistics must know of a run.
@@ -89,6 +90,7 @@ pub(crate) struct CountedRun {
     pub(crate) job: JobId,
     pub(crate) fire_at: Timestamp,
     pub(crate) status: RunStatus,
+    pub(crate) reason: Option<Reason>,
     /// A shard counts with its whole.
     pub(crate) is_shard: bool,
     pub(crate) started_at: Option<Timestamp>,
@@ -97,14 +99,16 @@ pub(crate) struct CountedRun {
 }
 
 impl CountedRun {
-    /// As what it counts; `None` for a shard, and while it is open. The duration of an `unknown` one is not known.
+    /// As what it counts; `None` for a shard, and while it is open. The duration of one that no executor reported is not known.
     pub(crate) fn stat(&self) -> Option<JobStat> {
         if self.is_shard || !self.status.is_terminal() {
             return None;
         }
         let hour = Timestamp::from_secs(self.fire_at.second().div_euclid(3600) * 3600);
         let duration = match (self.started_at, self.finished_at) {
-            (Some(started_at), Some(finished_at)) if self.status != RunStatus::Unknown => finished_at.since(started_at),
+            (Some(started_at), Some(finished_at)) if !is_provisional(self.status, self.reason) => {
+                finished_at.since(started_at)
+            }
             _ => Duration::ZERO,
         };
         let run_count = u64::try_from(self.span_count).unwrap_or(1);
@@ -119,6 +123,7 @@ impl From<&Run> for CountedRun {
             job: run.job,
             fire_at: run.fire_at,
             status: run.status,
+            reason: run.reason,
             is_shard: run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1),
             started_at: run.started_at,
             finished_at: run.finished_at,

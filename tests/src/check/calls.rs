@@ -49,11 +49,16 @@ fn triggered(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     }
 }
 
-/// Verdicts that a caller saw: each is the last word, save for what was unknown.
+/// Verdicts that a caller saw: each is the last word, except for one that the executor had not reported.
 fn seen(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     let one = [call.answer.clone()];
     let items: &[Value] = call.answer["items"].as_array().map_or(&one, Vec::as_slice);
-    for item in items.iter().filter_map(RunRow::from_json).filter(|item| !item.is_open() && item.status != "unknown") {
+    let is_final = |item: &RunRow| {
+        let is_lost = item.reason.as_deref() == Some("executor_lost");
+        let is_provisional = item.status == "unknown" || is_lost && ["failed", "cancelled"].contains(&&*item.status);
+        !item.is_open() && !is_provisional
+    };
+    for item in items.iter().filter_map(RunRow::from_json).filter(is_final) {
         match runs.get(item.id.as_str()) {
             Some(run) if run.status == item.status => {}
             Some(run) => report.add(Invariant::Durable, "a verdict that was seen has changed", show(&[&item, run])),

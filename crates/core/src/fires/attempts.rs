@@ -1,8 +1,9 @@
-//! Sentences about a run whose last attempt never began, although an earlier one did.
+//! Sentences about a run whose last attempt never began, although an earlier one did, or whose end no executor reported.
 
 use super::bilingual::{Bilingual, both, executor_named};
 use crate::reason::Detail;
 use crate::reason::message::in_words;
+use crate::reason::unknown::unconfirmed_cancel;
 use crate::reason::words::because;
 use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
@@ -25,6 +26,26 @@ pub(super) fn not_begun(
     both(
         format!("{}; attempt {number} did not begin: {}.", ran.0, why.0),
         format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, why.1),
+    )
+}
+
+/// The answer for a run that was to be cancelled and whose executor never reported its end.
+pub(super) fn cancel_unconfirmed(
+    row: Option<&Run>,
+    by: &Bilingual,
+    on: &Bilingual,
+    moment: impl Fn(Timestamp) -> String,
+) -> Bilingual {
+    let none = Detail::default();
+    let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
+    let why = both(unconfirmed_cancel(detail, Lang::En), unconfirmed_cancel(detail, Lang::Zh));
+    let began = match row.and_then(|row| row.started_at).map(moment) {
+        Some(at) => both(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
+        None => both(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
+    };
+    both(
+        format!("{}, and a cancel was requested{}: {}. A late report replaces this verdict.", began.0, by.0, why.0),
+        format!("{}，已请求取消{}：{}。迟到的报告会更正这一结论。", began.1, by.1, why.1),
     )
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::account::{Facts, Verdict};
-use super::attempts::{last_begun, not_begun};
+use super::attempts::{cancel_unconfirmed, last_begun, not_begun};
 use super::bilingual::{Bilingual, both, executor_named, nothing};
 use super::context::Around;
 use super::why::About;
@@ -222,6 +222,9 @@ impl<'a> Speaker<'a> {
     fn cancelled(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let by = row.and_then(|row| row.cancel_by.as_deref());
         let by = by.map_or_else(nothing, |who| both(format!(" by {who}"), format!("（操作人 {who}）")));
+        if reason == Some(Reason::ExecutorLost) {
+            return cancel_unconfirmed(row, &by, &executor(row), |at| self.moment(at));
+        }
         let reason = reason.filter(|reason| *reason != Reason::Requested);
         let because = clause(row, reason);
         let (en, zh) =

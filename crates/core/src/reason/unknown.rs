@@ -34,6 +34,20 @@ pub fn unreported(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
+/// Why it is not known how a run ended that was to be cancelled: its executor reported no end of it.
+pub(crate) fn unconfirmed_cancel(detail: &Detail, lang: Lang) -> String {
+    if let Some(text) = unreported(detail, lang) {
+        return text;
+    }
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    match (name, lang) {
+        (Some(name), Lang::En) => format!("executor {name} was lost before it reported how the run ended"),
+        (None, Lang::En) => "its executor was lost before it reported how the run ended".to_owned(),
+        (Some(name), Lang::Zh) => format!("执行器 {name} 在报告运行如何结束之前失联"),
+        (None, Lang::Zh) => "执行器在报告运行如何结束之前失联".to_owned(),
+    }
+}
+
 /// Why a run is not sent again that may start once at most: the mark of its sending is there, and no executor has it.
 pub(super) fn not_sent_again(detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::unknown::{not_sent_again, unreported};
+use super::unknown::{not_sent_again, unconfirmed_cancel, unreported};
 use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
@@ -99,6 +99,9 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
 pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
     if (status, reason) == (RunStatus::Unknown, Reason::NotReceived) {
         return not_sent_again(detail, lang);
+    }
+    if (status, reason) == (RunStatus::Cancelled, Reason::ExecutorLost) {
+        return unconfirmed_cancel(detail, lang);
     }
     let because = because(reason, detail, lang);
     match lang {

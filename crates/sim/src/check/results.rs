@@ -33,6 +33,10 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
         let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
             Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
+            // A handler's own end stands, or the timeout that it ran past.
+            Kind::Duplicate if acked.status == Status::Succeeded => {
+                matches!(stored, Some(RunStatus::Succeeded | RunStatus::TimedOut))
+            }
             Kind::Duplicate => stored.is_some(),
             Kind::NoSuchRun | Kind::Unspecified => false,
         };

@@ -159,6 +159,7 @@ macro_rules! for_each_conformance_check {
             a_run_that_began_is_never_skipped,
             results_of_other_attempts_are_kept_beside,
             an_unknown_verdict_becomes_the_true_one,
+            a_cancel_without_a_report_becomes_the_true_end,
             parents_are_checked_when_saved,
             edits_that_meet_make_no_circle,
             the_last_of_a_diamond_runs_once,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{After, AfterPolicy, Outcome};
+use rondel_core::outcome::{After, AfterPolicy, CancelRequest, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
@@ -173,6 +173,30 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
     assert_eq!(stored.message.as_deref(), Some("it failed"));
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, Finished::Duplicate);
+}
+
+/// A run that was to be cancelled and whose executor was lost: the ledger has the handler's end when that is reported.
+pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
+    let token = join(store).await;
+    for (outcome, status) in [(Outcome::Succeeded, RunStatus::Succeeded), (Outcome::Cancelled, RunStatus::Cancelled)] {
+        let run = pending(store, token).await;
+        store.ask_cancels(&[run.id], CancelRequest::requested("li"), run.due_at).await.unwrap();
+        let lost = AttemptEnd {
+            executor: None,
+            started_at: None,
+            owner: Some(token),
+            ..finish(&run, Outcome::Lost(Reason::ExecutorLost))
+        };
+        let after = After::Verdict { status: RunStatus::Cancelled, reason: Some(Reason::ExecutorLost) };
+        assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
+        assert_eq!(finish_one(store, lost).await, Finished::Duplicate);
+        let late = finish(&run, outcome);
+        assert_eq!(finish_all(store, &[late.clone(), late]).await, [Finished::Late, Finished::Duplicate]);
+        let stored = read(store, run.id).await;
+        let reason = (status == RunStatus::Cancelled).then_some(Reason::Requested);
+        assert_eq!((stored.status, stored.reason), (status, reason));
+        assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Duplicate, "it is final now");
+    }
 }
 
 /// The old attempt is kept beside the run, which waits for the next one.

@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::outcome::is_provisional;
 use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 
 use crate::mem::{MemStore, State, size};
@@ -34,7 +35,7 @@ impl Stats for MemStore {
             }
             if !run.status.is_terminal() {
                 state.stat_open.insert(run.id, None);
-            } else if run.status == RunStatus::Unknown {
+            } else if is_provisional(run.status, run.reason) {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::outcome::is_provisional;
 use rondel_core::time::millis;
 use rondel_core::{IdGen, JobId, RunId, RunStatus, Timestamp};
 
@@ -23,12 +24,12 @@ const MOVE_CURSOR: Statement =
     Statement { name: "move_stat_cursor", text: "UPDATE run_stat_cursor SET run_id = ? WHERE id = 1" };
 const READ_NEXT: Statement = Statement {
     name: "read_next_to_count",
-    text: "SELECT id, job_id, fire_at_ms, status, shard_index, shard_total, started_at_ms, finished_at_ms, span_count \
+    text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count \
            FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
 };
 const READ_ENDED: Statement = Statement {
     name: "read_ended_since",
-    text: "SELECT run.id, run.job_id, run.fire_at_ms, run.status, run.shard_index, run.shard_total, run.started_at_ms, \
+    text: "SELECT run.id, run.job_id, run.fire_at_ms, run.status, run.reason, run.shard_index, run.shard_total, run.started_at_ms, \
            run.finished_at_ms, run.span_count, run_stat_open.counted_as FROM run_stat_open \
            JOIN run ON run.id = run_stat_open.run_id WHERE run.status NOT IN ('pending', 'waiting', 'running') \
            AND (run_stat_open.counted_as IS NULL OR run_stat_open.counted_as <> run.status) \
@@ -158,7 +159,7 @@ impl Tx<'_> {
             }
             if !run.status.is_terminal() {
                 open.push((run.id.get(), None));
-            } else if run.status == RunStatus::Unknown {
+            } else if is_provisional(run.status, run.reason) {
                 open.push((run.id.get(), Some(run.status.as_str())));
             }
         }
@@ -191,12 +192,14 @@ impl Tx<'_> {
 fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);
+    let reason = columns.opt_word("reason")?;
     let (index, total) = (columns.int("shard_index")?, columns.opt_int("shard_total")?);
     Ok(CountedRun {
         id,
         job,
         fire_at,
         status,
+        reason,
         is_shard: index >= 0 && total.is_some_and(|total| total > 1),
         started_at: columns.opt_at("started_at_ms")?,
         finished_at: columns.opt_at("finished_at_ms")?,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_core::outcome::is_provisional;
 use rondel_core::reason::WaitFor;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, Reason, Run, RunStatus, Timestamp};
@@ -72,7 +73,7 @@ impl Reporter {
         let taken_if = |is_taken| if is_taken { Claim::Taken } else { Claim::Refused };
         let was_sent = reported.sent_to.is_some_and(|id| self.is(id));
         // An attempt that ended without a name was lost with its home. Only an executor can tell how it went on.
-        let is_unclaimed = |status, reason| status == RunStatus::Unknown && reason != Some(Reason::NotReceived);
+        let is_unclaimed = |status, reason| is_provisional(status, reason) && reason != Some(Reason::NotReceived);
         if attempt < run.attempt {
             let Some(past) = reported.past else { return Claim::Refused };
             let is_unclaimed = || reported.sent_to.is_none() && is_unclaimed(past.status, past.reason);

@@ -119,3 +119,19 @@ fn a_run_that_waited_in_its_executors_queue_says_how_long() {
     let (en, _) = answer(&[], run);
     assert!(en.contains(", 20 min late (waited 20 min for a free slot on w1)"), "{en}");
 }
+
+#[test]
+fn a_cancel_that_no_executor_confirmed_is_described_as_one() {
+    let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": {"cron": "0 30 2 * * ?"}})) }];
+    let night = at("06-08T02:30:00");
+    let lost = Run { status: RunStatus::Cancelled, reason: Some(Reason::ExecutorLost), ..done(8, night) };
+    let rows = [Run { cancel_by: Some("li".to_owned()), ..lost }];
+    check_why(
+        &facts(&held, &rows),
+        night,
+        "It ran at 2026-06-08 02:30:00.004 UTC on w-1, and a cancel was requested by li: its executor was lost before it \
+         reported how the run ended. A late report replaces this verdict.",
+        "已于 2026-06-08 02:30:00.004 UTC 执行（执行器 w-1），已请求取消（操作人 li）：执行器在报告运行如何结束之前失联。迟到的\
+         报告会更正这一结论。",
+    );
+}

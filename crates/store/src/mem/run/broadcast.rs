@@ -1,7 +1,7 @@
 //! Broadcasts: a shard that ends is counted, and the last one gives the verdict.
 
 use rondel_core::run::BROADCAST;
-use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_core::{Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::AttemptEnd;
@@ -24,10 +24,7 @@ impl State {
         let Some(open_shards) = &mut broadcast.open_shards else { return };
         *open_shards = (*open_shards - closed_count * i32::from(!mutant::on(Mutant::NoShardCount))).max(0);
         let is_awaiting = broadcast.open_children.is_some();
-        if *open_shards == 0
-            && !is_awaiting
-            && (!broadcast.status.is_terminal() || broadcast.status == RunStatus::Unknown)
-        {
+        if *open_shards == 0 && !is_awaiting && (!broadcast.status.is_terminal() || closed_count == 0) {
             let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
             let whole = settle::fold(&shards, broadcast.cancel_by.as_deref());
             (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);

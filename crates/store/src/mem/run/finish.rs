@@ -38,6 +38,7 @@ impl State {
             fire_at: run.fire_at,
             attempt: run.attempt,
             status: run.status,
+            reason: run.reason,
             lost_count: run.lost_count,
             marked: run.marked_at.is_some(),
             may_have_begun: self.earlier_attempts(run).any(Attempt::may_have_begun),

@@ -52,11 +52,13 @@ pub(super) struct Broadcast {
     pub(super) status: RunStatus,
     open_shards: i32,
     pub(super) finished_at: Option<Timestamp>,
-    reason: Option<Reason>,
+    pub(super) reason: Option<Reason>,
     message: Option<String>,
     pub(super) cancel_by: Option<String>,
     /// It awaits its children: its shards are folded already.
     is_awaiting: bool,
+    /// A shard that had ended has another verdict now.
+    is_corrected: bool,
     trigger: Trigger,
     awaits_children: bool,
     pub(super) folded: Option<Folded>,
@@ -69,9 +71,9 @@ pub(super) struct Folded {
 }
 
 impl Broadcast {
-    /// Its last shard is over; or a shard of one whose verdict was `unknown` has got its true verdict.
+    /// Its last shard is over; or a shard has another verdict than the one that was folded.
     fn must_fold(&self) -> bool {
-        self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.status == RunStatus::Unknown)
+        self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }
 
     pub(in crate::sql) fn ended(&self) -> EndedRun {
@@ -139,6 +141,7 @@ impl Tx<'_> {
                 message: columns.opt_text("message")?,
                 cancel_by: columns.opt_text("cancel_by")?,
                 is_awaiting: columns.opt_int("open_children")?.is_some(),
+                is_corrected: false,
                 trigger: Trigger::Parent,
                 awaits_children: false,
                 folded: None,
@@ -146,6 +149,7 @@ impl Tx<'_> {
             // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
             if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
                 broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
+                broadcast.is_corrected = count.closed_count == 0;
                 (broadcast.trigger, broadcast.awaits_children) = (count.trigger, count.awaits_children);
                 broadcasts.push(broadcast);
             }

@@ -24,7 +24,7 @@ use crate::{Finish, LeaseToken, Result, StoreError};
 
 pub(in crate::sql) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
-    text: "SELECT id, attempt, status, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
+    text: "SELECT id, attempt, status, reason, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
            shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const SETTLE_RUNS: Statement = Statement {
@@ -40,7 +40,7 @@ const CORRECT_RUNS: Statement = Statement {
     text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
-           AND run.status IN ('unknown', 'skipped'){end}",
+           AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
 /// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
 const RETRY_RUNS: Statement = Statement {
@@ -274,7 +274,7 @@ impl<'f> Batch<'f> {
                     self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                     self.reported.extend(may_be_reported(status).then_some(finish.run));
                 }
-                locked.row.status = status;
+                (locked.row.status, locked.row.reason) = (status, reason);
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 0, finish);
                 self.answers.push(Finished::Late);
@@ -286,7 +286,7 @@ impl<'f> Batch<'f> {
                 if locked.row.cancel_asked.is_some() {
                     self.cancels.push(finish.run.get());
                 }
-                locked.row.status = status;
+                (locked.row.status, locked.row.reason) = (status, reason);
                 locked.is_dirty = true;
                 let ended = locked.ended(finish, status);
                 self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
@@ -315,6 +315,7 @@ impl<'f> Batch<'f> {
                     fire_at: locked.row.fire_at,
                     attempt: attempt + 1,
                     status: RunStatus::Waiting,
+                    reason: Some(reason),
                     lost_count,
                     marked: false,
                     may_have_begun: locked.row.may_have_begun
@@ -395,7 +396,7 @@ impl<'f> Batch<'f> {
             for broadcast in tx.count_shards(chunk).await? {
                 self.wholes.insert((broadcast.id, broadcast.key));
                 if let Some(locked) = self.locked.get_mut(&broadcast.id) {
-                    locked.row.status = broadcast.status;
+                    (locked.row.status, locked.row.reason) = (broadcast.status, broadcast.reason);
                 }
                 let Some(folded) = &broadcast.folded else { continue };
                 if folded.is_first {
@@ -436,6 +437,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             fire_at: Timestamp::EPOCH,
             attempt: columns.small("attempt")?,
             status: columns.word("status")?,
+            reason: columns.opt_word("reason")?,
             lost_count: columns.small("lost_count")?,
             marked: columns.opt_int("marked_at_ms")?.is_some(),
             may_have_begun: false,
