@@ -36,6 +36,8 @@ pub struct EngineConfig {
     pub lanes: usize,
     /// How long results are gathered into one transaction.
     pub result_linger: Duration,
+    /// The most results in one transaction.
+    pub result_batch: usize,
     /// How often executors report.
     pub heartbeat: Duration,
     /// After how long without an answer from any node an executor stops what must not run twice.
@@ -90,6 +92,7 @@ impl Default for EngineConfig {
             adopt_page: 1_000,
             lanes: 2,
             result_linger: Duration::from_millis(3),
+            result_batch: 500,
             heartbeat: Duration::from_secs(2),
             silence: Duration::from_secs(15),
             lost_after: Duration::from_secs(30),

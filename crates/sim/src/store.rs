@@ -104,6 +104,9 @@ rondel_store::delegate_store!(SimStore {
     Finish {
         async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
             let effect = async {
+                // A store may answer for a first part of a batch alone.
+                let is_cut = batch.first().is_some_and(|end| end.run.get() % 4 == 0);
+                let batch = if is_cut { &batch[..batch.len().div_ceil(2)] } else { batch };
                 let ends = self.inner().finish(finisher, batch).await?;
                 watch::finished(&self.world, batch).await;
                 Ok(ends)

@@ -219,6 +219,11 @@ impl<'f> CleanFinish<'f> {
             detail: finish.detail.as_deref().and_then(Detail::to_json),
         }
     }
+
+    /// Whether it has more than every result has: without that it takes less than the smallest packet of a database.
+    pub(crate) fn has_texts(&self) -> bool {
+        self.message.is_some() || self.result.is_some()
+    }
 }
 
 /// The text without NUL, which PostgreSQL refuses, and cut to `len_max` bytes with a mark where it was cut.

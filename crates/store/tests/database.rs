@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests: what is not as it must be ends them")]
 
+#[path = "database/packet_limit.rs"]
+mod packet_limit;
+#[path = "database/packets.rs"]
+mod packets;
 mod support;
 
 use std::time::Duration;

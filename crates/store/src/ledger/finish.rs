@@ -73,7 +73,7 @@ pub struct Finisher<'a> {
 /// What a batch of ends did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ends {
-    /// What became of each, in order.
+    /// What became of each, in order. Fewer than were asked where a later part of the batch failed: the rest was not written.
     pub answers: Vec<Finished>,
     /// Open runs that follow from them: children that were released. Their homes must hear of them.
     pub released: Vec<Run>,
@@ -86,8 +86,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Adds what another part of the batch did.
-    pub(crate) fn extend(&mut self, part: Self) {
+    /// Adds what the next part of the batch did.
+    pub fn extend(&mut self, part: Self) {
         self.answers.extend(part.answers);
         self.released.extend(part.released);
         self.is_due |= part.is_due;
@@ -101,5 +101,6 @@ impl Ends {
 pub trait Finish {
     /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
     /// attempts), the broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox.
+    /// A batch that failed before is cut into several transactions, and the answer may be that of the first ones alone.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends>;
 }

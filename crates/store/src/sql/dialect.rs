@@ -333,13 +333,17 @@ fn width(statement: &Statement) -> usize {
     ["{values:", "{rows:", "{from:"].into_iter().find_map(types).unwrap_or(1)
 }
 
-/// Fills the rows up to a power of two by repeating the last one, which no batch statement minds, so that few texts are
-/// prepared on each connection. Answers their number.
+/// Fills the rows up to a power of two by repeating the smallest one, which no batch statement minds, so that few texts are
+/// prepared on each connection. The statement is at most twice as large then. Answers the number of rows.
 fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
     let padded = row_count.next_power_of_two();
-    let last: Vec<Argument> = arguments[rows.end - width..rows.end].to_vec();
-    let padding = last.iter().cycle().take((padded - row_count) * width).cloned();
+    if padded == row_count {
+        return padded;
+    }
+    let bytes = |row: &&[Argument]| row.iter().map(Argument::bytes).sum::<usize>();
+    let smallest = arguments[rows.clone()].chunks(width).min_by_key(bytes).unwrap_or_default().to_vec();
+    let padding = smallest.iter().cycle().take((padded - row_count) * width).cloned();
     let rest: Vec<Argument> = arguments.drain(rows.end..).collect();
     arguments.extend(padding);
     arguments.extend(rest);

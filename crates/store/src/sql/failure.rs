@@ -67,6 +67,17 @@ pub(super) fn classify(error: &Error) -> Failure {
     }
 }
 
+/// Whether the size of a batch may be what failed: the connection broke under it, or it took too long.
+pub(super) fn may_be_the_batch(error: &StoreError) -> bool {
+    let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else { return false };
+    ends_connection(error) || matches!(trouble(source), Trouble::Unreachable | Trouble::Slow)
+}
+
+/// Whether the connection broke, without a word of the database.
+pub(super) fn ends_connection(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { source: Error::Io(_) | Error::Protocol(_), .. })
+}
+
 /// What to do about a database that refuses connections.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
     const MISSING: &str = "create it, or name another one at the end of the URL";

@@ -86,11 +86,11 @@ impl Logs for SqlStore {
             }
         }
         let mut part: Vec<Encoded> = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, bytes_max) = (0, BYTES_MAX.min(self.statement_size().bytes));
         for chunk in chunks {
             let Some(namespace) = known.get(&chunk.run.get()) else { continue };
             let encoded = encode(chunk, Some(*namespace))?;
-            if !part.is_empty() && (part.len() == CHUNK_MAX || bytes + encoded.data.len() > BYTES_MAX) {
+            if !part.is_empty() && (part.len() == CHUNK_MAX || bytes + encoded.data.len() > bytes_max) {
                 self.insert_logs(&part).await?;
                 part.clear();
                 bytes = 0;

@@ -27,12 +27,13 @@ mod rows;
 mod run;
 mod stats;
 mod traces;
+mod trials;
 mod upkeep;
 mod url;
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyRow};
@@ -41,9 +42,10 @@ use sqlx::{Any, AnyPool, AssertSqlSafe, Executor, Transaction};
 pub use self::open::StoreConfig;
 pub use self::url::DatabaseUrl;
 
-use self::dialect::Texts;
+use self::dialect::{Dialect, Texts};
 use self::failure::{Failure, store_error};
-use self::query::Query;
+use self::query::{Query, StatementSize};
+use self::trials::Trials;
 use crate::sealed::Sealer;
 use crate::{Result, StoreError};
 
@@ -59,17 +61,30 @@ pub struct SqlStore {
     /// For a connection past the pools.
     options: AnyConnectOptions,
     sealer: Sealer,
+    /// What one statement carries as far as it is configured, and as far as the database takes it.
+    statement_size: StatementSize,
+    packet_bytes: AtomicUsize,
+    trials: Trials,
     /// SQLite: held as long as the store lives.
     _file_lock: Option<File>,
 }
 
-/// Runs an expression in a transaction of a store and commits it, again if others stood in the way. A macro, since the
-/// future of a generic function over an async closure cannot be shown to be `Send`.
+/// Runs an expression in a transaction of a store and commits it, again if others stood in the way. With `at most`, a statement
+/// carries no more rows than that. A macro, since the future of a generic function over an async closure cannot be shown to be
+/// `Send`.
 macro_rules! transact {
-    ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {{
+    ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {
+        transact!($store, $operation, at most usize::MAX, |$tx| $work)
+    };
+    ($store:expr, $operation:literal, at most $rows:expr, |$tx:ident| $work:expr) => {{
         let mut tries = $crate::sql::Tries::new($operation);
         loop {
-            let mut begun = $store.begin($operation).await?;
+            // Nothing in here leaves the function that called: it may have to count the failure.
+            let mut begun = match $store.begin($operation).await {
+                Ok(begun) => begun,
+                Err(error) => break Err(error),
+            };
+            begun.size.rows = begun.size.rows.min($rows);
             let done: $crate::Result<_> = {
                 let $tx = &mut begun;
                 async { $work }.await
@@ -123,7 +138,7 @@ impl SqlStore {
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
         let inner = self.write.begin_with(self.texts.dialect().begin()).await;
         let inner = inner.map_err(|source| store_error(operation, source))?;
-        Ok(Tx { inner, texts: &self.texts, operation })
+        Ok(Tx { inner, texts: &self.texts, operation, size: self.statement_size() })
     }
 
     /// Rows, read outside of any transaction.
@@ -156,6 +171,8 @@ struct Tx<'s> {
     inner: Transaction<'static, Any>,
     texts: &'s Texts,
     operation: &'static str,
+    /// What one statement carries.
+    size: StatementSize,
 }
 
 impl Tx<'_> {

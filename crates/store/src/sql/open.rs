@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
 use rondel_core::time::millis;
@@ -10,6 +10,8 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions, Connection, Executor};
 
 use super::dialect::{Dialect, Texts};
+use super::query::{CHUNK_MAX, StatementSize};
+use super::trials::Trials;
 use super::url::DatabaseUrl;
 use super::{SqlStore, failure, migrate};
 use crate::sealed::{Sealer, SecretKeys};
@@ -32,6 +34,12 @@ pub struct StoreConfig {
     pub idle_in_transaction: Duration,
     /// How long opening waits for the database, and a call for a free connection.
     pub connect_timeout: Duration,
+    /// The most rows that one statement writes, 512 at most.
+    pub statement_rows_max: usize,
+    /// The most bytes of values that one statement writes, but for a row that is larger. MySQL's `max_allowed_packet` lowers it.
+    pub statement_bytes_max: usize,
+    /// How often a batch fails while the database answers until it is halved.
+    pub halve_after: u32,
     /// What stored secrets are sealed with; without it they are kept as they are.
     pub secret_keys: Option<SecretKeys>,
 }
@@ -46,6 +54,9 @@ impl Default for StoreConfig {
             statement_timeout: Duration::from_secs(3),
             idle_in_transaction: Duration::from_secs(4),
             connect_timeout: Duration::from_secs(5),
+            statement_rows_max: CHUNK_MAX,
+            statement_bytes_max: 4 << 20,
+            halve_after: 2,
             secret_keys: None,
         }
     }
@@ -91,15 +102,21 @@ impl SqlStore {
             followed_to: AtomicI64::new(0),
             options: probe_options,
             sealer: Sealer::new(config.secret_keys.clone()),
+            statement_size: StatementSize { rows: config.statement_rows_max, bytes: config.statement_bytes_max },
+            packet_bytes: AtomicUsize::new(usize::MAX),
+            trials: Trials::new(config.halve_after),
             _file_lock: file_lock,
         };
+        if let Err(error) = store.read_packet_max().await {
+            tracing::warn!(%error, "the largest packet that the database takes is not known");
+        }
         store.seal_webhooks().await?;
         Ok(store)
     }
 }
 
 /// How long the attempt to find out what is wrong may take.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqlStore {
     /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past

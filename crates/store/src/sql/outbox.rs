@@ -160,10 +160,8 @@ impl Tx<'_> {
                     messages.push((message.run, message.namespace, message.kind(), message.payload(now), now));
                 }
             }
-            if messages.is_empty() {
-                continue;
-            }
-            let query = Query::new(&INSERT_OUTBOX).rows(&messages, |query, (run, namespace, kind, payload, now)| {
+            let size = self.size;
+            let queries = size.queries(&INSERT_OUTBOX, &messages, |query, (run, namespace, kind, payload, now)| {
                 query
                     .int(run.get())
                     .int(namespace.get())
@@ -174,7 +172,9 @@ impl Tx<'_> {
                     .at(*now)
                     .at(*now)
             });
-            self.execute(query).await?;
+            for (query, _) in queries {
+                self.execute(query).await?;
+            }
         }
         Ok(())
     }

@@ -14,6 +14,57 @@ use crate::StoreError;
 /// The most rows that one statement carries.
 pub(super) const CHUNK_MAX: usize = 512;
 
+/// How much one statement carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StatementSize {
+    /// The most rows.
+    pub(super) rows: usize,
+    /// The bytes of its arguments beyond which no further row is added. A row that is larger goes alone.
+    pub(super) bytes: usize,
+}
+
+impl StatementSize {
+    /// The queries that write these items by one batch statement, each with the items that it carries.
+    pub(super) fn queries<'i, T, A>(self, statement: &'static Statement, items: &'i [T], add: A) -> Queries<'i, T, A>
+    where
+        A: Fn(Query, &T) -> Query,
+    {
+        Queries { statement, size: self, rest: items, add }
+    }
+}
+
+/// See [`StatementSize::queries`].
+#[derive(Debug)]
+pub(super) struct Queries<'i, T, A> {
+    statement: &'static Statement,
+    size: StatementSize,
+    rest: &'i [T],
+    add: A,
+}
+
+impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
+    type Item = (Query, &'i [T]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut query = Query::new(self.statement);
+        let (mut count, mut bytes) = (0, 0);
+        for item in self.rest.iter().take(self.size.rows.clamp(1, CHUNK_MAX)) {
+            let before = query.arguments.len();
+            query = (self.add)(query, item);
+            bytes += query.arguments[before..].iter().map(Argument::bytes).sum::<usize>();
+            if count > 0 && bytes > self.size.bytes {
+                query.arguments.truncate(before);
+                break;
+            }
+            count += 1;
+        }
+        let (items, rest) = self.rest.split_at(count);
+        self.rest = rest;
+        query.batch = Some((0, count));
+        (count > 0).then_some((query, items))
+    }
+}
+
 /// A statement, before it is put into the words of a database.
 #[derive(Debug)]
 pub(super) struct Statement {
@@ -29,6 +80,17 @@ pub(super) enum Argument {
     Int(Option<i64>),
     Text(Option<String>),
     Bytes(Vec<u8>),
+}
+
+impl Argument {
+    /// About how many bytes it takes on its way to the database.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Int(_) | Self::Text(None) => 8,
+            Self::Text(Some(text)) => 8 + text.len(),
+            Self::Bytes(bytes) => 8 + bytes.len(),
+        }
+    }
 }
 
 /// A statement with its arguments.

@@ -27,8 +27,6 @@ use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// Results in one transaction.
-const BATCH: usize = 500;
 /// Results that may wait in one lane.
 const LANE_CAPACITY: usize = 20_000;
 /// What their texts may take together, in bytes.
@@ -138,18 +136,19 @@ impl ResultLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let mut batch = Vec::with_capacity(BATCH);
+            let batch_max = self.shared.config.result_batch.max(1);
+            let mut batch = Vec::with_capacity(batch_max);
             let count = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                count = self.items.recv_many(&mut batch, BATCH) => count,
+                count = self.items.recv_many(&mut batch, batch_max) => count,
             };
             if count == 0 {
                 return;
             }
-            if batch.len() < BATCH {
+            if batch.len() < batch_max {
                 tokio::time::sleep(self.shared.config.result_linger).await;
-                while batch.len() < BATCH {
+                while batch.len() < batch_max {
                     let Ok(item) = self.items.try_recv() else { break };
                     batch.push(item);
                 }
@@ -238,10 +237,13 @@ impl ResultLoop {
         }
     }
 
-    /// Tries until the database takes the batch; `None` where the process ends first.
+    /// Tries until the database takes the batch; `None` where the process ends first. The store may answer for a first part of
+    /// it, and is asked for the rest then.
     async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
+        let mut all = Ends::default();
         loop {
+            let batch = &batch[all.answers.len()..];
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
             let Some(held) = self.shared.membership.held() else {
                 tokio::select! {
@@ -252,7 +254,19 @@ impl ResultLoop {
                 continue;
             };
             match self.shared.store.finish(Finisher { token: held.token, ids: &held.ids }, batch).await {
-                Ok(ends) => return Some(ends),
+                Ok(ends) => {
+                    let is_all = ends.answers.len() >= batch.len();
+                    let is_some = !ends.answers.is_empty();
+                    all.extend(ends);
+                    if is_all {
+                        return Some(all);
+                    }
+                    if is_some {
+                        failed_count = 0;
+                        continue;
+                    }
+                    failed_count = failed_count.saturating_add(1);
+                }
                 Err(error) => {
                     failed_count = failed_count.saturating_add(1);
                     if failed_count == 1 {

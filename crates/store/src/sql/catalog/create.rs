@@ -178,18 +178,24 @@ impl Tx<'_> {
         for job in jobs {
             documents.push((job, json(&job.spec)?, job.declared.as_ref().map(json).transpose()?));
         }
-        let insert = Query::new(&INSERT_JOBS).rows(&documents, |query, (job, _, declared)| {
+        type Document<'d> = (&'d NewJob, String, Option<String>);
+        let size = self.size;
+        let add = |query: Query, (job, _, declared): &Document<'_>| {
             let row = query.int(job.id.get()).int(job.namespace.get()).text(&job.spec.name).int(job.app.get()).int(1);
             let row = row.at(job.anchor).at(job.now).at(job.now);
             let row = row.opt_text(declared.as_deref()).opt_at(declared.is_some().then_some(job.now));
             pins(row, job.calendar)
-        });
-        self.execute_all(insert, jobs.len()).await?;
-        let insert = Query::new(&INSERT_VERSIONS).rows(&documents, |query, (job, spec, _)| {
+        };
+        for (insert, chunk) in size.queries(&INSERT_JOBS, &documents, add) {
+            self.execute_all(insert, chunk.len()).await?;
+        }
+        let add = |query: Query, (job, spec, _): &Document<'_>| {
             let row = query.int(job.id.get()).int(1).int(job.app.get()).text(spec).text(&clean_name(&job.author));
             pins(row.at(job.now), job.calendar)
-        });
-        self.execute_all(insert, jobs.len()).await?;
+        };
+        for (insert, chunk) in size.queries(&INSERT_VERSIONS, &documents, add) {
+            self.execute_all(insert, chunk.len()).await?;
+        }
         let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
             let (next, delay) = (job.next_fire_at, job.delay.map(millis));
             let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());

@@ -232,18 +232,19 @@ impl Tx<'_> {
             taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
         }
-        if !taken.is_empty() {
-            let query = Query::new(&ADOPT_RUNS).rows(&taken, |query, (run, from, status, detail)| {
-                query
-                    .int(run.get())
-                    .int(from.node.get())
-                    .int(from.epoch)
-                    .int(token.node.get())
-                    .int(token.epoch)
-                    .text(status.as_str())
-                    .opt_text(detail.as_deref())
-            });
-            self.execute_all(query, taken.len()).await?;
+        type Taken = (RunId, LeaseToken, RunStatus, Option<String>);
+        let add = |query: Query, (run, from, status, detail): &Taken| {
+            query
+                .int(run.get())
+                .int(from.node.get())
+                .int(from.epoch)
+                .int(token.node.get())
+                .int(token.epoch)
+                .text(status.as_str())
+                .opt_text(detail.as_deref())
+        };
+        for (query, chunk) in self.size.queries(&ADOPT_RUNS, &taken, add) {
+            self.execute_all(query, chunk.len()).await?;
         }
         Ok(adopted)
     }

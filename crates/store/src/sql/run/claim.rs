@@ -86,32 +86,33 @@ impl Claim for SqlStore {
     /// A job whose rows the database refuses does not hold up the others: the batch is halved until it stands alone.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let mut claimed = Claimed::default();
-        let mut parts = vec![jobs];
+        let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
+        let rows_max = self.trials.rows_max("claim", key(jobs));
+        let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
-            if part.is_empty() {
-                continue;
-            }
-            match transact!(self, "claim", |tx| claim(tx, token, part).await) {
+            let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
                 Ok(won) => {
+                    self.trials.passed("claim", key(part));
                     claimed.jobs.extend(won.jobs);
                     claimed.existing.extend(won.existing);
                     claimed.is_refused |= won.is_refused;
+                    continue;
                 }
-                Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
-                    if claimed.jobs.is_empty() {
-                        return Err(error);
-                    }
-                    // What is committed is won and must be returned; the rest stays due.
-                    tracing::warn!(%error, "a part of a claim failed");
-                    break;
-                }
-                Err(error) if part.len() == 1 => {
-                    tracing::error!(job = %part[0].seen.job, %error, "the runs of a job cannot be written");
-                }
-                Err(_) => {
-                    let (left, right) = part.split_at(part.len() / 2);
-                    parts.extend([right, left]);
-                }
+                Err(error) => error,
+            };
+            let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
+            let is_at_fault = is_data || self.is_at_fault("claim", key(part), part.len(), &error).await;
+            if is_at_fault && part.len() == 1 {
+                tracing::error!(job = %part[0].seen.job, %error, "the runs of a job cannot be written");
+            } else if is_data {
+                let (left, right) = part.split_at(part.len() / 2);
+                parts.extend([right, left]);
+            } else if claimed.jobs.is_empty() {
+                return Err(error);
+            } else {
+                // What is committed is won and must be returned; the rest stays due.
+                tracing::warn!(%error, "a part of a claim failed");
+                break;
             }
         }
         Ok(claimed)
@@ -210,12 +211,13 @@ impl Tx<'_> {
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing = Vec::new();
-        for chunk in fresh.chunks(CHUNK_MAX) {
-            let insert = Query::new(&rows::INSERT_FRESH_RUNS).rows(chunk, |query, run| rows::add_fresh_run(query, run));
+        let size = self.size;
+        for (insert, chunk) in
+            size.queries(&rows::INSERT_FRESH_RUNS, &fresh, |query, run| rows::add_fresh_run(query, run))
+        {
             self.insert_chunk(insert, chunk, &mut existing).await?;
         }
-        for chunk in others.chunks(CHUNK_MAX) {
-            let insert = Query::new(&rows::INSERT_RUNS).rows(chunk, |query, run| rows::add_run(query, run));
+        for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &others, |query, run| rows::add_run(query, run)) {
             self.insert_chunk(insert, chunk, &mut existing).await?;
         }
         Ok(existing)

@@ -189,7 +189,8 @@ impl Dispatch for SqlStore {
         }
         let total = i64::try_from(shards.len()).unwrap_or(i64::MAX);
         let shards: Vec<&Run> = shards.iter().collect();
-        transact!(self, "expand", |tx| {
+        let rows_max = self.trials.rows_max("expand", run.get());
+        let expanded = transact!(self, "expand", at most rows_max, |tx| {
             let query = Query::new(&EXPAND_RUN)
                 .int(total)
                 .int(total)
@@ -204,7 +205,13 @@ impl Dispatch for SqlStore {
                 true => Ok(true),
                 false => Err(failure::refused("expand", "a shard of the broadcast exists already")),
             }
-        })
+        });
+        match &expanded {
+            Ok(_) => self.trials.passed("expand", run.get()),
+            // All shards or none: it is the statements that get smaller.
+            Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
+        }
+        expanded
     }
 }
 
@@ -264,8 +271,8 @@ impl Tx<'_> {
                 .into_iter()
                 .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_this(wait, attempt)))
                 .collect();
-            if !held.is_empty() {
-                self.execute(Query::new(write).rows(&held, |query, wait| wait_row(query, wait))).await?;
+            for (query, _) in self.size.queries(write, &held, |query, wait| wait_row(query, wait)) {
+                self.execute(query).await?;
             }
         }
         Ok(())

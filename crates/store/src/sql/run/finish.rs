@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use async_trait::async_trait;
 use rondel_core::outcome::{After, Outcome};
 use rondel_core::run::{BROADCAST, attempt_may_have_begun};
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
@@ -14,13 +13,12 @@ use crate::follow::EndedRun;
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::outbox::may_be_reported;
 use crate::settle::{self, CleanFinish, Judgement, RunRow};
-use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardCount};
 use crate::sql::run::delay::Delays;
 use crate::sql::run::follow::Followed;
-use crate::sql::{SqlStore, Tx, rows, transact};
-use crate::{Finish, LeaseToken, Result, StoreError};
+use crate::sql::{Tx, rows};
+use crate::{LeaseToken, Result};
 
 pub(in crate::sql) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
@@ -64,58 +62,6 @@ const CORRECT_ATTEMPTS: Statement = Statement {
            {from:iittitiitt} WHERE {of_rows:run_attempt.run_id} AND {check}run_attempt.attempt = v.column2 \
            AND run_attempt.status = 'unknown'{end}",
 };
-
-#[async_trait]
-impl Finish for SqlStore {
-    /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
-    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-        let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
-        let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
-        let mut parts = vec![&clean[..]];
-        while let Some(part) = parts.pop() {
-            if part.is_empty() {
-                continue;
-            }
-            match transact!(self, "finish", |tx| Batch::default().run(tx, finisher, part).await) {
-                Ok(part_ends) => ends.extend(part_ends),
-                Err(error) if !matches!(failure::of(&error), Failure::Data | Failure::Duplicate) => {
-                    return Err(error);
-                }
-                Err(error) if part.len() == 1 => {
-                    ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
-                }
-                Err(_) => {
-                    let (left, right) = part.split_at(part.len() / 2);
-                    parts.extend([right, left]);
-                }
-            }
-        }
-        Ok(ends)
-    }
-}
-
-impl SqlStore {
-    /// Ends a run whose result the database refuses, without anything of what was refused.
-    async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
-        tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
-        let failed = AttemptEnd {
-            outcome: Outcome::Failed { retryable: false },
-            executor: None,
-            started_at: None,
-            message: Some("the result of this run cannot be written to the database".to_owned()),
-            result: None,
-            ..finish.clone()
-        };
-        let part = [CleanFinish::new(&failed)];
-        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, finisher, &part).await)?;
-        for answer in &mut ends.answers {
-            if matches!(answer, Finished::Stored(..) | Finished::Late) {
-                *answer = Finished::Unwritable;
-            }
-        }
-        Ok(ends)
-    }
-}
 
 /// A locked row, as the batch sees and changes it.
 #[derive(Clone, Debug)]
@@ -176,7 +122,7 @@ struct EndedAttempt<'f> {
 
 /// A batch of results and what is collected to be written for it.
 #[derive(Default)]
-struct Batch<'f> {
+pub(super) struct Batch<'f> {
     locked: HashMap<RunId, Locked>,
     answers: Vec<Finished>,
     verdicts: Vec<Verdict<'f>>,
@@ -196,7 +142,12 @@ struct Batch<'f> {
 }
 
 impl<'f> Batch<'f> {
-    async fn run(mut self, tx: &mut Tx<'_>, finisher: Finisher<'_>, part: &'f [CleanFinish<'f>]) -> Result<Ends> {
+    pub(super) async fn run(
+        mut self,
+        tx: &mut Tx<'_>,
+        finisher: Finisher<'_>,
+        part: &'f [CleanFinish<'f>],
+    ) -> Result<Ends> {
         self.delays = Delays::lock(tx, part).await?;
         let mut ids: Vec<i64> = part.iter().map(|clean| clean.finish.run.get()).collect();
         ids.sort_unstable();
@@ -333,22 +284,22 @@ impl<'f> Batch<'f> {
 
     /// Writes what is collected.
     async fn write(&mut self, tx: &mut Tx<'_>) -> Result<()> {
-        for chunk in self.verdicts.chunks(CHUNK_MAX) {
-            let add =
-                |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.finish.trace.as_deref());
-            tx.execute_all(Query::new(&SETTLE_RUNS).rows(chunk, add), chunk.len()).await?;
+        let size = tx.size;
+        let add = |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.finish.trace.as_deref());
+        for (query, chunk) in size.queries(&SETTLE_RUNS, &self.verdicts, add) {
+            tx.execute_all(query, chunk.len()).await?;
         }
-        for chunk in self.corrections.chunks(CHUNK_MAX) {
-            tx.execute_all(Query::new(&CORRECT_RUNS).rows(chunk, add_verdict), chunk.len()).await?;
+        for (query, chunk) in size.queries(&CORRECT_RUNS, &self.corrections, add_verdict) {
+            tx.execute_all(query, chunk.len()).await?;
         }
         self.verdicts.clear();
         self.corrections.clear();
-        for chunk in self.ended.chunks(CHUNK_MAX) {
-            tx.execute(Query::new(&INSERT_ATTEMPTS).rows(chunk, add_attempt)).await?;
+        for (query, _) in size.queries(&INSERT_ATTEMPTS, &self.ended, add_attempt) {
+            tx.execute(query).await?;
         }
         self.ended.clear();
-        for chunk in self.superseded.chunks(CHUNK_MAX) {
-            tx.execute(Query::new(&CORRECT_ATTEMPTS).rows(chunk, add_attempt)).await?;
+        for (query, _) in size.queries(&CORRECT_ATTEMPTS, &self.superseded, add_attempt) {
+            tx.execute(query).await?;
         }
         self.superseded.clear();
         self.write_retries(tx).await?;
@@ -361,17 +312,17 @@ impl<'f> Batch<'f> {
     }
 
     async fn write_retries(&mut self, tx: &mut Tx<'_>) -> Result<()> {
-        for chunk in self.retries.chunks(CHUNK_MAX) {
-            let query = Query::new(&RETRY_RUNS).rows(chunk, |query, retry| {
-                query
-                    .int(retry.run.get())
-                    .int(retry.attempt.into())
-                    .at(retry.due_at)
-                    .text(retry.reason.as_str())
-                    .int(retry.lost_count.into())
-                    .opt_text(retry.executor.as_deref())
-                    .opt_text(retry.detail)
-            });
+        let add = |query: Query, retry: &Retry<'_>| {
+            query
+                .int(retry.run.get())
+                .int(retry.attempt.into())
+                .at(retry.due_at)
+                .text(retry.reason.as_str())
+                .int(retry.lost_count.into())
+                .opt_text(retry.executor.as_deref())
+                .opt_text(retry.detail)
+        };
+        for (query, chunk) in tx.size.queries(&RETRY_RUNS, &self.retries, add) {
             tx.execute_all(query, chunk.len()).await?;
             let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));
             let mut waiting: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());

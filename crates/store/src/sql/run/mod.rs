@@ -6,6 +6,7 @@ pub(super) mod cancel;
 pub(super) mod claim;
 pub(super) mod delay;
 pub(super) mod dispatch;
+mod ends;
 pub(super) mod finish;
 pub(super) mod follow;
 pub(super) mod limits;

@@ -1,0 +1,73 @@
+//! Batches of ends, cut into the parts that one transaction each writes.
+
+use async_trait::async_trait;
+use rondel_core::outcome::Outcome;
+
+use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
+use crate::settle::CleanFinish;
+use crate::sql::failure::{self, Failure};
+use crate::sql::run::finish::Batch;
+use crate::sql::{SqlStore, transact};
+use crate::{Finish, Result, StoreError};
+
+#[async_trait]
+impl Finish for SqlStore {
+    /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
+    async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+        let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
+        let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
+        let key = |part: &[CleanFinish<'_>]| part.first().map_or(0, |clean| clean.finish.run.get());
+        let rows_max = self.trials.rows_max("finish", key(&clean));
+        let mut parts: Vec<&[CleanFinish<'_>]> = clean.chunks(rows_max).rev().collect();
+        while let Some(part) = parts.pop() {
+            let done = transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
+            let error = match done {
+                Ok(part_ends) => {
+                    self.trials.passed("finish", key(part));
+                    ends.extend(part_ends);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
+            let is_at_fault = is_data || self.is_at_fault("finish", key(part), part.len(), &error).await;
+            if part.len() == 1 && is_at_fault && (is_data || part[0].has_texts()) {
+                ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
+                self.trials.passed("finish", key(part));
+            } else if is_data && part.len() > 1 {
+                let (left, right) = part.split_at(part.len() / 2);
+                parts.extend([right, left]);
+            } else if ends.answers.is_empty() {
+                return Err(error);
+            } else {
+                // What is committed must be answered now: asked again, it would be a duplicate without what follows.
+                tracing::warn!(%error, answered = ends.answers.len(), of = batch.len(), "a part of a batch of results failed");
+                break;
+            }
+        }
+        Ok(ends)
+    }
+}
+
+impl SqlStore {
+    /// Ends a run whose result the database refuses, without anything of what was refused.
+    async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
+        tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
+        let failed = AttemptEnd {
+            outcome: Outcome::Failed { retryable: false },
+            executor: None,
+            started_at: None,
+            message: Some("the result of this run cannot be written to the database".to_owned()),
+            result: None,
+            ..finish.clone()
+        };
+        let part = [CleanFinish::new(&failed)];
+        let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, finisher, &part).await)?;
+        for answer in &mut ends.answers {
+            if matches!(answer, Finished::Stored(..) | Finished::Late) {
+                *answer = Finished::Unwritable;
+            }
+        }
+        Ok(ends)
+    }
+}

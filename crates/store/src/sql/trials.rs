@@ -1,0 +1,142 @@
+//! Batches that fail although the database answers.
+//!
+//! Such a batch may itself be the fault: larger than the packets that the database or a proxy takes, or too long at work. After
+//! repeated failures it is halved, whatever the error, down to a single row. The batch is known by its first row, for the
+//! caller comes again with the same rows.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::open::PROBE_TIMEOUT;
+use super::query::{Query, Reader, Statement, StatementSize};
+use super::{Dialect, SqlStore, failure};
+use crate::StoreError;
+
+/// Batches that are remembered.
+const TRIAL_MAX: usize = 1_000;
+
+const PING: Statement = Statement { name: "ping", text: "SELECT CAST(1 AS {bigint})" };
+/// The smaller one counts: a connection keeps the limit that it began with.
+const READ_PACKET_MAX: Statement = Statement {
+    name: "read_packet_max",
+    text: "SELECT CAST(LEAST(@@GLOBAL.max_allowed_packet, @@SESSION.max_allowed_packet) AS SIGNED)",
+};
+
+/// The batches that failed, by operation and first row.
+#[derive(Debug)]
+pub(super) struct Trials {
+    known: Mutex<BTreeMap<(&'static str, i64), Trial>>,
+    /// After how many failures a batch is halved.
+    halve_after: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    rows_max: usize,
+    failed_count: u32,
+}
+
+impl Trials {
+    pub(super) fn new(halve_after: u32) -> Self {
+        Self { known: Mutex::default(), halve_after: halve_after.max(1) }
+    }
+
+    /// How many rows one transaction and one statement of this batch may have.
+    pub(super) fn rows_max(&self, operation: &'static str, first: i64) -> usize {
+        self.lock().get(&(operation, first)).map_or(usize::MAX, |trial| trial.rows_max)
+    }
+
+    pub(super) fn passed(&self, operation: &'static str, first: i64) {
+        self.lock().remove(&(operation, first));
+    }
+
+    /// Counts a failure of a batch of so many rows. Answers how often its only row has failed alone, 0 while there are several.
+    fn failed(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
+        let mut known = self.lock();
+        if known.len() >= TRIAL_MAX {
+            known.pop_first();
+        }
+        let trial = known.entry((operation, first)).or_insert(Trial { rows_max: row_count, failed_count: 0 });
+        trial.rows_max = trial.rows_max.min(row_count);
+        trial.failed_count = trial.failed_count.saturating_add(1);
+        if trial.rows_max <= 1 {
+            return trial.failed_count;
+        }
+        if trial.failed_count >= self.halve_after {
+            *trial = Trial { rows_max: trial.rows_max / 2, failed_count: 0 };
+            let rows_max = trial.rows_max;
+            tracing::warn!(operation, rows_max, "a batch fails although the database answers; it is halved");
+        }
+        0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, i64), Trial>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SqlStore {
+    /// Counts a failure of a batch, by its first row. True where that is its only row and it ends the connection each time while
+    /// the database answers: it will never be written.
+    pub(super) async fn is_at_fault(
+        &self,
+        operation: &'static str,
+        first: i64,
+        row_count: usize,
+        error: &StoreError,
+    ) -> bool {
+        if !failure::may_be_the_batch(error) || !self.answers().await {
+            return false;
+        }
+        // Twice as often as a batch is halved: a database that breaks each connection for a while is not the row's fault.
+        let alone = self.trials.failed(operation, first, row_count);
+        failure::ends_connection(error) && alone >= self.trials.halve_after.saturating_mul(2)
+    }
+
+    /// Whether the database answers a short statement. What it takes in one packet is read anew on the way.
+    async fn answers(&self) -> bool {
+        let answers = async {
+            self.row(Query::new(&PING)).await?;
+            self.read_packet_max().await
+        };
+        matches!(tokio::time::timeout(PROBE_TIMEOUT, answers).await, Ok(Ok(())))
+    }
+
+    /// Reads how large a packet the database takes. A statement stays below a quarter of it: rows are filled up to a power of
+    /// two, and the numbers in front of each value count, too.
+    pub(super) async fn read_packet_max(&self) -> crate::Result<()> {
+        if self.texts.dialect() != Dialect::MySql {
+            return Ok(());
+        }
+        if let Some(row) = self.row(Query::new(&READ_PACKET_MAX)).await? {
+            let bytes = Reader::new(&row, "variables").int("max_allowed_packet")?;
+            self.packet_bytes.store(usize::try_from(bytes / 4).unwrap_or(usize::MAX), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// How much a statement may carry.
+    pub(super) fn statement_size(&self) -> StatementSize {
+        let bytes = self.statement_size.bytes.min(self.packet_bytes.load(Ordering::Relaxed));
+        StatementSize { bytes, ..self.statement_size }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_fails_again_is_halved_down_to_one_row() {
+        let trials = Trials::new(2);
+        let mut sizes = Vec::new();
+        for _ in 0..8 {
+            let row_count = trials.rows_max("finish", 7).min(5);
+            sizes.push((row_count, trials.failed("finish", 7, row_count)));
+        }
+        assert_eq!(sizes, [(5, 0), (5, 0), (2, 0), (2, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
+        trials.passed("finish", 7);
+        assert_eq!(trials.rows_max("finish", 7), usize::MAX);
+    }
+}

@@ -1,0 +1,207 @@
+//! Batches that are larger than what a database, or a proxy before it, takes in one packet.
+
+use std::time::Duration;
+
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::run::{BROADCAST, RunOf};
+use rondel_core::{
+    AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
+};
+use rondel_store::catalog::{Created, NewJob};
+use rondel_store::cluster::{Join, JoinRequest};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher};
+use rondel_store::{Claim, Cluster, CreateJobs, Dispatch, Finish, LeaseToken, Namespaces, Runs, SqlStore, StoreConfig};
+
+use crate::packet_limit::PacketLimit;
+use crate::support::{Scratch, Server};
+
+const UNLIMITED: usize = usize::MAX;
+const PARAMS: usize = 5_000;
+
+/// A database by a way that limits packets.
+struct Place {
+    scratch: Scratch,
+    way: PacketLimit,
+    store: SqlStore,
+    token: LeaseToken,
+}
+
+impl Place {
+    async fn all(config: &StoreConfig) -> Vec<Self> {
+        let mut places = Vec::new();
+        for server in [Server::Postgres, Server::MySql] {
+            let Some(scratch) = Scratch::create(server).await else { continue };
+            let way = PacketLimit::start(server, &scratch.url, UNLIMITED).await;
+            let config = StoreConfig { url: way.url.parse().unwrap(), ..config.clone() };
+            let store = SqlStore::open(&config).await.unwrap();
+            let request = JoinRequest {
+                name: "node".to_owned(),
+                lease: Duration::from_secs(600),
+                advertise_url: None,
+                server_version: "0.1.0".to_owned(),
+                take_over: true,
+                held: None,
+            };
+            let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+            places.push(Self { scratch, way, store, token });
+        }
+        places
+    }
+
+    /// Runs of one new job as one claim writes them.
+    async fn claim(&self, count: i64, shard_index: i32) -> Vec<Run> {
+        let now = self.store.now().await.unwrap();
+        let namespace = NamespaceId::new(1);
+        let app = self.store.ensure_app(AppId::new(1), namespace, "app", now).await.unwrap().id;
+        let spec = serde_json::json!({"name": "job", "app": "app", "handler": "h"});
+        let spec: JobSpec = serde_json::from_value(spec).unwrap();
+        let job = JobId::new(1);
+        let new = NewJob {
+            id: job,
+            namespace,
+            app,
+            spec,
+            anchor: now,
+            next_fire_at: Some(now),
+            delay: None,
+            calendar: None,
+            declared: None,
+            author: "t".to_owned(),
+            now,
+        };
+        assert!(matches!(self.store.create_job(new).await.unwrap(), Created::Saved(_)));
+        let of = RunOf { namespace, job, job_version: 1, app };
+        let owner = (self.token.node, self.token.epoch);
+        let run = |number: i64| Run {
+            due_at: now,
+            shard_index,
+            params: Some("p".repeat(PARAMS)),
+            ..Run::new(
+                RunId::new(100 + number),
+                of,
+                now + Duration::from_secs(number.unsigned_abs()),
+                Trigger::Cron,
+                owner,
+            )
+        };
+        let whole = |run: Run| if shard_index == BROADCAST { run.for_all_shards() } else { run };
+        let runs: Vec<Run> = (0..count).map(run).map(whole).collect();
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
+        let seen = self.store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+        let claims = [ClaimJob { seen, next_fire_at: None, runs: runs.clone(), follows: None }];
+        assert_eq!(self.store.claim(self.token, &claims).await.unwrap().jobs.len(), 1);
+        runs
+    }
+
+    async fn end(self) {
+        self.store.close().await;
+        self.scratch.drop().await;
+    }
+}
+
+fn shards(whole: &Run, total: i32) -> Vec<Run> {
+    let shard = |index| Run {
+        id: RunId::new(1_000 + i64::from(index)),
+        shard_index: index,
+        shard_total: Some(total),
+        parent: Some(whole.id),
+        ..whole.clone()
+    };
+    (0..total).map(shard).collect()
+}
+
+fn succeeded(run: &Run, result: String) -> AttemptEnd {
+    AttemptEnd {
+        run: run.id,
+        job: run.job,
+        attempt: 1,
+        outcome: Outcome::Succeeded,
+        policy: AfterPolicy {
+            retry_max: 0,
+            backoff: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(1),
+            at_least_once: true,
+            delays: false,
+            awaits_children: false,
+        },
+        executor: Some((ExecutorId::new(1), "executor".to_owned())),
+        started_at: None,
+        finished_at: run.due_at,
+        message: None,
+        result: Some(result),
+        trace: None,
+        detail: None,
+        jitter: 0.0,
+        owner: None,
+    }
+}
+
+/// Claims, shards and results all keep to the bound, and a statement that is filled up to a power of two to its double.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_carries_no_more_than_its_bytes() {
+    const BYTES: usize = 20_000;
+    let config = StoreConfig { statement_bytes_max: BYTES, ..StoreConfig::default() };
+    for place in Place::all(&config).await {
+        // What creates the tables is larger.
+        let before = place.way.largest();
+        assert!(before < 2 * BYTES, "{before}");
+        let whole = &place.claim(9, BROADCAST).await[0];
+        let shards = shards(whole, 50);
+        assert!(place.store.expand(place.token, whole.id, &shards).await.unwrap());
+        let batch: Vec<AttemptEnd> = shards.iter().map(|shard| succeeded(shard, "r".repeat(PARAMS))).collect();
+        let ids = IdGen::new(1023);
+        let ends = place.store.finish(Finisher { token: place.token, ids: &ids }, &batch).await.unwrap();
+        assert_eq!(ends.answers.len(), 50);
+        let largest = place.way.largest();
+        assert!((BYTES / 2..2 * BYTES + 1_000).contains(&largest), "{largest} bytes in one packet");
+        assert_eq!(place.store.runs(&[whole.id]).await.unwrap()[0].status, RunStatus::Succeeded);
+        place.end().await;
+    }
+}
+
+/// Nothing names the limit of a proxy: the same rows would be sent for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_beyond_a_packet_that_nothing_names_are_written_in_smaller_statements() {
+    for place in Place::all(&StoreConfig::default()).await {
+        let whole = &place.claim(1, BROADCAST).await[0];
+        let shards = shards(whole, 40);
+        place.way.limit(2 * PARAMS);
+        let mut failed = 0;
+        while !place.store.expand(place.token, whole.id, &shards).await.is_ok_and(|is_first| is_first) {
+            failed += 1;
+            assert!(failed < 20, "the shards are not written");
+        }
+        assert!(place.way.cut_count() > 0, "the limit was never met");
+        assert_eq!(place.store.runs(&[shards[39].id]).await.unwrap()[0].params, shards[39].params);
+        place.end().await;
+    }
+}
+
+/// The results before and behind the one that can never be written are, and that run ends with the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_beyond_a_packet_does_not_hold_up_the_others() {
+    for place in Place::all(&StoreConfig::default()).await {
+        let runs = place.claim(20, 0).await;
+        let result = |number: usize| "r".repeat(if number == 7 { 30_000 } else { 100 });
+        let batch: Vec<AttemptEnd> =
+            runs.iter().enumerate().map(|(number, run)| succeeded(run, result(number))).collect();
+        place.way.limit(2 * PARAMS);
+        let ids = IdGen::new(1023);
+        let (mut answers, mut failed) = (Vec::new(), 0);
+        while answers.len() < batch.len() {
+            match place.store.finish(Finisher { token: place.token, ids: &ids }, &batch[answers.len()..]).await {
+                Ok(ends) => answers.extend(ends.answers),
+                Err(_) => failed += 1,
+            }
+            assert!(failed < 40, "only {} results are written", answers.len());
+        }
+        for (number, answer) in answers.iter().enumerate() {
+            assert_eq!(*answer == Finished::Unwritable, number == 7, "{number}: {answer:?}");
+        }
+        let refused = place.store.runs(&[runs[7].id]).await.unwrap().pop().unwrap();
+        assert_eq!(refused.status, RunStatus::Failed);
+        assert_eq!(refused.message.as_deref(), Some("the result of this run cannot be written to the database"));
+        assert_eq!(place.store.runs(&[runs[19].id]).await.unwrap()[0].status, RunStatus::Succeeded);
+        place.end().await;
+    }
+}
