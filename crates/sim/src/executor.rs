@@ -135,6 +135,11 @@ impl ExecutorHost {
         executor.spawn(async move { sweeper.sweep().await });
     }
 
+    /// Lets go of the running executor, which holds this host: nothing of a world would be freed after its end.
+    pub(crate) fn let_go(&self) {
+        lock(&self.running).take();
+    }
+
     pub(crate) fn start_later(self: &Arc<Self>, delay: Duration) {
         let host = Arc::clone(self);
         self.world.tracker.spawn(async move {

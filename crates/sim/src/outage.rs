@@ -122,6 +122,7 @@ async fn live(away: Away, options: Options) -> OutageReport {
         Away::StoppedServer => report.violations.extend(lost_for_nothing(&facts, &truth)),
         Away::Executors | Away::ExecutorsWithRestart | Away::Server => report.compare(&facts, away, (from, until)),
     }
+    hosts.executors.iter().for_each(|executor| executor.let_go());
     report
 }
 

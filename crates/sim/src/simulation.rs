@@ -101,7 +101,9 @@ async fn live(seed: u64, options: Options) -> Outcome {
     sleep_until(heals_at).await;
     hosts.heal();
     settle(&hosts, ends_at).await;
-    judge(seed, &hosts, ends_at).await
+    let outcome = judge(seed, &hosts, ends_at).await;
+    hosts.executors.iter().for_each(|executor| executor.let_go());
+    outcome
 }
 
 async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> Vec<String> {
