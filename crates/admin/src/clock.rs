@@ -90,6 +90,13 @@ impl Clock {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 
+    /// As long ago as `boot_micros` was by the boot-time clock: where the database's clock stepped since, not what it showed then.
+    #[must_use]
+    pub fn ago(&self, boot_micros: i64) -> Timestamp {
+        let micros = self.boot_micros().saturating_sub(boot_micros);
+        self.now() - Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+
     /// The present.
     #[must_use]
     pub fn now(&self) -> Timestamp {

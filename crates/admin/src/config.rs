@@ -28,8 +28,27 @@ pub struct EngineConfig {
     pub look_ahead: Duration,
     /// How near a job's next fire must be for the job to be picked.
     pub near: Duration,
+    /// How many jobs one scan takes of each of these: those due soon, those that became due lately, and those of dense instants.
+    /// Where there are more, the next scan follows at once.
+    pub claim_budget: u32,
     /// How many overdue jobs one scan takes, after everything that is due now.
     pub backlog_budget: u32,
+    /// Due jobs that one statement reads.
+    pub claim_page: u32,
+    /// Jobs that one transaction claims, and the runs after which it is closed early.
+    pub claim_jobs: usize,
+    pub claim_runs: usize,
+    /// Waiting runs that one statement takes.
+    pub waiting_page: u32,
+    /// From how many jobs that fire next at one instant on that instant is dense: its fires are claimed earlier.
+    pub dense_from: u32,
+    /// How far ahead dense instants are looked for, and how often.
+    pub dense_look_ahead: Duration,
+    pub dense_period: Duration,
+    /// How many jobs a server claims in a second, as far as is assumed: from when on the fires of a dense instant are claimed.
+    pub claim_pace: u32,
+    /// How many open runs are in memory at most.
+    pub open_runs_max: usize,
     /// About how many open runs of leases that are over one transaction takes over.
     pub adopt_page: u32,
     /// In how many lanes claims and results are written at the same time; SQLite always uses one.
@@ -88,7 +107,17 @@ impl Default for EngineConfig {
             scan_period: Duration::from_secs(1),
             look_ahead: Duration::from_secs(5),
             near: Duration::from_secs(3),
+            claim_budget: 2_000,
             backlog_budget: 2_000,
+            claim_page: 5_000,
+            claim_jobs: 500,
+            claim_runs: 1_000,
+            waiting_page: 1_000,
+            dense_from: 2_000,
+            dense_look_ahead: Duration::from_secs(60),
+            dense_period: Duration::from_secs(5),
+            claim_pace: 2_000,
+            open_runs_max: 200_000,
             adopt_page: 1_000,
             lanes: 2,
             result_linger: Duration::from_millis(3),

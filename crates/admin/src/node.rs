@@ -93,11 +93,23 @@ impl Shared {
 
     /// Puts durable open runs into the ring, unless they are in memory already.
     pub(crate) async fn put(&self, runs: Vec<Run>) {
-        let new = self.in_memory.admit(runs);
+        self.put_as_of(runs, self.clock.boot_micros()).await;
+    }
+
+    /// The same of runs that the misfire policy judges as of this instant of the boot-time clock.
+    pub(crate) async fn put_as_of(&self, runs: Vec<Run>, judged_as_of: i64) {
+        let new = self.in_memory.admit_as_of(runs, judged_as_of);
         if !new.is_empty() {
             // A closed ring means that the process ends: the runs are durable.
             drop(self.tick.send(Command::Put(new)).await);
         }
+    }
+
+    /// The instant at which the servers had caught up with a run in memory: the misfire policy asks how late it was then. A lease
+    /// that did not hold in between was an outage.
+    pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
+        let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
+        self.clock.ago(as_of.max(self.membership.held_since()))
     }
 
     /// The same of runs some of which may be another home's: that one finds them.

@@ -1,7 +1,8 @@
 //! The words of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
 //! - [`spec`] is a job's definition as users write it, [`job`] the same checked and ready for the engine;
-//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when it is due, [`plan`] what a scan does about it, [`misfire`] what becomes of fires that did not run in time;
+//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when it is due, [`plan`] what a scan does about it, [`misfire`] what becomes of fires that did not run in time,
+//!   [`dense`] from when on the fires of an instant with many are claimed;
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] puts schedules into sentences,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
@@ -26,6 +27,7 @@ pub mod backoff;
 pub mod calendar;
 pub mod cron;
 pub mod declared;
+pub mod dense;
 pub mod diff;
 pub mod disclosure;
 pub mod document;

@@ -1,7 +1,11 @@
 //! What becomes of fires that did not run in time: the misfire policy of a job, as a decision.
 //!
-//! A fire is missed when it is later than the job's tolerance. The policy decides how many of the missed ones run late; the
-//! others are one [`MissedSpan`], a single row of the ledger.
+//! A fire is missed when it was later than the job's tolerance before a server could claim it: servers or the database were away.
+//! The policy decides how many of the missed ones run late; the others are one [`MissedSpan`], a single row of the ledger.
+//! A fire that became late while servers were at work (they had more to claim or to send than they could) is not missed: it runs,
+//! and its [`Lateness`] says why it is late.
+
+use std::time::Duration;
 
 use crate::id::{NodeId, RunId};
 use crate::job::Job;
@@ -12,6 +16,7 @@ use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 use crate::timetable::{Fire, Timetable};
+use crate::word_enum::words;
 
 /// How many missed fires of several schedules, or of one with a calendar, one plan walks through; what is left is
 /// planned by the next scan. Those of one plain schedule are counted without walking.
@@ -159,20 +164,51 @@ pub struct LateFire {
     pub due_at: Timestamp,
 }
 
-/// What becomes of a run that was planned in time but never sent, and is later than the tolerance now
-/// (a crash between its claim and its instant): the misfire policy holds for it too. Where only one is to run, that is
+/// What becomes of a run that was planned in time but never sent, and was later than the tolerance when this server took it up
+/// (after a crash between its claim and its instant): the misfire policy holds for it too. Where only one is to run, that is
 /// the newest missed fire of the job, whether it has a row already or a scan is yet to find it.
 #[must_use]
-pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, now: Timestamp) -> bool {
-    if fire.due_at >= now - job.misfire.tolerance {
+pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, taken_up_at: Timestamp) -> bool {
+    if fire.due_at >= taken_up_at - job.misfire.tolerance {
         return true;
     }
-    let missed_before = now - job.misfire.tolerance - job.timetable.jitter_max();
+    let missed_before = taken_up_at - job.misfire.tolerance - job.timetable.jitter_max();
     match job.misfire.policy {
         MisfirePolicy::Skip => false,
         MisfirePolicy::Once => job.timetable.next_until(anchor, fire.fire_at, just_before(missed_before)).is_none(),
         MisfirePolicy::All => true,
     }
+}
+
+words! {
+    /// Why a server came late to a fire.
+    LateBecause {
+        /// Servers were at work, and had more fires to start than they could.
+        Overload = "overload",
+        /// It was late already when a server took it up: servers or the database had been away.
+        Outage = "outage",
+    }
+}
+
+/// How late a server came to a fire, and why. What executors, limits and earlier runs make it wait for counts from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lateness {
+    /// Why.
+    pub because: LateBecause,
+    /// From its instant to when it could begin, as far as servers are concerned.
+    pub by: Duration,
+}
+
+/// Less than this is not late.
+pub const LATE_FROM: Duration = Duration::from_secs(1);
+
+/// Whether a server came late to a fire that it could start by `now`: `taken_up_at` is when the servers had last
+/// claimed all that was due, or when this one took the run over.
+#[must_use]
+pub fn lateness(due_at: Timestamp, taken_up_at: Timestamp, now: Timestamp) -> Option<Lateness> {
+    let by = now.since(due_at);
+    let because = if due_at < taken_up_at.min(now) { LateBecause::Outage } else { LateBecause::Overload };
+    (by >= LATE_FROM).then_some(Lateness { because, by })
 }
 
 #[cfg(test)]
@@ -196,6 +232,23 @@ mod tests {
             let job = serde_json::from_value::<JobSpec>(spec).unwrap().compile().unwrap();
             let fire = LateFire { fire_at: Timestamp::from_secs(fire_at), due_at: Timestamp::from_secs(fire_at) };
             assert_eq!(runs_late(&job, Timestamp::EPOCH, fire, Timestamp::from_secs(100)), runs, "{policy} {fire_at}");
+        }
+    }
+
+    #[test]
+    fn lateness_has_a_reason() {
+        for (due_at, taken_up_at, now, expected) in [
+            (100, 90, 100, None),
+            (100, 90, 101, Some((LateBecause::Overload, 1))),
+            (100, 100, 160, Some((LateBecause::Overload, 60))),
+            (100, 101, 160, Some((LateBecause::Outage, 60))),
+            (100, 200, 160, Some((LateBecause::Outage, 60))),
+            (100, 101, 90, None),
+        ] {
+            let at = Timestamp::from_secs;
+            let late = lateness(at(due_at), at(taken_up_at), at(now));
+            let expected = expected.map(|(because, by)| Lateness { because, by: Duration::from_secs(by) });
+            assert_eq!(late, expected, "due {due_at}, taken up {taken_up_at}, now {now}");
         }
     }
 

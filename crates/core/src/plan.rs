@@ -19,8 +19,17 @@ pub const FIRE_COUNT_MAX: usize = 100;
 pub struct Window {
     /// The present.
     pub now: Timestamp,
+    /// When the servers had last claimed all fires that were due: a fire that became late since then is late, not missed.
+    pub caught_up_at: Timestamp,
     /// The end of the look-ahead: later fires are left for later scans.
     pub end: Timestamp,
+}
+
+impl Window {
+    /// The instant by which the misfire policy measures lateness.
+    fn judged_at(self) -> Timestamp {
+        self.caught_up_at.min(self.now)
+    }
 }
 
 /// A fire that becomes a run.
@@ -53,7 +62,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
     if let Some(delay) = job.timetable.delay() {
         return plan_delay(job, id, next_fire_at, window.now + delay, window);
     }
-    let missed_before = window.now - job.misfire.tolerance - job.timetable.jitter_max();
+    let missed_before = window.judged_at() - job.misfire.tolerance - job.timetable.jitter_max();
     let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up(job));
     let late = missed.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
@@ -73,7 +82,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
 fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
-    let is_missed = due_at < window.now - job.misfire.tolerance;
+    let is_missed = due_at < window.judged_at() - job.misfire.tolerance;
     if job.timetable.schedules.iter().any(|schedule| schedule.end.is_some_and(|end| fire_at > end)) {
         return Plan { fires: Vec::new(), missed: None, next: None };
     }
@@ -126,7 +135,7 @@ mod tests {
     }
 
     fn plan_at(job: &Job, next: i64, now: i64) -> Plan {
-        plan(job, JobId::new(1), at(0), at(next), Window { now: at(now), end: at(now + 5) })
+        plan(job, JobId::new(1), at(0), at(next), Window { now: at(now), caught_up_at: at(now), end: at(now + 5) })
     }
 
     fn instants(plan: &Plan) -> Vec<i64> {
@@ -146,6 +155,35 @@ mod tests {
         let plan = plan_at(&job(&json!({"every": "10s"}), &json!({})), 100, 105);
         assert_eq!((instants(&plan), plan.missed), (vec![100, 110], None));
         assert_eq!(plan.fires[0].trigger, Trigger::Interval);
+    }
+
+    /// However late a fire is by now: the policy asks how late it was when the servers had last claimed everything.
+    #[test]
+    fn what_became_late_while_servers_were_scanning_is_not_missed() {
+        let (every, late) = (json!({"every": "10s"}), |fire_at, trigger| (fire_at, trigger));
+        let interval = Trigger::Interval;
+        for (policy, caught_up, expected, missed_count) in [
+            ("skip", 97, vec![late(100, interval), late(110, interval), late(120, interval)], 0),
+            ("once", 105, vec![late(100, interval), late(110, interval), late(120, interval)], 0),
+            ("skip", 106, vec![late(110, interval), late(120, interval)], 1),
+            ("skip", 116, vec![late(120, interval)], 2),
+            ("once", 116, vec![late(110, Trigger::Misfire), late(120, interval)], 1),
+            // A clock that went back since then.
+            ("skip", 130, vec![late(120, interval)], 2),
+        ] {
+            let window = Window { now: at(118), caught_up_at: at(caught_up), end: at(123) };
+            let planned = plan(&job(&every, &json!({"policy": policy})), JobId::new(1), at(0), at(100), window);
+            let fires: Vec<_> = planned.fires.iter().map(|fire| (fire.fire_at.second(), fire.trigger)).collect();
+            let count = planned.missed.map_or(0, |span| span.count);
+            assert_eq!((fires, count), (expected, missed_count), "{policy}, caught up at {caught_up}");
+        }
+        let delay = job(&json!({"delay": "20s"}), &json!({"policy": "skip"}));
+        let planned = |caught_up| {
+            let window = Window { now: at(157), caught_up_at: at(caught_up), end: at(162) };
+            plan(&delay, JobId::new(1), at(0), at(100), window)
+        };
+        assert_eq!((instants(&planned(105)), planned(105).missed), (vec![100], None));
+        assert_eq!((instants(&planned(106)), planned(106).missed.is_some()), (vec![], true));
     }
 
     #[test]
@@ -199,7 +237,7 @@ mod tests {
     #[test]
     fn a_delay_fires_no_more_after_its_end() {
         let job = job(&json!({"delay": "20s", "end_at": "1970-01-01T00:01:00Z"}), &json!({}));
-        let window = Window { now: Timestamp::from_secs(59), end: Timestamp::from_secs(64) };
+        let window = Window { now: at(59), caught_up_at: at(59), end: at(64) };
         let plan = |second| {
             let at = Timestamp::from_secs(second);
             plan(&job, JobId::new(1), Timestamp::EPOCH, at, window)

@@ -82,6 +82,8 @@ mutants! {
     NoReconcile = "no_reconcile",
     /// What comes late out of the ring is not held against the misfire policy.
     NoMisfireAtTick = "no_misfire_at_tick",
+    /// The misfire policy asks how late a fire is when it is claimed, however long the claim took.
+    LateIsMissed = "late_is_missed",
     /// A node does not look what became of runs that it has had in hand for long.
     NoLook = "no_look",
     /// Serial jobs have no gate.

@@ -45,6 +45,8 @@ const UNSEEN: &[&str] = &[
     "lease_from_the_answer",
     // `an_outage_ends_in_the_misfire_policy` in tests/it/misfire.rs.
     "no_misfire_at_tick",
+    // `late_fires_that_count_as_missed_are_noticed` in crates/admin/tests/gateway/overload.rs.
+    "late_is_missed",
     // A server that asks again whether a broadcast is expanded names the same shards. `a_broadcast_is_expanded_once` in
     // crates/store/src/conformance/broadcasts.rs.
     "expand_twice",

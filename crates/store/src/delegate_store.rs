@@ -40,6 +40,7 @@ macro_rules! delegate_store {
                 AccountId, AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId,
                 SessionId, Timestamp, TokenId, TraceParent,
             };
+            use ::rondel_core::dense::DenseInstant;
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
             use ::rondel_core::outcome::CancelRequest;
@@ -142,6 +143,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Claim {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
+                fn dense_instants(homes: &[NodeId], range: DueRange, count_min: u32) -> Vec<DenseInstant>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
             } also { $($own_claim)* });
             $crate::delegate_store!(@$wrapper, Dispatch {

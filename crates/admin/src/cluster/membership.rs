@@ -109,6 +109,11 @@ impl Membership {
         self.boot.micros() < self.until.load(Ordering::Acquire)
     }
 
+    /// Since when the lease holds without a gap, by the boot-time clock.
+    pub(crate) fn held_since(&self) -> i64 {
+        self.held_since.load(Ordering::Acquire)
+    }
+
     /// What to act under, where the lease holds.
     pub(crate) fn held(&self) -> Option<Held> {
         self.holds().then(|| self.latest())

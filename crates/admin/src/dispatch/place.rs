@@ -29,7 +29,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     if !d.may_send() {
         return Some(ready);
     }
-    if ready.came_late && ready.is_missed(now) {
+    if ready.taken_up_at.is_some() && ready.is_missed(now) {
         ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
         return None;
     }

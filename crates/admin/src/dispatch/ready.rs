@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::misfire::{LateFire, runs_late};
+use rondel_core::misfire::{LateFire, Lateness, lateness, runs_late};
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{WaitFor, milliseconds};
 use rondel_core::spec::Delivery;
@@ -24,9 +24,11 @@ pub(crate) struct Ready {
     pub(crate) definition: Arc<Compiled>,
     /// When an executor was first looked for.
     pub(crate) tried_at: Option<Timestamp>,
-    /// It came here late: until it is sent, the misfire policy holds for it. One that came in time waits as long as its
-    /// job says.
-    pub(crate) came_late: bool,
+    /// When the servers had caught up with it: the misfire policy asks how late it was then. One that a server had queued in time has
+    /// none.
+    pub(crate) taken_up_at: Option<Timestamp>,
+    /// How late this server came to it.
+    pub(crate) late: Option<Lateness>,
     /// Since when its queue time counts, once this server has taken it up.
     pub(crate) queued_at: Option<Timestamp>,
     /// This attempt was put on a stream before.
@@ -45,7 +47,8 @@ impl Ready {
             run,
             definition,
             tried_at: None,
-            came_late: false,
+            taken_up_at: None,
+            late: None,
             queued_at: None,
             was_sent: false,
             wait_noted: false,
@@ -54,11 +57,11 @@ impl Ready {
         }
     }
 
-    /// The same as it comes from the ring at an instant.
-    pub(crate) fn released(run: Run, definition: Arc<Compiled>, now: Timestamp) -> Self {
+    /// The same as it comes from the ring; the servers had caught up with it then.
+    pub(crate) fn released(run: Run, definition: Arc<Compiled>, taken_up_at: Timestamp) -> Self {
         let ready = Self::new(run, definition);
-        let came_late = ready.run.due_at + CAME_LATE < now && !ready.is_queued_in_time(now);
-        Self { came_late, ..ready }
+        let taken_up_at = (!ready.is_queued_in_time(taken_up_at)).then_some(taken_up_at);
+        Self { taken_up_at, ..ready }
     }
 
     /// Whether a server had it in time and noted what it waits for, before it left or died, and its queue time is not over: it
@@ -75,7 +78,11 @@ impl Ready {
         let is_late = self.run.due_at + CAME_LATE < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
         let queued_at = self.queued_at.unwrap_or(from);
-        Self { queued_at: Some(queued_at), ..self }
+        let of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();
+        let late = self
+            .late
+            .or_else(|| of_fire.then(|| lateness(self.run.due_at, self.taken_up_at.unwrap_or(now), now)).flatten());
+        Self { queued_at: Some(queued_at), late, ..self }
     }
 
     /// How long it was queued in the attempts before this one, which no executor received.
@@ -120,14 +127,15 @@ impl Ready {
         LeaseToken { node: self.run.node, epoch: self.run.node_epoch }
     }
 
-    /// Whether the misfire policy passes it over: it is from the schedule, was never sent, and it or this server is late.
+    /// Whether the misfire policy skips it: it is from the schedule, was never sent, and was late when the servers took it up.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
         // A shard is under way with its broadcast, which was judged before it was cut.
         let from_schedule = run.cause == 0 && run.attempt == 1 && run.parent.is_none() && run.marked_at.is_none();
         let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
         let is_judged = from_schedule && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
-        is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, now)
+        let taken_up_at = self.taken_up_at.map_or(now, |at| at.min(now));
+        is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, taken_up_at)
     }
 }
 

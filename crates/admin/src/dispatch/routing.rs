@@ -141,6 +141,8 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
         candidate.refusal = candidate.refusal.or(refusal);
     }
     let tried_at = ready.tried_at.unwrap_or(now);
-    let waited = Waited { turn: tried_at.since(run.due_at), executor: now.since(tried_at) };
+    let behind = ready.late.map_or(Duration::ZERO, |late| late.by);
+    let turn = tried_at.since(run.due_at).saturating_sub(behind);
+    let waited = Waited { server: ready.late, turn, executor: now.since(tried_at) };
     trace::text(route, &candidates, waited)
 }

@@ -15,6 +15,8 @@ pub(crate) struct InMemory(Mutex<HashMap<RunId, OpenRun>>);
 struct OpenRun {
     attempt: i32,
     epoch: i64,
+    /// As of when the misfire policy judges it, by the boot-time clock in microseconds.
+    judged_as_of: i64,
 }
 
 /// Open runs of this node that await their children. No executor has them; their place in the gate of their job is
@@ -50,15 +52,26 @@ impl Awaiting {
 impl InMemory {
     /// Keeps of `runs` those that were not in memory under their lease, which are from now on.
     pub(crate) fn admit(&self, runs: Vec<Run>) -> Vec<Run> {
+        self.admit_as_of(runs, 0)
+    }
+
+    /// The same of runs that the misfire policy judges as of this instant of the boot-time clock.
+    pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64) -> Vec<Run> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_new = |run: &Run| {
             let is_new = known.get(&run.id).is_none_or(|known| known.epoch < run.node_epoch);
             if is_new {
-                known.insert(run.id, OpenRun { attempt: run.attempt, epoch: run.node_epoch });
+                known.insert(run.id, OpenRun { attempt: run.attempt, epoch: run.node_epoch, judged_as_of });
             }
             is_new
         };
         runs.into_iter().filter(|run| is_new(run)).collect()
+    }
+
+    /// As of when the misfire policy judges the run.
+    pub(crate) fn judged_as_of(&self, run: RunId) -> Option<i64> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&run).map(|known| known.judged_as_of)
     }
 
     /// Whether this attempt of the run is here.

@@ -1,5 +1,6 @@
 //! From a job's next fire to a run that is due: scan, ring, tick.
 
+pub(crate) mod caught_up;
 pub(crate) mod command;
 pub(crate) mod heal;
 pub(crate) mod in_memory;

@@ -1,4 +1,5 @@
-//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, what is overdue.
+//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, what is overdue. Instants at which
+//! many jobs fire are claimed further ahead, as early as their number asks for.
 //!
 //! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. What
 //! another node took first drops out. The loop may be run twice, late, or on another node.
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rondel_core::dense::{ClaimPace, to_claim};
 use rondel_core::plan::{Plan, PlannedFire, Window, plan};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
@@ -21,19 +23,11 @@ use crate::counters::Count;
 use crate::definitions::{Compiled, Key};
 use crate::metrics::FireOutcome;
 use crate::node::Shared;
+use crate::scheduler::caught_up::CaughtUp;
 use crate::scheduler::share::LeftToOthers;
 
-/// Jobs read by one statement.
-const PAGE: u32 = 5_000;
-/// Jobs claimed by one transaction, and the runs after which it is closed early.
-const CLAIM_JOBS: usize = 500;
-const CLAIM_RUNS: usize = 1_000;
-/// Open runs in memory beyond which nothing more is claimed: what comes due meanwhile waits in the store, and where it
-/// gets too late, the misfire policy decides.
-const OPEN_RUN_MAX: usize = 200_000;
-/// Waiting runs taken by one statement.
-const WAITING_PAGE: u32 = 1_000;
-
+/// Dense instants that one statement reads.
+const DENSE_COUNT_MAX: u32 = 60;
 /// How often a node looks while jobs and runs may be on their way to it.
 const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
 
@@ -41,6 +35,27 @@ pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
     was_full: bool,
     left: LeftToOthers,
+    caught_up: CaughtUp,
+    /// As of when this scan judges what is late, by the boot-time clock.
+    judged_as_of: i64,
+    next_dense_look_at: Timestamp,
+}
+
+/// What a range gave.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Jobs whose fires were claimed.
+    won: usize,
+    /// Nothing of the range is left that this node can claim.
+    is_all: bool,
+}
+
+impl Taken {
+    const NOTHING: Self = Self { won: 0, is_all: true };
+
+    const fn and(self, other: Self) -> Self {
+        Self { won: self.won + other.won, is_all: self.is_all && other.is_all }
+    }
 }
 
 /// Whose jobs a scan claims.
@@ -80,36 +95,93 @@ impl Background for ScanLoop {
 
 impl ScanLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, was_full: false, left: LeftToOthers::default() }
+        Self {
+            shared,
+            was_full: false,
+            left: LeftToOthers::default(),
+            caught_up: CaughtUp::default(),
+            judged_as_of: 0,
+            next_dense_look_at: Timestamp::EPOCH,
+        }
     }
 
     /// Answers how many jobs' fires were claimed.
     async fn scan(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
-        if !self.shared.has_adopted() || self.is_full() {
+        if !self.shared.has_adopted() {
+            return Ok(0);
+        }
+        let began = self.shared.clock.boot_micros();
+        self.judged_as_of = self.caught_up.begin(held.token, self.shared.membership.held_since(), began);
+        if self.is_full() {
             return Ok(0);
         }
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
-        let config = &self.shared.config;
-        let overdue_before = now - config.look_ahead;
-        let (near, budget) = (now + config.near, config.backlog_budget);
-        let window = DueRange { from: overdue_before, to: near, limit: PAGE };
-        let mut won = self.claim_range(&held, Whose::Own, window, u32::MAX).await?;
-        won += self.claim_range(&held, Whose::Nobodys(&homes), window, u32::MAX).await?;
-        self.take_waiting(&held, near).await?;
-        let just_before = Timestamp::from_millis(overdue_before.as_millis() - 1);
-        let backlog = DueRange { from: Timestamp::EPOCH, to: just_before, limit: PAGE.min(budget) };
-        won += self.claim_range(&held, Whose::Own, backlog, budget).await?;
-        won += self.claim_range(&held, Whose::Nobodys(&homes), backlog, budget).await?;
+        let taken = self.claim_due(&held, &homes, now).await?;
         self.left.forget_taken(now);
-        Ok(u64::try_from(won).unwrap_or(u64::MAX))
+        if taken.is_all {
+            self.caught_up.complete(began);
+        } else if !self.is_full() {
+            // What is left does not wait for a period.
+            self.shared.scan_poke.notify_one();
+        }
+        Ok(u64::try_from(taken.won).unwrap_or(u64::MAX))
+    }
+
+    /// What is due soon comes first: a job that is in time stays so beside any number of late ones.
+    async fn claim_due(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
+        let (claim_budget, backlog_budget) = (self.shared.config.claim_budget, self.shared.config.backlog_budget);
+        let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);
+        let soon = self.claim_between(held, homes, (now, near), claim_budget).await?;
+        let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
+        let waiting = self.take_waiting(held, near, claim_budget).await?;
+        let backlog = (Timestamp::EPOCH, just_before(overdue_before));
+        let overdue = self.claim_between(held, homes, backlog, backlog_budget).await?;
+        let dense = self.claim_dense(held, homes, now).await?;
+        Ok(soon.and(late).and(waiting).and(overdue).and(dense))
+    }
+
+    async fn claim_between(
+        &mut self,
+        held: &Held,
+        homes: &[NodeId],
+        (from, to): (Timestamp, Timestamp),
+        budget: u32,
+    ) -> Result<Taken, StoreError> {
+        let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
+        let own = self.claim_range(held, Whose::Own, range, budget).await?;
+        Ok(own.and(self.claim_range(held, Whose::Nobodys(homes), range, budget).await?))
+    }
+
+    /// Claims the fires of dense instants ahead, where there is no time to be lost.
+    async fn claim_dense(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
+        let config = &self.shared.config;
+        // Where the clock went back, the next look is not put off.
+        if now < self.next_dense_look_at && self.next_dense_look_at < now + config.dense_period * 2 {
+            return Ok(Taken::NOTHING);
+        }
+        let (from, to) = (now + config.near + Duration::from_millis(1), now + config.dense_look_ahead);
+        let whose: Vec<NodeId> = std::iter::once(held.token.node).chain(homes.iter().copied()).collect();
+        let pace = ClaimPace { near: config.near, jobs_per_second: config.claim_pace };
+        let (budget, dense_from, next_look_at) = (config.claim_budget, config.dense_from, now + config.dense_period);
+        let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
+        let dense = self.shared.store.dense_instants(&whose, range, dense_from).await?;
+        let mut taken = Taken::NOTHING;
+        for at in to_claim(&dense, pace, now) {
+            taken = taken.and(self.claim_between(held, homes, (at, at), budget).await?);
+            if !taken.is_all {
+                break;
+            }
+        }
+        self.next_dense_look_at = if taken.is_all { next_look_at } else { now };
+        Ok(taken)
     }
 
     /// Whether as many runs are open as this node can look after. Logged once each time that this begins.
     fn is_full(&mut self) -> bool {
         let open = self.shared.in_memory.len();
-        let full = open > OPEN_RUN_MAX;
+        let full = open > self.shared.config.open_runs_max;
         if full && !self.was_full {
             tracing::warn!(open, "too many open runs: claiming nothing until some have ended");
         }
@@ -124,16 +196,16 @@ impl ScanLoop {
         whose: Whose<'_>,
         mut range: DueRange,
         budget: u32,
-    ) -> Result<usize, StoreError> {
+    ) -> Result<Taken, StoreError> {
         let own = [held.token.node];
         let (mut left, mut all_won) = (budget, 0);
-        while left > 0 && self.shared.in_memory.len() <= OPEN_RUN_MAX {
+        while left > 0 && self.shared.in_memory.len() <= self.shared.config.open_runs_max {
             let homes = match whose {
                 Whose::Own => &own[..],
                 Whose::Nobodys(homes) => homes,
             };
             if homes.is_empty() {
-                return Ok(all_won);
+                return Ok(Taken::NOTHING);
             }
             let due = self.shared.store.due_jobs(homes, range).await?;
             let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
@@ -143,18 +215,18 @@ impl ScanLoop {
             let won = self.claim(held, mine).await?;
             all_won += won;
             if count < range.limit || (all_mine && won == 0) {
-                return Ok(all_won);
+                return Ok(Taken { won: all_won, is_all: true });
             }
             // A page with jobs that are left to others would come again.
             if let Some(last) = last.filter(|_| !all_mine) {
                 if last == range.from {
-                    return Ok(all_won);
+                    return Ok(Taken { won: all_won, is_all: true });
                 }
                 range.from = last;
             }
             left = left.saturating_sub(count);
         }
-        Ok(all_won)
+        Ok(Taken { won: all_won, is_all: false })
     }
 
     /// Those of due jobs that this node may take.
@@ -178,11 +250,17 @@ impl ScanLoop {
         let keys = due.iter().map(|due| (due.job, due.version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let now = self.shared.clock.now();
-        let window = Window { now, end: now + self.shared.config.look_ahead };
+        let window = Window {
+            now,
+            caught_up_at: self.shared.clock.ago(self.judged_as_of),
+            end: now + self.shared.config.look_ahead,
+        };
         let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
         for seen in due {
             // A definition that cannot be read was complained about when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
+            // A fire of a dense instant is claimed alone.
+            let window = Window { end: window.end.max(seen.next_fire_at), ..window };
             let planned = plan(&definition.job, definition.id, definition.anchor, seen.next_fire_at, window);
             let lane = seen.job.lane(lanes.len());
             lanes[lane].push(claim_job(held, seen, definition, &planned, window));
@@ -198,7 +276,7 @@ impl ScanLoop {
         definitions: &HashMap<Key, Arc<Compiled>>,
     ) -> Result<usize, StoreError> {
         let mut won = 0;
-        for batch in batches(jobs) {
+        for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
             let claimed = self.shared.store.claim(held.token, &batch).await?;
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
@@ -213,21 +291,29 @@ impl ScanLoop {
             count_missed(definitions, &runs, &claimed.existing);
             // What waits for its jitter is found again when it comes due.
             let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
-            self.shared.put(runs.into_iter().filter(is_next).collect()).await;
+            self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
         }
         Ok(won)
     }
 
-    async fn take_waiting(&self, held: &Held, until: Timestamp) -> Result<(), StoreError> {
-        loop {
-            let runs = self.shared.store.take_waiting(held.token, until, WAITING_PAGE).await?;
-            let is_last = runs.len() < usize::try_from(WAITING_PAGE).unwrap_or(usize::MAX);
-            self.shared.put(runs).await;
+    async fn take_waiting(&self, held: &Held, until: Timestamp, budget: u32) -> Result<Taken, StoreError> {
+        let page = self.shared.config.waiting_page.max(1);
+        let mut left = budget;
+        while left > 0 {
+            let runs = self.shared.store.take_waiting(held.token, until, page).await?;
+            let is_last = runs.len() < usize::try_from(page).unwrap_or(usize::MAX);
+            self.shared.put_as_of(runs, self.judged_as_of).await;
             if is_last {
-                return Ok(());
+                return Ok(Taken::NOTHING);
             }
+            left = left.saturating_sub(page);
         }
+        Ok(Taken { won: 0, is_all: false })
     }
+}
+
+const fn just_before(at: Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.as_millis() - 1)
 }
 
 /// Counts the fires that the misfire policy skips, which the claim has just made rows of the ledger.
@@ -240,13 +326,13 @@ fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existin
     }
 }
 
-/// Cuts a lane into transactions of a bounded size.
-fn batches(jobs: Vec<ClaimJob>) -> Vec<Vec<ClaimJob>> {
+/// Cuts a lane into transactions of at most so many jobs, and of so many runs where it has more than one job.
+fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec<ClaimJob>> {
     let mut batches = vec![Vec::new()];
     let mut run_count = 0;
     for job in jobs {
         let last = batches.len() - 1;
-        if !batches[last].is_empty() && (batches[last].len() == CLAIM_JOBS || run_count + job.runs.len() > CLAIM_RUNS) {
+        if !batches[last].is_empty() && (batches[last].len() >= jobs_max || run_count + job.runs.len() > runs_max) {
             batches.push(Vec::new());
             run_count = 0;
         }

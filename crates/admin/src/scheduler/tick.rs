@@ -161,8 +161,10 @@ impl TickLoop {
                     ended.push((finish, Counted::of(&run, definition)));
                 }
                 (Some(check), Some(definition)) => {
+                    let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied();
-                    let run = Ready { term: check.term, trace, ..Ready::released(run, Arc::clone(definition), now) };
+                    let run =
+                        Ready { term: check.term, trace, ..Ready::released(run, Arc::clone(definition), taken_up_at) };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other; one that is made up for has met it.
                     if run.run.trigger != Trigger::Misfire && run.is_missed(now) {

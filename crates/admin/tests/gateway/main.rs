@@ -9,6 +9,7 @@ mod cluster;
 mod declares;
 mod door;
 mod local;
+mod overload;
 mod pass;
 mod permissions;
 mod same_app;

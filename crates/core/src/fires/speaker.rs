@@ -9,6 +9,7 @@ use super::context::Around;
 use super::why::About;
 use crate::cron::Tz;
 use crate::job::Job;
+use crate::misfire::{LateBecause, Lateness};
 use crate::reason::message::{beyond_timeout, failed_child, in_words};
 use crate::reason::unknown::unreported;
 use crate::reason::words::{because, because_again, because_of_end, short, wait_zh, waits_for};
@@ -455,7 +456,17 @@ fn late(row: Option<&Run>) -> Bilingual {
     both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
 }
 
-fn waited(Waited { turn, executor }: Waited, detail: Option<&Detail>) -> Bilingual {
+fn waited(Waited { server, turn, executor }: Waited, detail: Option<&Detail>) -> Bilingual {
+    if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
+        return both(
+            format!(
+                " (servers had more fires to start than they could, and took it up {} after it was due)",
+                short(by, Lang::En)
+            ),
+            format!("（同时到期的触发过多，服务器在到期 {}后才处理它）", short(by, Lang::Zh)),
+        );
+    }
+    let turn = turn + server.map_or(Duration::ZERO, |late| late.by);
     let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
     if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
         let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));

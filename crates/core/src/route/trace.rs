@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::ask::Candidate;
+use crate::misfire::{LateBecause, Lateness};
 use crate::reason::words::short;
 use crate::spec::Route;
 use crate::time::millis;
@@ -49,6 +50,8 @@ impl Refusal {
 /// What a run waited for before it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
+    /// How late a server came to it.
+    pub server: Option<Lateness>,
     /// For the job's earlier runs, or whatever else its gate holds it back for.
     pub turn: Duration,
     /// For an executor that takes it.
@@ -88,8 +91,14 @@ pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> Strin
         text.push('}');
         push_more(&mut text, "refused", left);
     }
+    let server = waited.server.map(|late| (late.because.as_str(), late.by));
     let waits = [("turn", waited.turn), ("executor", waited.executor)];
-    let mut waits = waits.into_iter().map(|(what, length)| (what, millis(length))).filter(|(_, ms)| *ms > 0).peekable();
+    let mut waits = server
+        .into_iter()
+        .chain(waits)
+        .map(|(what, length)| (what, millis(length)))
+        .filter(|(_, ms)| *ms > 0)
+        .peekable();
     if waits.peek().is_some() {
         text.push_str(",\"waited\":{");
         list(&mut text, TRACE_LEN_MAX, waits, |text, (what, ms)| {
@@ -128,16 +137,19 @@ pub struct Trace {
     pub refused: BTreeMap<String, String>,
     /// … and how many more.
     pub refused_more: usize,
-    /// What it waited for, in milliseconds.
+    /// What it waited for, or why a server came late to it, in milliseconds.
     pub waited: BTreeMap<String, u64>,
 }
 
 impl Trace {
-    /// How long it waited for its turn, and for an executor.
+    /// How late a server came to it, and how long it waited for its turn, and for an executor.
     #[must_use]
     pub fn waits(&self) -> Waited {
         let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
-        Waited { turn: of("turn"), executor: of("executor") }
+        let late = |because: &LateBecause| self.waited.contains_key(because.as_str());
+        let because = LateBecause::ALL.iter().copied().find(late);
+        let server = because.map(|because| Lateness { because, by: of(because.as_str()) });
+        Waited { server, turn: of("turn"), executor: of("executor") }
     }
 }
 
@@ -160,8 +172,15 @@ impl fmt::Display for Trace {
         if self.refused_more > 0 {
             write!(f, " and {} more", self.refused_more)?;
         }
-        let Waited { turn, executor } = self.waits();
+        let Waited { server, turn, executor } = self.waits();
         let length = |length| short(length, Lang::En);
+        match server {
+            Some(Lateness { because: LateBecause::Overload, by }) => write!(f, "; servers were {} behind", length(by))?,
+            Some(Lateness { because: LateBecause::Outage, by }) => {
+                write!(f, "; no server was at work for {}", length(by))?;
+            }
+            None => {}
+        }
         match (turn.is_zero(), executor.is_zero()) {
             (true, true) => Ok(()),
             (false, true) => write!(f, "; queued {}", length(turn)),
@@ -236,7 +255,8 @@ mod tests {
                     candidate.refusal = Some(Refusal::HadItBefore);
                 }
                 let day = Duration::from_secs(366 * 86_400);
-                let text = text(Route::ConsistentHash, &online, Waited { turn: day, executor: day });
+                let server = Some(Lateness { because: LateBecause::Overload, by: day });
+                let text = text(Route::ConsistentHash, &online, Waited { server, turn: day, executor: day });
                 assert!(text.len() <= TRACE_LEN_MAX, "{} bytes: {text}", text.len());
                 let read: serde_json::Value = serde_json::from_str(&text).unwrap();
                 let listed = read["of"].as_array().unwrap().len();
@@ -265,18 +285,28 @@ mod tests {
         assert!(read(more).ends_with("; only a eligible; not c (full) and 1 more; queued 1 ms"), "{}", read(more));
         let both = r#"{"route":"round","of":["a"],"waited":{"turn":2000,"executor":3}}"#;
         assert!(read(both).ends_with("; queued 2 s, then waited 3 ms for an executor"), "{}", read(both));
+        let late = r#"{"route":"round","of":["a"],"waited":{"overload":20000,"executor":3}}"#;
+        assert!(read(late).ends_with("; servers were 20 s behind; waited 3 ms for an executor"), "{}", read(late));
+        let away = r#"{"route":"round","of":["a"],"waited":{"outage":20000}}"#;
+        assert!(read(away).ends_with("; no server was at work for 20 s"), "{}", read(away));
     }
 
     #[test]
     fn what_was_not_waited_for_is_not_written() {
         let all_points = [HashPoints::new("a")];
         let of = |turn, executor| {
-            let waited = Waited { turn: Duration::from_millis(turn), executor: Duration::from_millis(executor) };
+            let (turn, executor) = (Duration::from_millis(turn), Duration::from_millis(executor));
+            let waited = Waited { turn, executor, ..Waited::default() };
             text(Route::First, &candidates(&all_points), waited)
         };
         assert!(!of(0, 0).contains("waited"));
         assert!(of(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", of(0, 1));
         assert!(of(1, 0).ends_with(r#""waited":{"turn":1}}"#), "{}", of(1, 0));
+        let late = Lateness { because: LateBecause::Overload, by: Duration::from_secs(2) };
+        let waited = Waited { server: Some(late), ..Waited::default() };
+        let text = text(Route::First, &candidates(&all_points), waited);
+        assert!(text.ends_with(r#""waited":{"overload":2000}}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Trace>(&text).unwrap().waits(), waited);
         assert!(!of(1, 0).contains("_more"));
     }
 }

@@ -41,6 +41,29 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
 }
 
+/// Where many jobs are due at one instant, by home; fewer do not count, and what is claimed does not either.
+pub async fn dense_instants_are_counted(store: &dyn Store) {
+    let token = join(store).await;
+    // An hour that no other check uses.
+    let base = Timestamp::from_secs(4_000_100_000);
+    let at = |seconds| base + Duration::from_secs(seconds);
+    let mut jobs = Vec::new();
+    for seconds in [1, 1, 1, 2, 3, 3, 9, 9] {
+        jobs.push(job(store, Some(at(seconds))).await);
+    }
+    // One of three is this node's own from here on, and due later.
+    claim(store, token, &jobs[0], vec![]).await;
+    let dense = async |homes: &[NodeId], limit, count_min| {
+        let instants = store.dense_instants(homes, range(at(0), at(8), limit), count_min).await.unwrap();
+        instants.iter().map(|dense| (dense.at.since(base).as_secs(), dense.job_count)).collect::<Vec<_>>()
+    };
+    assert_eq!(dense(&[NO_HOME], 10, 2).await, [(1, 2), (3, 2)]);
+    assert_eq!(dense(&[NO_HOME], 1, 2).await, [(1, 2)]);
+    assert_eq!(dense(&[NO_HOME, token.node], 10, 1).await, [(1, 2), (2, 1), (3, 2)]);
+    assert_eq!(dense(&[NO_HOME], 10, 3).await, []);
+    assert_eq!(dense(&[], 10, 1).await, []);
+}
+
 /// Two nodes see the same job due: one gets it, with its rows.
 pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);

@@ -133,6 +133,7 @@ macro_rules! for_each_conformance_check {
             open_sessions_are_witnesses,
             an_executor_that_ended_in_order_has_left,
             due_jobs_come_in_order,
+            dense_instants_are_counted,
             a_job_is_claimed_once,
             a_claim_needs_its_lease,
             a_claim_leaves_existing_rows_as_they_are,

@@ -1,6 +1,9 @@
 //! Due jobs, claims, and requested runs.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
+use rondel_core::dense::DenseInstant;
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 
 use crate::cluster::LeaseToken;
@@ -21,7 +24,7 @@ pub struct DueJob {
     pub term: i64,
 }
 
-/// Which due jobs to read.
+/// Which due jobs to read, or which of their instants.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRange {
     /// Fires at or after this …
@@ -63,11 +66,25 @@ pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timest
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
+/// The instants of several homes as one list, in order, with the sums of their jobs.
+pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
+    let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
+    for instant in instants {
+        *sums.entry(instant.at).or_default() += instant.job_count;
+    }
+    let all = sums.into_iter().map(|(at, job_count)| DenseInstant { at, job_count });
+    all.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
+}
+
 /// Claims due jobs and takes requested runs.
 #[async_trait]
 pub trait Claim {
     /// Jobs of these homes (0 among them for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
+
+    /// Instants in the range at which at least so many jobs of one of these homes fire next, in order, with their number; at most
+    /// as many instants as the limit of the range.
+    async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
     /// Claims in one transaction: the lease must hold, each job must still be as it was seen, and another node that
     /// it is at home at must be fenced ([`adopt`](crate::Adopt::adopt)), with nothing of it open in that one's name; its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node

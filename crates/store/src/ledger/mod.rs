@@ -19,4 +19,4 @@ pub use self::r#move::{Move, MovedJobs, UnsentRun};
 pub use self::read::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery, Runs};
 
 pub(crate) use self::adopt::{adopted, whole_jobs};
-pub(crate) use self::claim::lease_of_home;
+pub(crate) use self::claim::{by_instant, lease_of_home};

@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::Progress;
 use rondel_admin::jobs;
+use rondel_core::misfire::LateBecause;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::Trace;
 use rondel_core::run::{Attempt, BROADCAST};
@@ -90,6 +91,8 @@ struct RouteFacts {
     route: &'static str,
     of: Option<String>,
     refused: Option<String>,
+    overload: Option<String>,
+    outage: Option<String>,
     turn: Option<String>,
     executor: Option<String>,
 }
@@ -104,10 +107,13 @@ impl RouteFacts {
             (!names.is_empty()).then(|| names.join(", "))
         };
         let waits = trace.waits();
+        let behind = |because| waits.server.filter(|late| late.because == because).and_then(|late| waited(late.by));
         Some(Self {
             route: t.route(trace.route.parse().ok()?),
             of: list(trace.of, trace.of_more),
             refused: list(refused, trace.refused_more),
+            overload: behind(LateBecause::Overload),
+            outage: behind(LateBecause::Outage),
             turn: waited(waits.turn),
             executor: waited(waits.executor),
         })

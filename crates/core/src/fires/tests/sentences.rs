@@ -60,6 +60,24 @@ fn waits_from_half_a_second_are_reported() {
 }
 
 #[test]
+fn a_late_server_is_named_with_the_reason() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&held, &[]);
+    let late = |waited: &str| {
+        let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{{waited}}}}}"#);
+        let row = Run { started_at: Some(secs(80)), trace: Some(trace), ..done(1, secs(60)) };
+        let text = sentence_of(&facts, &row);
+        text.split_once("20 s late").unwrap().1.trim_end_matches(", succeeded.").trim().to_owned()
+    };
+    assert_eq!(
+        late(r#""overload":19000,"executor":1000"#),
+        "(servers had more fires to start than they could, and took it up 19 s after it was due)"
+    );
+    assert_eq!(late(r#""overload":2000,"executor":18000"#), "(waited 18 s for an executor)");
+    assert_eq!(late(r#""outage":19000"#), "(the server took it up 19 s after it was due)");
+}
+
+#[test]
 fn what_did_not_begin_is_not_said_to_have_run() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = facts(&held, &[]);

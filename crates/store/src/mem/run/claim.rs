@@ -1,10 +1,13 @@
 //! Due jobs: reading them, claiming them, and requested runs.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
-use rondel_core::{JobId, NodeId, Run};
+use rondel_core::dense::DenseInstant;
+use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, by_instant};
 use crate::mem::{MemStore, State, StoredNode, key, size};
 use crate::{Claim, LeaseToken, Result};
 
@@ -17,6 +20,16 @@ impl Claim for MemStore {
         due.sort_by_key(|job| (job.next_fire_at, job.job));
         due.truncate(size(range.limit));
         Ok(due)
+    }
+
+    async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
+        let due = self.due_jobs(homes, DueRange { limit: u32::MAX, ..range }).await?;
+        let mut counts: BTreeMap<(Timestamp, NodeId), u64> = BTreeMap::new();
+        for job in due {
+            *counts.entry((job.next_fire_at, job.home)).or_default() += 1;
+        }
+        counts.retain(|_, count| *count >= u64::from(count_min));
+        Ok(by_instant(counts.into_iter().map(|((at, _), job_count)| DenseInstant { at, job_count }), range.limit))
     }
 
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
+use rondel_core::dense::DenseInstant;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, lease_of_home};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, by_instant, lease_of_home};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
@@ -18,6 +19,12 @@ pub(in crate::sql) const READ_DUE: Statement = Statement {
     name: "read_due",
     text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
+};
+const READ_DENSE_INSTANTS: Statement = Statement {
+    name: "read_dense_instants",
+    text: "SELECT next_fire_at_ms, COUNT(*) AS job_count FROM job_due \
+           WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? \
+           GROUP BY next_fire_at_ms HAVING COUNT(*) >= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
@@ -81,6 +88,19 @@ impl Claim for SqlStore {
         due.sort_by_key(|job| (job.next_fire_at, job.job));
         due.truncate(usize::try_from(range.limit).unwrap_or(usize::MAX));
         Ok(due)
+    }
+
+    async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
+        let mut instants = Vec::new();
+        for home in homes {
+            let query = Query::new(&READ_DENSE_INSTANTS).int(home.get()).at(range.from).at(range.to);
+            for row in self.rows(query.int(count_min.into()).int(range.limit.into())).await? {
+                let mut columns = Reader::new(&row, "job_due");
+                let at = columns.at("next_fire_at_ms")?;
+                instants.push(DenseInstant { at, job_count: columns.int("job_count")?.unsigned_abs() });
+            }
+        }
+        Ok(by_instant(instants, range.limit))
     }
 
     /// A job whose rows the database refuses does not hold up the others: the batch is halved until it stands alone.

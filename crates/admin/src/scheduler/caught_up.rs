@@ -1,0 +1,49 @@
+//! When the scan had last claimed everything that was due: what became late since then is late, and was not missed.
+
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::LeaseToken;
+
+/// By the boot-time clock, which no step of the database's clock moves.
+#[derive(Debug, Default)]
+pub(crate) struct CaughtUp {
+    /// The lease, and since when it holds without a gap: after a gap, servers were away.
+    lease: Option<(LeaseToken, i64)>,
+    at: i64,
+}
+
+impl CaughtUp {
+    /// A scan begins at `now` under a lease that holds since `held_since`. Answers as of when it judges what is late.
+    pub(crate) fn begin(&mut self, token: LeaseToken, held_since: i64, now: i64) -> i64 {
+        let lease = Some((token, held_since));
+        if self.lease != lease {
+            *self = Self { lease, at: now };
+        }
+        if mutant::on(Mutant::LateIsMissed) { now } else { self.at }
+    }
+
+    /// A scan that began then has claimed everything.
+    pub(crate) fn complete(&mut self, began: i64) {
+        self.at = self.at.max(began);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_judged_as_of_the_last_scan_that_left_nothing() {
+        let mut caught_up = CaughtUp::default();
+        let token = |epoch| LeaseToken { node: NodeId::new(1), epoch };
+        assert_eq!(caught_up.begin(token(1), 50, 100), 100, "what is late at the first scan is judged");
+        assert_eq!(caught_up.begin(token(1), 50, 200), 100, "it left something");
+        caught_up.complete(200);
+        assert_eq!(caught_up.begin(token(1), 50, 300), 200);
+        caught_up.complete(150);
+        assert_eq!(caught_up.begin(token(1), 50, 300), 200);
+        assert_eq!(caught_up.begin(token(1), 310, 320), 320, "the lease had a gap");
+        assert_eq!(caught_up.begin(token(2), 310, 330), 330, "a new lease");
+    }
+}

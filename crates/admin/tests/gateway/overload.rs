@@ -1,0 +1,172 @@
+//! More jobs fire at one instant than a server can claim until then: they begin late, with the reason, and none is skipped.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rondel_admin::{Engine, EngineConfig, Lifecycle};
+use rondel_core::misfire::LateBecause;
+use rondel_core::route::trace::Trace;
+use rondel_core::{Reason, Run, RunStatus, Timestamp};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunQuery};
+use rondel_store::{Cluster as _, MemStore, Result, Runs as _, Store};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::world::{LIMIT, NAMESPACE, hello, store, succeeded};
+
+const JOB_COUNT: usize = 300;
+
+/// Takes so long for each claim, and notes when it was asked for fires of which instants.
+#[derive(Debug)]
+struct SlowClaims {
+    inner: Arc<MemStore>,
+    length: Duration,
+    asked: Mutex<Vec<(Timestamp, Timestamp)>>,
+}
+
+impl SlowClaims {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    #[expect(clippy::unused_self, reason = "the macro asks for a method")]
+    async fn call<T: Send>(&self, _: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(SlowClaims {
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            let now = self.inner().now().await?;
+            self.asked.lock().unwrap().extend(jobs.iter().map(|job| (now, job.seen.next_fire_at)));
+            tokio::time::sleep(self.length).await;
+            self.inner().claim(token, jobs).await
+        }
+    }
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.inner().finish(finisher, batch).await
+        }
+    }
+});
+
+/// Has so many jobs fire once at one instant, and an executor that runs each at once. Answers their runs.
+async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Duration) -> (Timestamp, Vec<Run>) {
+    let lifecycle = Lifecycle::new();
+    let engine = Engine::start(Arc::clone(store) as Arc<dyn Store>, config, &lifecycle).await.unwrap();
+    let at = engine.now().ceil_second() + ahead;
+    for number in 0..JOB_COUNT {
+        let spec = serde_json::json!({
+            "name": format!("j{number}"), "app": "files", "handler": "h", "schedule": {"at": at.to_string()},
+            "misfire": {"policy": "skip", "tolerance": "100ms"},
+        });
+        engine.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+    }
+    let (up, messages) = mpsc::unbounded_channel();
+    let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
+    say(Up::Hello(v1::Hello { slots: 1_000, ..hello("e", 1) }));
+    let messages = UnboundedReceiverStream::new(messages).map(Ok);
+    let beat = v1::ExecutorMessage { body: Some(Up::Heartbeat(v1::Heartbeat::default())) };
+    let mut down = engine.open_session(messages, "test").await.unwrap();
+    let mut ended = BTreeSet::new();
+    let ends = async {
+        let has_verdicts = async || {
+            let runs = all_runs(store).await;
+            runs.len() == JOB_COUNT && runs.iter().all(|run| run.status.is_terminal())
+        };
+        while !has_verdicts().await {
+            let next = tokio::time::timeout(Duration::from_millis(100), down.recv()).await;
+            up.send(beat.clone()).unwrap();
+            let Ok(next) = next else { continue };
+            let Some(message) = next else { break };
+            match message.body {
+                Some(Down::Triggers(triggers)) => triggers.triggers.iter().for_each(|trigger| say(succeeded(trigger))),
+                Some(Down::ResultAcks(acks)) => ended.extend(acks.acks.into_iter().map(|ack| ack.run_id)),
+                _ => {}
+            }
+        }
+    };
+    let is_over = tokio::time::timeout(LIMIT, ends).await;
+    let runs = all_runs(store).await;
+    assert_eq!(runs.len(), JOB_COUNT, "{is_over:?}: {} ended", ended.len());
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+    (at, runs)
+}
+
+async fn all_runs(store: &Arc<SlowClaims>) -> Vec<Run> {
+    store.list_runs(NAMESPACE, &RunQuery { limit: 1_000, ..RunQuery::default() }).await.unwrap()
+}
+
+fn misfires(runs: &[Run]) -> usize {
+    runs.iter().filter(|run| run.reason == Some(Reason::Misfire)).count()
+}
+
+fn slow_claims(length: Duration) -> Arc<SlowClaims> {
+    Arc::new(SlowClaims { inner: store(), length, asked: Mutex::default() })
+}
+
+/// With a claim of three jobs at a time, most come after the tolerance of their misfire policy.
+fn slow_config() -> EngineConfig {
+    EngineConfig {
+        near: Duration::from_millis(500),
+        claim_page: 3,
+        claim_budget: 3,
+        backlog_budget: 3,
+        claim_jobs: 3,
+        ..EngineConfig::default()
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_claims_late_is_late_and_not_missed() {
+    let store = slow_claims(Duration::from_millis(30));
+    let (_, runs) = all_at_once(&store, slow_config(), Duration::from_secs(2)).await;
+    assert_eq!(misfires(&runs), 0, "none is skipped");
+    assert!(runs.iter().all(|run| run.status == RunStatus::Succeeded), "all have run");
+    let behind = |run: &Run| {
+        let trace: Trace = serde_json::from_str(run.trace.as_deref()?).ok()?;
+        trace.waits().server
+    };
+    let late: Vec<_> = runs.iter().filter_map(behind).collect();
+    assert!(!late.is_empty(), "100 claims take three seconds, and begin half a second before");
+    assert!(late.iter().all(|late| late.because == LateBecause::Overload), "{late:?}");
+}
+
+/// Judged by how late they are when they are claimed, most would be skipped: so it was.
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn late_fires_that_count_as_missed_are_noticed() {
+    rondel_failpoint::mutant::set(Some(rondel_failpoint::mutant::Mutant::LateIsMissed));
+    let store = slow_claims(Duration::from_millis(30));
+    let (_, runs) = all_at_once(&store, slow_config(), Duration::from_secs(2)).await;
+    rondel_failpoint::mutant::set(None);
+    assert!(misfires(&runs) > 0, "100 claims take three seconds, and begin half a second before");
+}
+
+#[tokio::test]
+async fn the_fires_of_a_dense_instant_are_claimed_earlier() {
+    let near = Duration::from_millis(500);
+    let config = EngineConfig {
+        near,
+        dense_from: 100,
+        claim_pace: 100,
+        dense_period: Duration::from_millis(100),
+        ..EngineConfig::default()
+    };
+    let store = slow_claims(Duration::from_millis(1));
+    let (at, runs) = all_at_once(&store, config, Duration::from_secs(5)).await;
+    assert!(runs.iter().all(|run| run.status == RunStatus::Succeeded), "all have run");
+    let asked = store.asked.lock().unwrap();
+    let first = asked.iter().map(|(asked_at, _)| *asked_at).min().unwrap();
+    assert!(
+        first + Duration::from_millis(1_500) < at,
+        "300 jobs at 100 a second: claimed from {first} on, due at {at}"
+    );
+}

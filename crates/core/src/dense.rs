@@ -1,0 +1,84 @@
+//! Instants at which more jobs are due than servers can claim in the usual look-ahead: from when on they are claimed.
+
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+/// An instant ahead at which many jobs fire next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenseInstant {
+    /// The instant.
+    pub at: Timestamp,
+    /// How many of its fires are not claimed yet.
+    pub job_count: u64,
+}
+
+/// How fires are claimed ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimPace {
+    /// All fires are to be claimed so long before their instant.
+    pub near: Duration,
+    /// How many jobs a server can claim in a second, as far as is assumed. At least 1.
+    pub jobs_per_second: u32,
+}
+
+/// Those of `instants`, which are in order, whose fires must be claimed from now on to be claimed in time. Fires of an instant are
+/// claimed after those of the dense ones before it.
+#[must_use]
+pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
+    let mut job_count = 0_u64;
+    let mut last = None;
+    for (index, instant) in instants.iter().enumerate() {
+        job_count = job_count.saturating_add(instant.job_count);
+        let millis = job_count.saturating_mul(1_000) / u64::from(pace.jobs_per_second.max(1));
+        let begins_at = instant.at - pace.near - Duration::from_millis(millis);
+        if begins_at <= now {
+            last = Some(index);
+        }
+    }
+    // Where a later one cannot wait, those before it cannot either.
+    instants.iter().take(last.map_or(0, |last| last + 1)).map(|instant| instant.at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claimed(instants: &[(i64, u64)], now: i64) -> Vec<i64> {
+        let instants: Vec<DenseInstant> = instants
+            .iter()
+            .map(|(at, job_count)| DenseInstant { at: Timestamp::from_secs(*at), job_count: *job_count })
+            .collect();
+        let pace = ClaimPace { near: Duration::from_secs(3), jobs_per_second: 100 };
+        to_claim(&instants, pace, Timestamp::from_secs(now)).iter().map(|at| at.second()).collect()
+    }
+
+    #[test]
+    fn the_claim_of_an_instant_begins_as_early_as_its_jobs_are_many() {
+        for (instants, now, expected) in [
+            (vec![], 100, vec![]),
+            (vec![(110, 100)], 105, vec![]),
+            (vec![(110, 100)], 106, vec![110]),
+            (vec![(150, 1_000)], 136, vec![]),
+            (vec![(150, 1_000)], 137, vec![150]),
+            // What is claimed already does not count: the rest has time again.
+            (vec![(150, 500)], 137, vec![]),
+            (vec![(150, 500)], 142, vec![150]),
+            // The later one waits for the one before, which has to begin for its sake.
+            (vec![(150, 1_000), (151, 1_000)], 127, vec![]),
+            (vec![(150, 1_000), (151, 1_000)], 128, vec![150, 151]),
+            (vec![(110, 700), (190, 100)], 100, vec![110]),
+            (vec![(90, 10)], 100, vec![90]),
+        ] {
+            assert_eq!(claimed(&instants, now), expected, "{instants:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn a_pace_of_nothing_is_one_job_a_second() {
+        let instants = [DenseInstant { at: Timestamp::from_secs(100), job_count: 10 }];
+        let pace = ClaimPace { near: Duration::ZERO, jobs_per_second: 0 };
+        assert_eq!(to_claim(&instants, pace, Timestamp::from_secs(89)), []);
+        assert_eq!(to_claim(&instants, pace, Timestamp::from_secs(90)).len(), 1);
+    }
+}
