@@ -47,6 +47,11 @@ pub struct EngineConfig {
     pub dense_period: Duration,
     /// How many jobs a server claims in a second, as far as is assumed: from when on the fires of a dense instant are claimed.
     pub claim_pace: u32,
+    /// How many kinds of waiting runs that cannot be placed are looked past when an executor has room; the next look goes on
+    /// behind them.
+    pub look_past: usize,
+    /// Jobs without a fit executor here for which one look asks at other nodes; the next look goes on behind them.
+    pub seek_jobs: usize,
     /// How many open runs are in memory at most.
     pub open_runs_max: usize,
     /// About how many open runs of leases that are over one transaction takes over.
@@ -117,6 +122,8 @@ impl Default for EngineConfig {
             dense_look_ahead: Duration::from_secs(60),
             dense_period: Duration::from_secs(5),
             claim_pace: 2_000,
+            look_past: 200,
+            seek_jobs: 500,
             open_runs_max: 200_000,
             adopt_page: 1_000,
             lanes: 2,

@@ -84,6 +84,8 @@ mutants! {
     NoMisfireAtTick = "no_misfire_at_tick",
     /// The misfire policy asks how late a fire is when it is claimed, however long the claim took.
     LateIsMissed = "late_is_missed",
+    /// An offer of waiting runs looks past the same kinds each time.
+    LookAheadStandsStill = "look_ahead_stands_still",
     /// A node does not look what became of runs that it has had in hand for long.
     NoLook = "no_look",
     /// Serial jobs have no gate.

@@ -47,6 +47,8 @@ const UNSEEN: &[&str] = &[
     "no_misfire_at_tick",
     // `late_fires_that_count_as_missed_are_noticed` in crates/admin/tests/gateway/overload.rs.
     "late_is_missed",
+    // `a_look_ahead_that_stands_still_is_noticed` in crates/admin/src/dispatch/queue/parked.rs.
+    "look_ahead_stands_still",
     // A server that asks again whether a broadcast is expanded names the same shards. `a_broadcast_is_expanded_once` in
     // crates/store/src/conformance/broadcasts.rs.
     "expand_twice",

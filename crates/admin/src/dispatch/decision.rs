@@ -45,6 +45,10 @@ pub(crate) struct Settings {
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,
     pub(crate) overdue_give_up: Duration,
+    /// How many kinds of runs that cannot be placed one offer looks past.
+    pub(crate) look_past: usize,
+    /// Jobs without a fit executor here for which one look asks at other nodes.
+    pub(crate) seek_jobs: usize,
 }
 
 impl Facts<'_> {

@@ -176,7 +176,7 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
     if !d.state.executors.has_room_in(app, now) {
         return;
     }
-    let mut offer = Offer::default();
+    let mut offer = Offer::new(d.facts.settings.look_past);
     while let Some(Waiting { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
         let run = ready.run.id;
         let refused = place::place(d, ready);

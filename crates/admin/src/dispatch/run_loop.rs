@@ -49,6 +49,8 @@ impl DispatchLoop {
             answer_within: config.answer_within,
             overdue_ask: config.overdue_ask,
             overdue_give_up: config.overdue_give_up,
+            look_past: config.look_past,
+            seek_jobs: config.seek_jobs,
         };
         let tracer = FireTracer::new(config.traces);
         let state = State::new(settings.is_single_server, now);

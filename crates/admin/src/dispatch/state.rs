@@ -81,6 +81,8 @@ pub(crate) struct Recovery {
     pub(super) fences: BTreeMap<NodeId, i64>,
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,
+    /// The last job that was looked for at other nodes.
+    pub(super) sought_to: Option<JobId>,
 }
 
 impl State {
@@ -101,6 +103,7 @@ impl State {
                 fences: BTreeMap::new(),
                 next_look_at: now,
                 next_seek_at: now,
+                sought_to: None,
             },
             executors: Executors::default(),
             memories: Memories::default(),

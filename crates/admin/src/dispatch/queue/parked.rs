@@ -11,12 +11,10 @@ use std::ops::Bound;
 
 use rondel_core::route::question;
 use rondel_core::{AppId, JobId, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
-
-/// How many kinds of runs that cannot be placed are looked past in one offer.
-const LOOK_PAST: usize = 200;
 
 /// Whose turn it is among those that wait: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +35,7 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
-    /// Where the job itself chooses among the executors.
+    /// Where the job itself chooses among the executors, or has shards, for which there is room or not.
     job: Option<JobId>,
     /// The executor that a shard is meant for.
     executor: Option<String>,
@@ -46,7 +44,7 @@ struct Kind {
 impl Kind {
     fn of(ready: &Ready) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
-        let is_particular = !job.select.is_any() || run.attempt > 1 || question(job.route).is_some();
+        let is_particular = !job.select.is_any() || run.attempt > 1 || question(job.route).is_some() || run.is_root();
         Self {
             handler: job.handler.clone(),
             job: is_particular.then_some(run.job),
@@ -60,23 +58,40 @@ pub(crate) struct Parked {
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
     ends: BTreeSet<(Timestamp, RunId)>,
+    /// What waits of each job.
+    jobs: BTreeMap<JobId, BTreeSet<Turn>>,
 }
 
 /// Where a run stands, and when it has waited as long as it may.
 #[derive(Debug)]
 struct Position {
     app: AppId,
+    job: JobId,
     kind: Kind,
     turn: Turn,
     until: Timestamp,
 }
 
 /// How far the runs of an app have been offered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Offer {
+    /// How many kinds may be refused.
+    look_past: usize,
     refused_count: usize,
     /// The last one that was refused.
     refused_to: Option<Turn>,
+}
+
+impl Offer {
+    /// An offer that looks past so many kinds of runs which cannot be placed.
+    pub(crate) const fn new(look_past: usize) -> Self {
+        Self { look_past, refused_count: 0, refused_to: None }
+    }
+
+    /// Whether the first in turn have been offered, and the others are next, where the offer before ended.
+    const fn is_past_the_first(&self) -> bool {
+        self.refused_count >= self.look_past.div_ceil(2)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +99,8 @@ struct App {
     kinds: HashMap<Kind, BTreeSet<Turn>>,
     /// The first of each kind.
     heads: BTreeMap<Turn, Kind>,
+    /// The kind that the last offer ended at, where kinds were left: the next one goes on behind it.
+    offered_to: Option<Turn>,
 }
 
 impl App {
@@ -115,13 +132,14 @@ impl App {
 impl Parked {
     pub(crate) fn push(&mut self, waiting: Waiting, runs: &mut OpenRuns) {
         let ready = &waiting.ready;
-        let (app, kind, turn) = (ready.run.app, Kind::of(ready), Turn::of(ready));
-        self.insert(ready.run.id, Position { app, kind, turn, until: waiting.until() });
+        let (app, job, kind, turn) = (ready.run.app, ready.run.job, Kind::of(ready), Turn::of(ready));
+        self.insert(ready.run.id, Position { app, job, kind, turn, until: waiting.until() });
         runs.put(waiting.ready, Stage::Parked(waiting.since));
     }
 
     fn insert(&mut self, run: RunId, position: Position) {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
+        self.jobs.entry(position.job).or_default().insert(position.turn);
         self.ends.insert((position.until, run));
         self.runs.insert(run, position);
     }
@@ -136,15 +154,37 @@ impl Parked {
         apps
     }
 
-    /// Takes out the next of the app's runs that is to be offered, the first in turn first; none once one of every kind was
-    /// [refused](Self::refuse), or of enough kinds.
+    /// Takes out the next of the app's runs that is to be offered; none once one of every kind was [refused](Self::refuse), or of
+    /// enough kinds. Half of those are the first in turn, the other half those behind the offer before: so each kind has its turn,
+    /// however many cannot be placed.
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<Waiting> {
-        if offer.refused_count >= LOOK_PAST {
+        let kinds = self.apps.get_mut(&app)?;
+        if offer.refused_count >= offer.look_past {
+            kinds.offered_to = offer.refused_to;
             return None;
         }
-        let left = (offer.refused_to.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let (turn, _) = self.apps.get(&app)?.heads.range(left).next()?;
-        self.remove(turn.run, runs)
+        let resumed =
+            kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::LookAheadStandsStill));
+        let behind = offer.refused_to.max(resumed);
+        let left = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let Some((turn, _)) = kinds.heads.range(left).next() else {
+            kinds.offered_to = None;
+            return None;
+        };
+        let run = turn.run;
+        self.remove(run, runs)
+    }
+
+    /// The first in turn of each of so many jobs behind this one, round and round.
+    pub(crate) fn first_of_jobs<'a>(
+        &self,
+        behind: Option<JobId>,
+        count: usize,
+        runs: &'a OpenRuns,
+    ) -> impl Iterator<Item = &'a OpenRun> {
+        let rest = self.jobs.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let before = behind.map(|behind| self.jobs.range(..=behind)).into_iter().flatten();
+        rest.chain(before).take(count).filter_map(|(_, turns)| runs.get(turns.first()?.run))
     }
 
     /// A run that was offered waits on.
@@ -189,6 +229,12 @@ impl Parked {
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
         let position = self.runs.remove(&run)?;
         self.ends.remove(&(position.until, run));
+        if let Some(turns) = self.jobs.get_mut(&position.job) {
+            turns.remove(&position.turn);
+            if turns.is_empty() {
+                self.jobs.remove(&position.job);
+            }
+        }
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
         if app.kinds.is_empty() {
@@ -220,7 +266,7 @@ mod tests {
 
     /// Offers until `slots` are taken; answers who took them.
     fn placed((parked, runs): &mut (Parked, OpenRuns), slots: usize, mut fit: impl FnMut(&Ready) -> bool) -> Vec<i64> {
-        let (mut placed, mut offer) = (Vec::new(), Offer::default());
+        let (mut placed, mut offer) = (Vec::new(), Offer::new(200));
         while let Some(waiting) = parked.next(APP, &offer, runs) {
             if placed.len() < slots && fit(&waiting.ready) {
                 placed.push(waiting.ready.run.id.get() / 1_000);
@@ -261,6 +307,65 @@ mod tests {
         });
         assert_eq!((taken, offered_count), (vec![20_000], 2));
         assert_eq!(parked.0.len(), 10_000);
+    }
+
+    /// How many offers it takes to place a run behind nine kinds that cannot be placed; none where twenty do not place it.
+    fn offers_until_placed(look_past: usize) -> Option<usize> {
+        let hopeless: Vec<_> =
+            (0..9).map(|number| definition(&json!({"priority": 9, "handler": format!("gone{number}")}))).collect();
+        let served = definition(&json!({}));
+        let mut waiting: Vec<(i64, &Arc<Compiled>)> = (1..).zip(&hopeless).collect();
+        waiting.push((20, &served));
+        let (mut parked, mut runs) = parked(&waiting);
+        (1..20).find(|_| {
+            let mut offer = Offer::new(look_past);
+            let mut is_placed = false;
+            while let Some(waiting) = parked.next(APP, &offer, &mut runs) {
+                if waiting.ready.definition.job.handler == "h" {
+                    is_placed = true;
+                } else {
+                    parked.refuse(waiting, &mut offer, &mut runs);
+                }
+            }
+            is_placed
+        })
+    }
+
+    #[test]
+    fn every_kind_has_its_turn_however_many_cannot_be_placed() {
+        for (look_past, offers) in [(2, 9), (3, 8), (4, 4), (10, 1)] {
+            assert_eq!(offers_until_placed(look_past), Some(offers), "{look_past}");
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_look_ahead_that_stands_still_is_noticed() {
+        mutant::set(Some(Mutant::LookAheadStandsStill));
+        let offers = offers_until_placed(3);
+        mutant::set(None);
+        assert_eq!(offers, None);
+    }
+
+    #[test]
+    fn the_jobs_of_what_waits_come_one_after_the_other() {
+        let one = definition(&json!({}));
+        let (mut parked, mut runs) = parked(&[]);
+        for (job, second) in [(3, 1), (3, 2), (1, 9), (1, 4), (2, 7)] {
+            let mut ready = ready(second, &one);
+            ready.run.job = JobId::new(job);
+            parked.push(Waiting::new(ready, Timestamp::EPOCH), &mut runs);
+        }
+        let seconds = |behind: Option<i64>, count| {
+            let firsts = parked.first_of_jobs(behind.map(JobId::new), count, &runs);
+            firsts.map(|open| open.ready.run.due_at.second()).collect::<Vec<_>>()
+        };
+        assert_eq!(seconds(None, 9), [4, 7, 1]);
+        assert_eq!(seconds(Some(1), 2), [7, 1]);
+        assert_eq!(seconds(Some(2), 2), [1, 4]);
+        assert_eq!(seconds(Some(3), 1), [4]);
+        parked.remove(RunId::new(7_000), &mut runs);
+        assert_eq!(parked.jobs.len(), 2);
     }
 
     #[test]

@@ -21,8 +21,6 @@ use crate::dispatch::step::Step;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often executors are looked for elsewhere.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
-/// Runs whose jobs are looked at in one go.
-const SEEK_MAX: usize = 500;
 
 /// Has the jobs of runs for which no executor is here given to a node that has one.
 pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
@@ -36,9 +34,17 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
         let ready = &open.ready;
         open.since() + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
     };
-    let stranded = d.state.parked.waiting(is_stranded, SEEK_MAX, &d.state.runs);
-    let mut by_job: BTreeMap<JobId, Ready> =
-        stranded.into_iter().rev().map(|ready| (ready.run.job, ready.clone())).collect();
+    let behind = d.state.recovery.sought_to;
+    let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
+    let mut sought_to = None;
+    let mut by_job: BTreeMap<JobId, Ready> = BTreeMap::new();
+    for open in first {
+        sought_to = Some(open.ready.run.job);
+        if is_stranded(open) {
+            by_job.insert(open.ready.run.job, open.ready.clone());
+        }
+    }
+    d.state.recovery.sought_to = sought_to;
     let closed = close_jobs(d, &by_job.keys().copied().collect());
     by_job.retain(|job, _| closed.contains(job));
     if !closed.is_empty() {

@@ -69,6 +69,8 @@ impl World {
             answer_within: Duration::from_secs(10),
             overdue_ask: Duration::from_secs(20),
             overdue_give_up: Duration::from_secs(60),
+            look_past: 200,
+            seek_jobs: 500,
         };
         let around = Around {
             now: Timestamp::EPOCH,
