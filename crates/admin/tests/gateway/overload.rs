@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel_admin::{Engine, EngineConfig, Lifecycle};
+use rondel_admin::{Engine, EngineConfig, Lifecycle, jobs};
 use rondel_core::misfire::LateBecause;
 use rondel_core::route::trace::Trace;
 use rondel_core::{Reason, Run, RunStatus, Timestamp};
@@ -66,7 +66,7 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
             "name": format!("j{number}"), "app": "files", "handler": "h", "schedule": {"at": at.to_string()},
             "misfire": {"policy": "skip", "tolerance": "100ms"},
         });
-        engine.create_job(NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        jobs::create(&engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     }
     let (up, messages) = mpsc::unbounded_channel();
     let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
