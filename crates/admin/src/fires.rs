@@ -1,4 +1,4 @@
-//! What became of a job's fires: the facts for the account are read here, the account is computed in `core`.
+//! Accounts for a job's fires: reads the facts here; `core` computes the account.
 
 use rondel_core::fires::{self, About, Account, Context, Definition, Facts, Range, Why};
 use rondel_core::run::Attempt;
@@ -12,16 +12,16 @@ use crate::sight;
 
 mod context;
 
-/// Definitions that one account looks at; each may have a calendar of thousands of days.
+/// Definitions read for one account; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
-/// How far around an instant the definitions are read that tell of the fires next to it.
+/// The range around an instant in which definitions are read to find the fires next to it.
 const AROUND: std::time::Duration = fires::RANGE_MAX;
 
-/// Among so many newest runs the last one is looked for: some may be claimed ahead of their instants, or be shards.
+/// Number of newest runs among which the last one is searched: some may be claimed early, or be shards.
 const NEWEST_COUNT: u32 = 100;
 const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
-/// What an account is computed from.
+/// The input of an account.
 struct Read {
     record: JobRecord,
     definitions: Vec<Definition>,
@@ -50,29 +50,29 @@ impl Read {
 
 /// The answer to `why` for a job without an instant.
 enum Answer {
-    Told(Why),
+    Done(Why),
     At(Timestamp, About),
 }
 
 fn answer_now(read: &Read, is_open: bool) -> Answer {
     let facts = read.facts();
-    let told = |run: &Run, about| Answer::Told(fires::why_run(&facts, run).about(about, &facts));
+    let done = |run: &Run, about| Answer::Done(fires::why_run(&facts, run).about(about, &facts));
     if let Some(run) = read.rows.first().filter(|_| is_open) {
-        return told(run, About::OpenRun);
+        return done(run, About::OpenRun);
     }
     let (before, after) = fires::nearest(&facts);
     match (read.rows.first(), before, after) {
-        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => told(run, About::LastFire),
-        // A run that was asked for is none of the account's.
-        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => told(run, About::LastFire),
+        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, About::LastFire),
+        // A run that a caller triggered does not belong to the account.
+        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, About::LastFire),
         (_, Some(at), _) => Answer::At(at, About::LastFire),
         (_, None, Some(at)) => Answer::At(at, About::NextFire),
-        (_, None, None) => Answer::Told(fires::why_never(&facts)),
+        (_, None, None) => Answer::Done(fires::why_never(&facts)),
     }
 }
 
-/// What became of the fires of a job in a range, and where the next account goes on; `within` are the apps whose runs and
-/// definitions may be told of, `None` for all.
+/// The outcome of each fire of a job in a range, and where the next account continues; `within` are the apps whose runs
+/// and definitions the caller may see, `None` for all.
 ///
 /// # Errors
 /// The store's.
@@ -84,7 +84,7 @@ pub(crate) async fn fires(
 ) -> Result<Account, StoreError> {
     let mut to = range.to;
     let mut versions = read_versions(node, record, range.from, to).await?;
-    // Of too many definitions only the newest are read: the account ends earlier instead.
+    // If there are too many definitions, only the newest are read and the account ends earlier.
     while is_cut(&versions, range.from) && to > range.from {
         to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
         versions = read_versions(node, record, range.from, to).await?;
@@ -136,7 +136,7 @@ pub(crate) async fn why(
     Ok(answers.map(|answer| Why { before, after, ..answer }).next().unwrap_or(why))
 }
 
-/// The run of a job nearest to an instant at which nothing was planned: one that was triggered, follows from a parent job,
+/// The run of a job nearest to an instant without a planned fire: one that was triggered, follows a parent job,
 /// is a backfill, or began then.
 async fn run_near(
     node: &Node,
@@ -152,8 +152,8 @@ async fn run_near(
     Ok(fires::nearest_run(runs, at))
 }
 
-/// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
-/// where that is later; else about its next fire.
+/// Why a job is in its present state: explains its newest run that is due and open; otherwise its last fire, or its
+/// last run if that is later; otherwise its next fire.
 ///
 /// # Errors
 /// The store's.
@@ -170,8 +170,8 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     let read = with_context(node, read, within).await?;
     let (answer, read) = compute(move || (answer_now(&read, about_run), read)).await;
     match answer {
-        Answer::Told(why) => Ok(why),
-        // The account of an instant needs the rows of that.
+        Answer::Done(why) => Ok(why),
+        // The account of an instant needs the rows around it.
         Answer::At(at, about) => {
             let mut rows = node.store().planned_rows(record.id, at, at, 2).await?;
             rows.retain(|run| is_within(run, within));
@@ -182,7 +182,7 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     }
 }
 
-/// The newest run of a job, by its planned instant, that is due; no shards.
+/// The newest due run of a job by planned instant; shards are skipped.
 async fn newest_run(
     node: &Node,
     record: &JobRecord,
@@ -205,8 +205,8 @@ async fn read_versions(
     node.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
 }
 
-/// What an account within these apps is computed from: a job that moved was another team's before, and its runs and
-/// definitions of then stay theirs.
+/// The input of an account within these apps: a job that moved belonged to another team before, and its earlier runs
+/// and definitions stay visible to that team only.
 async fn read_facts(
     node: &Node,
     record: &JobRecord,
@@ -239,7 +239,7 @@ async fn read_facts(
     })
 }
 
-/// The same with the earlier attempts of the run that the answer is about, and what is known around it.
+/// The same input with the earlier attempts of the explained run, and its context.
 async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Result<Read, StoreError> {
     let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
         Some(run) => node.store().attempts(run.id).await?,
@@ -252,7 +252,7 @@ async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Resu
     Ok(Read { attempts, context, ..read })
 }
 
-/// Away from the tasks that fire jobs: an account may look at thousands of instants.
+/// Runs outside the tasks that fire jobs: an account may compute thousands of instants.
 pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(account).await {
         Ok(account) => account,
@@ -260,7 +260,7 @@ pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Sen
     }
 }
 
-/// Whether it is no shard of another run.
+/// Whether the run is not a shard.
 fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }
@@ -269,7 +269,7 @@ fn is_within(run: &Run, within: Option<&[AppId]>) -> bool {
     within.is_none_or(|apps| apps.contains(&run.app))
 }
 
-/// Whether these definitions, the newest first, do not reach back to `from`.
+/// Whether these definitions, newest first, do not reach back to `from`.
 fn is_cut(versions: &[VersionRecord], from: Timestamp) -> bool {
     let is_full = versions.len() >= usize::try_from(VERSION_COUNT_MAX).unwrap_or(usize::MAX);
     is_full && versions.last().is_some_and(|oldest| oldest.created_at > from)

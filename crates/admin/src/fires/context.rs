@@ -1,4 +1,4 @@
-//! Reads what an answer about a run needs besides the rows of its job: servers, executors, and other jobs' runs.
+//! Reads the context of a run for its explanation: servers, executors, and other jobs' runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,14 +15,14 @@ use crate::sight;
 
 /// An executor that misses this many heartbeats is silent.
 const SILENT_HEARTBEATS: u32 = 3;
-/// Running runs that are read at once to find those that hold a limit …
+/// Running runs read per page to find those that hold a limit …
 const RUNNING_PAGE_LEN: u32 = 100;
-/// … and how many times: of more runs than that some holders may be left out.
+/// … and the number of pages: with more runs, some holders may be missing.
 const RUNNING_PAGES_MAX: usize = 50;
-/// Among so many runs of the parent job the one of the same fire is looked for.
+/// Number of runs of the parent job among which the one of the same fire is searched.
 const PARENT_RUN_COUNT: u32 = 100;
 
-/// What is known of an executor.
+/// The state of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Taking,
@@ -32,7 +32,7 @@ enum State {
 }
 
 impl State {
-    /// By the streams to two nodes.
+    /// By its streams to two nodes.
     fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Silent(one), Self::Silent(another)) => Self::Silent(one.max(another)),
@@ -41,11 +41,11 @@ impl State {
     }
 }
 
-/// Reads what is around a run, by the memory and the store of a node.
+/// Reads the context of a run from the memory and the store of a node.
 pub(super) struct ContextReader<'a>(pub(super) &'a Node);
 
 impl ContextReader<'_> {
-    /// What is known around a run, as far as callers may see it who see these apps alone.
+    /// The context of a run, limited to what callers who may see only these apps may see.
     pub(super) async fn of(&self, run: &Run, within: Option<&[AppId]>) -> Result<Context, StoreError> {
         let mut context = Context::default();
         if run.status.is_terminal() {
@@ -78,7 +78,7 @@ impl ContextReader<'_> {
         }))
     }
 
-    /// The executors of the app, or the one that has the run, that take nothing now.
+    /// The executors of the app, or the one that holds the run, that accept no work now.
     async fn add_executors(
         &self,
         context: &mut Context,
@@ -89,7 +89,7 @@ impl ContextReader<'_> {
         context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
         let lost_after = self.0.lost_after();
         let mut untaking: Vec<ExecutorState> = Vec::new();
-        // The newest incarnation of a name says how it is.
+        // The newest incarnation of a name has its current state.
         let taking: BTreeSet<&String> =
             states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
         for (id, (state, name)) in &states {
@@ -108,7 +108,7 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The executors of an app that this or another node has heard not long ago.
+    /// The executors of an app that this or another node has heard recently.
     async fn states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (State, String)>, StoreError> {
         let now = self.0.now();
         let is_silent_from = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
@@ -137,7 +137,7 @@ impl ContextReader<'_> {
         Ok(states)
     }
 
-    /// The run ahead, and the runs that hold the limit that the run or the one ahead waits for.
+    /// The run ahead, and the runs that hold the limit for which the run or the one ahead waits.
     async fn add_holders(&self, context: &mut Context, run: &Run, within: Option<&[AppId]>) -> Result<(), StoreError> {
         let none = Detail::default();
         let detail = run.detail.as_deref().unwrap_or(&none);
@@ -159,8 +159,8 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The running runs that count for a concurrency limit, the longest running first, without their parameters: those can be
-    /// large, and so only a page of other runs is in memory.
+    /// The running runs that count for a concurrency limit, longest running first, without their parameters: those can
+    /// be large, so that only one page of other runs is in memory.
     async fn holders(&self, run: &Run, key: &str) -> Result<Vec<Run>, StoreError> {
         let mut query = RunQuery { statuses: vec![RunStatus::Running], limit: RUNNING_PAGE_LEN, ..RunQuery::default() };
         let mut holders = Vec::new();
@@ -181,7 +181,7 @@ impl ContextReader<'_> {
         Ok(holders)
     }
 
-    /// The definitions of these runs of which the runs count for a concurrency limit.
+    /// The definitions of these runs whose runs count for a concurrency limit.
     async fn counted(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
         let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
@@ -190,7 +190,7 @@ impl ContextReader<'_> {
         Ok(counted.map(|one| (one.job, one.version)).collect())
     }
 
-    /// The runs that led to the end of this one, the nearest first; up to one that the caller may not see.
+    /// The runs that led to the end of this one, nearest first, up to one that the caller may not see.
     async fn causes(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
         let mut last = run.clone();
@@ -207,7 +207,7 @@ impl ContextReader<'_> {
         Ok(causes)
     }
 
-    /// The run of the parent job that kept this one from beginning: of several parents it need not be the first.
+    /// The run of the parent job that prevented this one from starting: with several parents it need not be the first.
     async fn refusing_parent(&self, run: &Run) -> Result<Option<Run>, StoreError> {
         let first = match run.parent {
             Some(parent) => self.0.store().runs(&[parent]).await?.pop(),
@@ -226,7 +226,7 @@ impl ContextReader<'_> {
         Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
     }
 
-    /// Runs with the names of their jobs, as far as the caller may see them.
+    /// The runs that the caller may see, with the names of their jobs.
     async fn named(&self, mut runs: Vec<Run>, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
         let names = self.0.store().job_names(&jobs.into_iter().collect::<Vec<_>>()).await?;
@@ -242,7 +242,7 @@ impl ContextReader<'_> {
     }
 }
 
-/// The key of the concurrency limit that a run waits for.
+/// The key of the concurrency limit for which a run waits.
 fn limit_of(detail: &Detail) -> Option<String> {
     let limit = detail.limit.as_ref().filter(|limit| limit.kind == LimitKind::Concurrency)?;
     limit.key.clone()

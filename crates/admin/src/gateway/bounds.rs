@@ -1,4 +1,4 @@
-//! How much an executor may say of itself: everything in a hello is stored, kept in memory and listed.
+//! Limits on what an executor reports about itself: every field of a hello is stored, kept in memory and listed.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, Timestamp, TokenId, name, plain};
 use rondel_proto::v1;
 use tonic::Status;
 
-/// Streams that executors with one token open within a second.
+/// Streams that executors with one token may open within a second.
 const HELLO_RATE_MAX: u32 = 100;
 const SLOTS_MAX: u32 = 100_000;
 const HANDLER_COUNT_MAX: usize = 1_000;
@@ -19,16 +19,16 @@ const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
 /// Handlers and labels of one executor together, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
-/// What the rows of one app's executors with one token may take together, in bytes.
+/// Total size of the rows of one app's executors with one token, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// What a row takes beside its handlers and labels.
+/// Size of a row without its handlers and labels.
 const ROW_OVERHEAD: usize = 256;
-/// How long the row of an executor that has gone counts.
+/// How long the row of an offline executor still counts.
 const COUNTS_FOR: Duration = Duration::from_secs(3600);
-/// How much of a refused value is shown, in characters.
+/// How many characters of a rejected value are shown.
 const SHOWN_LEN_MAX: usize = 60;
 
-/// Refuses a hello with a field that is malformed or too large.
+/// Rejects a hello with a field that is malformed or too large.
 pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     for (field, value) in [("namespace", &hello.namespace), ("app", &hello.app), ("name", &hello.name)] {
         name::check(value).map_err(|message| refusal(field, &cut(&message, 4 * SHOWN_LEN_MAX)))?;
@@ -83,7 +83,7 @@ fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
     Err(refusal(field, &format!("{shown:?} has {} bytes; at most {len_max} are taken", value.len())))
 }
 
-/// Refuses text that a terminal would obey, or that looks like another text.
+/// Rejects text that a terminal would interpret, or that imitates another text.
 fn visible(field: &str, value: &str) -> Result<(), Status> {
     if !value.contains(plain::is_unseen) {
         return Ok(());
@@ -103,25 +103,25 @@ fn cut(text: &str, len_max: usize) -> String {
     }
 }
 
-/// An executor for log lines, before its hello was checked.
+/// Identifies an executor in log lines before its hello is checked.
 pub(super) fn who(hello: &v1::Hello, peer: &str) -> String {
     let [namespace, app, name] = [&hello.namespace, &hello.app, &hello.name].map(|text| cut(text, SHOWN_LEN_MAX));
     format!("{namespace}/{app}/{name} at {peer}")
 }
 
-/// What the row of this executor takes, about.
+/// Approximate size of this executor's row.
 fn row_bytes(hello: &v1::Hello) -> usize {
     let handlers: usize = hello.handlers.iter().map(|handler| handler.len() + 3).sum();
     let labels: usize = hello.labels.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
     handlers + labels
 }
 
-/// Hellos of each token within the present second.
+/// Hellos per token within the current second.
 #[derive(Debug, Default)]
 pub(super) struct HelloRates(Mutex<HashMap<TokenId, (Timestamp, u32)>>);
 
 impl HelloRates {
-    /// Counts a hello, or refuses it.
+    /// Counts a hello, or rejects it.
     pub(super) fn admit(&self, token: TokenId, now: Timestamp) -> Result<(), Status> {
         let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_present = |began: Timestamp| began <= now && now < began + Duration::from_secs(1);
@@ -143,8 +143,8 @@ impl HelloRates {
     }
 }
 
-/// What the rows of each app's executors take, as far as they came to this server: those of each token for themselves, so that
-/// one that floods the app locks out no other.
+/// Size of the rows of each app's executors, as seen by this server. Counted per token, so that one token that floods
+/// the app locks out no other.
 #[derive(Debug, Default)]
 pub(crate) struct AppRows(Mutex<HashMap<(AppId, Option<TokenId>), Rows>>);
 
@@ -157,8 +157,8 @@ struct Row {
 }
 
 impl AppRows {
-    /// Counts the row of an executor, or refuses it where the app's rows would take too much. Each start of an executor
-    /// is a row of its own.
+    /// Counts the row of an executor, or rejects it if the app's rows would exceed the limit. Each start of an executor
+    /// has its own row.
     pub(super) fn admit(
         &self,
         (app, token, executor): (AppId, Option<TokenId>, ExecutorId),
@@ -225,12 +225,12 @@ mod tests {
         assert!((250..300).contains(&count), "{count}");
         let refused = admit(1, 9_999, start, false).unwrap_err();
         assert!(refused.message().contains("one app may take"), "{refused}");
-        assert!(admit(1, 1, start, false).is_ok(), "one that is there already comes back");
+        assert!(admit(1, 1, start, false).is_ok(), "a counted executor reconnects");
         assert!(admit(2, 9_999, start, false).is_ok(), "another app has room");
         let with_another = (AppId::new(1), Some(TokenId::new(2)), ExecutorId::new(9_999));
         assert!(rows.admit(with_another, &large, start, |_| false).is_ok(), "so has another token of the app");
         let later = start + COUNTS_FOR;
-        assert!(admit(1, 9_999, later, true).is_err(), "those that are online count on");
+        assert!(admit(1, 9_999, later, true).is_err(), "online executors still count");
         assert!(admit(1, 9_999, later, false).is_ok());
     }
 }

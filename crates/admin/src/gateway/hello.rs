@@ -1,4 +1,4 @@
-//! The first message of a stream: who dials in, and whether it may.
+//! The first message of a stream: which executor connects, and whether it is admitted.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::registry::OnlineExecutor;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An executor that may come in.
+/// An executor that was admitted.
 #[derive(Debug)]
 pub(super) struct Greeted {
     pub(super) online: OnlineExecutor,
@@ -30,7 +30,7 @@ pub(super) struct Greeted {
     pub(super) report: Report,
     /// The jobs that its code declares.
     pub(super) declared_set: DeclaredSet,
-    /// Where its process is one of this host.
+    /// Its process, if it runs on this host.
     pub(super) process: Option<HostProcess>,
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     };
     let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable)?;
     let Some(namespace) = namespace else {
-        // Whoever is bound to a place learns of no other.
+        // A token that is bound to one place must not reveal others.
         if !pass.rights.allow_executor(NamespaceId::new(0), None) {
             return Err(denied());
         }
@@ -87,7 +87,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
     }
     let app = match known {
         None if !hello.declared.is_empty() => {
-            // As with a job that a person makes: its app comes into being with it.
+            // As with a job created by a user: its app is created with it.
             let now = shared.clock.now();
             let id = AppId::new(shared.membership.latest().ids.next(now));
             let made = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
@@ -103,7 +103,7 @@ pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Res
             format!("there is no app {:?} in namespace {:?}; create it, or a job in it", hello.app, namespace.name);
         return Err(Status::failed_precondition(message));
     };
-    // Its executors are told by the namespace's name.
+    // Executors are identified by the name of their namespace.
     shared.definitions.namespaces.of(namespace.id, &namespace.name);
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
@@ -174,7 +174,7 @@ fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> 
     )))
 }
 
-/// An executor that does not answer fences would be waited for until it is lost.
+/// An executor that does not answer fences would block recovery until it is declared lost.
 fn check_protocol(spoken: u32) -> Result<(), Status> {
     let what = match spoken.cmp(&PROTOCOL) {
         Ordering::Equal => return Ok(()),
@@ -184,8 +184,8 @@ fn check_protocol(spoken: u32) -> Result<(), Status> {
     Err(Status::failed_precondition(format!("protocol: this executor speaks version {spoken}, {what} ({PROTOCOL})")))
 }
 
-/// Two living processes with one incarnation id would settle each other's runs. A stream that was heard just now is
-/// living; one that is half dead is replaced.
+/// Two live processes with one incarnation id would settle each other's runs. A stream with a recent heartbeat is live;
+/// a stale one is replaced.
 fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Result<(), Status> {
     let Some(other) = shared.registry.get(id) else { return Ok(()) };
     let is_same = other.name == hello.name && other.app_name == hello.app;
@@ -193,7 +193,7 @@ fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Resu
     if is_same && !heard_lately {
         return Ok(());
     }
-    // The same words for an executor of any app: a token learns of no other app's.
+    // The same message for executors of every app: a token must not reveal other apps.
     Err(Status::already_exists("another executor is online with this incarnation"))
 }
 
@@ -223,7 +223,7 @@ mod tests {
             (&["*.billing.default"], &billing, true),
             (&["billing.default", "b1"], &billing, true),
             (&["b1", "billing"], &billing, true),
-            // The app alone, the name alone, another app's, another namespace's.
+            // Only the app, only the name, another app, another namespace.
             (&["billing"], &billing, false),
             (&["billing.default"], &billing, false),
             (&["b1"], &billing, false),
@@ -233,7 +233,7 @@ mod tests {
             (&["*.files.default"], &billing, false),
             (&["b1", "billing.other"], &billing, false),
             (&[], &billing, false),
-            // One name is not both.
+            // One name cannot be both.
             (&["files"], &hello("files", "files"), false),
             (&["files", "files.default"], &hello("files", "files"), true),
         ] {

@@ -1,4 +1,4 @@
-//! A line of a log as the server keeps it, whatever an executor sends.
+//! A log line as the server stores it, whatever an executor sends.
 
 use rondel_core::Timestamp;
 use rondel_proto::v1;
@@ -6,10 +6,10 @@ use rondel_store::logs::{LEVELS, LogLine};
 
 /// The longest text of one line, in bytes. The SDK cuts lines at a quarter of it.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// What a line with an unknown level gets.
+/// The level stored for a line with an unknown one.
 const LEVEL: &str = "info";
 
-/// The line with a known level, an instant that can be shown, and a text of a bounded length.
+/// The line with a known level, a valid instant, and a text of bounded length.
 pub(super) fn bounded(line: v1::LogLine) -> LogLine {
     let at = Timestamp::from_millis(line.at_ms);
     let level = LEVELS.into_iter().find(|level| *level == line.level).unwrap_or(LEVEL);

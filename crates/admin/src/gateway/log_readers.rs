@@ -1,5 +1,5 @@
-//! Who follows a log on this node: poked when lines of it were stored here, so that nobody asks the store all the time.
-//! Lines that come in on another node are found by asking now and then.
+//! The log readers of this node. A reader is woken when lines are stored here, so that it need not poll the store all
+//! the time; lines that another node stores are found by polling at a low rate.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use rondel_core::RunId;
 use tokio::sync::watch;
 
-/// The logs that are followed.
+/// The logs that have readers.
 #[derive(Debug, Default)]
 pub(crate) struct LogReaders(Mutex<HashMap<RunId, watch::Sender<()>>>);
 
-/// Hears of one log.
+/// Waits for lines of one log.
 #[derive(Debug)]
 pub struct LogReader(watch::Receiver<()>);
 
@@ -22,13 +22,13 @@ impl LogReaders {
         LogReader(followed.entry(run).or_insert_with(|| watch::channel(()).0).subscribe())
     }
 
-    /// How many readers there are.
+    /// The number of readers.
     pub(crate) fn count(&self) -> usize {
         let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         followed.values().map(watch::Sender::receiver_count).sum()
     }
 
-    /// Lines of these were stored.
+    /// Wakes the readers of these logs.
     pub(super) fn poke(&self, runs: impl Iterator<Item = RunId>) {
         let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if followed.is_empty() {
@@ -41,7 +41,7 @@ impl LogReaders {
 }
 
 impl LogReader {
-    /// Resolves when lines were stored since this was last asked; never where all of them are stored elsewhere.
+    /// Resolves when lines were stored since the last call; never if all of them are stored on other nodes.
     pub async fn stored(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -1,8 +1,8 @@
-//! Whose log lines are taken: an executor writes into the runs that it has, or had until not long ago, and into each only
-//! so much.
+//! Which log lines are accepted: an executor writes only into runs that it holds or held recently, and only a bounded
+//! amount into each.
 //!
 //! The run's row names its executor about a second after the start; until then only its home knows. Logs may arrive at
-//! another node than the home, after the result, and after a retry on another executor.
+//! a node other than the home, after the result, and after a retry on another executor.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,21 +11,21 @@ use std::time::Duration;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, Run, RunId, Timestamp};
 
-/// For how long after the end of an attempt its lines are taken: an executor that was cut off brings them late.
+/// How long lines are accepted after the end of an attempt: a disconnected executor sends them late.
 const LATE_FOR: Duration = Duration::from_secs(3600);
-/// How long before its instant a run may be in an executor's hands.
+/// How long before its planned instant an executor may hold a run.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
-/// For how long an answer is good.
+/// How long an answer is cached.
 const GOOD_FOR: Duration = Duration::from_secs(30);
-/// How much text one run may log by one server.
+/// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
-/// Attempts and runs that are remembered.
+/// Number of cached attempts and runs.
 const COUNT_MAX: usize = 50_000;
 
-/// An attempt in the hands of an executor.
+/// An attempt and the executor that claims to hold it.
 pub(super) type Hand = (RunId, i32, ExecutorId);
 
-/// Which executor this node sent a run to last. Bounded: the older half is forgotten.
+/// The executor to which this node last sent each run. Bounded: the older half is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 
@@ -45,17 +45,17 @@ impl SentRuns {
     }
 }
 
-/// What is known of a run when lines of it come.
-pub(super) struct Known<'a> {
+/// The state of a run when lines of it arrive.
+pub(super) struct RunFacts<'a> {
     pub(super) run: &'a Run,
-    /// The attempts before; only looked at for lines of one of them.
+    /// The earlier attempts; read only for lines of one of them.
     pub(super) attempts: &'a [Attempt],
-    /// Who this node sent it to.
+    /// The executor to which this node sent the run.
     pub(super) sent: Option<(i32, ExecutorId)>,
 }
 
-impl Known<'_> {
-    /// Whether lines of this attempt by an executor of the app are taken.
+impl RunFacts<'_> {
+    /// Whether lines of this attempt are accepted from this executor of the app.
     pub(super) fn may_log(&self, app: AppId, (_, attempt, executor): Hand, now: Timestamp) -> bool {
         let is_late = |finished_at: Option<Timestamp>| finished_at.is_some_and(|at| at + LATE_FOR < now);
         let run = self.run;
@@ -77,16 +77,16 @@ impl Known<'_> {
     }
 }
 
-/// What becomes of a chunk.
+/// The decision about a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Whole,
-    /// The run's log is full: this is said once, in the place of these lines.
+    /// The run's log is full: one line reports this in place of the chunk.
     LastWord,
     Nothing,
 }
 
-/// Recent answers, and how many bytes each run has logged on this node.
+/// Recent answers, and the number of bytes each run has logged through this node.
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
     good: HashMap<Hand, Timestamp>,
@@ -94,7 +94,7 @@ pub(super) struct LogRights {
 }
 
 impl LogRights {
-    /// Which of these have to be asked about.
+    /// The attempts without a cached answer.
     pub(super) fn unknown<'a>(&self, hands: impl Iterator<Item = &'a Hand>, now: Timestamp) -> Vec<Hand> {
         let is_known = |hand: &Hand| self.good.get(hand).is_some_and(|at| *at + GOOD_FOR > now);
         let mut unknown: Vec<Hand> = hands.filter(|hand| !is_known(hand)).copied().collect();
@@ -103,12 +103,12 @@ impl LogRights {
         unknown
     }
 
-    /// Notes the answer about one of them: whether its lines are taken.
-    pub(super) fn learn(&mut self, app: AppId, hand: Hand, known: Option<&Known<'_>>, now: Timestamp) -> bool {
+    /// Caches whether lines of this attempt are accepted, and returns it.
+    pub(super) fn learn(&mut self, app: AppId, hand: Hand, facts: Option<&RunFacts<'_>>, now: Timestamp) -> bool {
         if self.good.len() >= COUNT_MAX {
             self.good.retain(|_, at| *at + GOOD_FOR > now);
         }
-        if known.is_some_and(|known| known.may_log(app, hand, now)) && self.good.len() < COUNT_MAX {
+        if facts.is_some_and(|facts| facts.may_log(app, hand, now)) && self.good.len() < COUNT_MAX {
             self.good.insert(hand, now);
             return true;
         }
@@ -116,7 +116,7 @@ impl LogRights {
         false
     }
 
-    /// Whether a chunk of so many bytes is taken.
+    /// Whether a chunk of this many bytes is accepted.
     pub(super) fn take(&mut self, hand: &Hand, bytes: usize) -> Taken {
         if !self.good.contains_key(hand) {
             return Taken::Nothing;
@@ -162,7 +162,7 @@ mod tests {
             (run(1, Succeeded, Some(MINE), just_now), None, 1, true),
             (run(1, Succeeded, Some(MINE), long_ago), None, 1, false),
             (run(1, Succeeded, Some(OTHERS), just_now), None, 1, false),
-            // The row names no executor: this node knows it, or another node does.
+            // The row names no executor: only the node that sent the run knows it.
             (run(1, Pending, None, None), Some((1, MINE)), 1, true),
             (run(1, Pending, None, None), Some((1, OTHERS)), 1, false),
             (run(1, Pending, None, None), None, 1, true),
@@ -170,9 +170,9 @@ mod tests {
             (run(1, Succeeded, None, just_now), None, 1, false),
             (run(1, Succeeded, None, just_now), Some((1, MINE)), 1, true),
             (run(1, Succeeded, None, long_ago), Some((1, MINE)), 1, false),
-            // It was handed back, and went on.
+            // It was returned and continued on another executor.
             (run(1, Running, Some(OTHERS), None), Some((1, MINE)), 1, true),
-            // An earlier attempt, and one that is not there yet.
+            // An earlier attempt, and one that does not exist yet.
             (run(2, Waiting, None, None), None, 1, true),
             (run(3, Running, Some(OTHERS), None), None, 2, false),
             (run(1, Running, Some(MINE), None), None, 2, false),
@@ -188,10 +188,10 @@ mod tests {
                 message: None,
                 detail: None,
             };
-            let known = Known { run: &run, attempts: &[ended(1, MINE), ended(2, OTHERS)], sent };
+            let facts = RunFacts { run: &run, attempts: &[ended(1, MINE), ended(2, OTHERS)], sent };
             let hand = (RunId::new(1), attempt, MINE);
-            assert_eq!(known.may_log(APP, hand, NOW), wanted, "{run:?} {sent:?} {attempt}");
-            assert!(!known.may_log(AppId::new(2), hand, NOW));
+            assert_eq!(facts.may_log(APP, hand, NOW), wanted, "{run:?} {sent:?} {attempt}");
+            assert!(!facts.may_log(AppId::new(2), hand, NOW));
         }
     }
 
@@ -200,9 +200,9 @@ mod tests {
         let mut rights = LogRights::default();
         let hand = (RunId::new(1), 1, MINE);
         let run = run(1, RunStatus::Running, Some(MINE), None);
-        let known = Known { run: &run, attempts: &[], sent: None };
+        let facts = RunFacts { run: &run, attempts: &[], sent: None };
         assert_eq!(rights.take(&hand, 1), Taken::Nothing);
-        rights.learn(APP, hand, Some(&known), NOW);
+        rights.learn(APP, hand, Some(&facts), NOW);
         assert_eq!(rights.unknown([&hand].into_iter(), NOW), []);
         assert_eq!(rights.unknown([&hand].into_iter(), NOW + GOOD_FOR), [hand]);
         let taken: Vec<Taken> = (0..4).map(|_| rights.take(&hand, RUN_BYTES_MAX / 2)).collect();

@@ -1,4 +1,4 @@
-//! Logs of runs on their way into the store: in batches, acknowledged when they are durable.
+//! Writes the logs of runs to the store: in batches, acknowledged when they are durable.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::log_rights::{Hand, Known, LogRights, RUN_BYTES_MAX, Taken};
+use super::log_rights::{Hand, LogRights, RUN_BYTES_MAX, RunFacts, Taken};
 use crate::dispatch::SessionHandle;
 use crate::metrics::{add, size};
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
 
-/// What may wait, in KiB; each chunk counts as one more.
+/// Capacity of the queue in KiB; each chunk counts as one more.
 const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
-/// What is written together, as it counts there.
+/// Size of one batch, in the same unit.
 const BATCH: usize = 4 * 1024;
-/// What a line takes beside its text …
+/// Overhead of a line beside its text …
 const LINE_OVERHEAD: usize = 64;
 /// … and a chunk beside its lines.
 const CHUNK_OVERHEAD: usize = 256;
-/// Runs of one batch whose earlier attempts are looked up.
+/// Runs of one batch whose earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
 
-/// What one message brought.
+/// The content of one message.
 #[derive(Debug)]
 pub(crate) struct LogItem {
     pub(crate) chunks: Vec<LogChunk>,
-    /// What the message takes in memory.
+    /// Memory taken by the message.
     pub(crate) kib: u32,
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
@@ -46,7 +46,7 @@ pub(crate) struct LogItem {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending(Arc<(AtomicUsize, Notify)>);
 
-/// One such message; over when it is dropped.
+/// One such message; it counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct PendingGuard(Pending);
 
@@ -56,7 +56,7 @@ impl Pending {
         PendingGuard(self.clone())
     }
 
-    /// Waits until everything that was begun is durable, but not for ever.
+    /// Waits until every message counted so far is durable, up to a limit.
     pub(super) async fn wait(&self, limit: Duration) {
         let all_durable = async {
             loop {
@@ -67,7 +67,7 @@ impl Pending {
                 notified.await;
             }
         };
-        // After the limit the result goes first: a log that comes late is better than a verdict that does.
+        // After the limit the result is sent on: a late log is better than a late verdict.
         tokio::time::timeout(limit, all_durable).await.ok();
     }
 }
@@ -79,7 +79,7 @@ impl Drop for PendingGuard {
     }
 }
 
-/// The logs that wait for the store: in turns of apps and sessions, so that one executor holds up no other app's.
+/// The logs that wait for the store, in turns of apps and sessions: one executor cannot hold up another app's.
 pub(crate) type LogQueue = Arc<TurnQueue<LogItem>>;
 
 pub(crate) fn log_queue() -> LogQueue {
@@ -91,12 +91,12 @@ impl LogItem {
         Source { app: self.app, session: self.session.number }
     }
 
-    /// Each chunk may be of a run that has to be looked up.
+    /// The run of each chunk may have to be read.
     fn weight(&self) -> usize {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }
 
-    /// Puts it into the queue, where there is room by then; else it is dropped, and the executor keeps nothing of it.
+    /// Queues the message if there is room by the deadline; otherwise it is dropped and acknowledged.
     pub(super) async fn enqueue(self, queue: &LogQueue, patience: Duration, shared: &Shared) -> bool {
         let (source, weight) = (self.source(), self.weight());
         let Err(dropped) = queue.offer_within(patience, source, weight, self).await else { return true };
@@ -139,7 +139,7 @@ impl LogLoop {
         let mut guards = Vec::new();
         for item in batch {
             for chunk in item.chunks {
-                // What is not taken is answered as well, so that it ends.
+                // Rejected chunks are acknowledged as well, so that the executor stops sending them.
                 acks.push((item.session.clone(), log_ack(&chunk)));
                 let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
                 match self.rights.take(&hand(&item.session, &chunk), lines + CHUNK_OVERHEAD) {
@@ -166,7 +166,7 @@ impl LogLoop {
         Ok(())
     }
 
-    /// Asks the rows who has the runs of these lines.
+    /// Reads from the rows which executors hold the runs of these lines.
     async fn learn_rights(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         let items =
@@ -191,8 +191,8 @@ impl LogLoop {
                 None => Vec::new(),
             };
             let sent = self.shared.sent_runs.get(hand.0);
-            let known = run.map(|run| Known { run, attempts: &attempts, sent });
-            if !self.rights.learn(*app, hand, known.as_ref(), now)
+            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent });
+            if !self.rights.learn(*app, hand, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", hand.2.get())
             {
                 let (run, attempt, executor) = hand;
@@ -207,7 +207,7 @@ fn hand(session: &SessionHandle, chunk: &LogChunk) -> Hand {
     (chunk.run, chunk.attempt, session.executor)
 }
 
-/// What stands in the place of the first lines that are too many.
+/// The line that replaces the first lines over the limit.
 fn full(chunk: &LogChunk) -> LogChunk {
     let at = chunk.lines.first().map_or(Timestamp::EPOCH, |line| line.at);
     let text = format!("… this log is full ({} MiB): what follows is dropped", RUN_BYTES_MAX / (1024 * 1024));

@@ -1,4 +1,4 @@
-//! How much an executor may put into one message after its hello. Honest executors stay far below: the SDK makes messages of
+//! Limits on the messages of an executor after its hello. Correct executors stay far below: the SDK sends messages of
 //! at most 500 parts and about 1 MiB.
 
 use rondel_proto::v1::executor_message::Body;
@@ -7,10 +7,10 @@ use rondel_proto::{
 };
 use tonic::{Code, Status};
 
-/// What a part of a message takes in memory beside its text.
+/// Memory overhead of a message part beside its text.
 pub(super) const PART_OVERHEAD: usize = 128;
 
-/// Refuses a message with too many parts, or too large a one.
+/// Rejects a message with too many parts, or with a part that is too large.
 pub(super) fn check(body: &Body) -> Result<(), Status> {
     match body {
         Body::Replies(replies) => at_most("replies", replies.replies.len(), ITEM_COUNT_MAX),
@@ -22,7 +22,7 @@ pub(super) fn check(body: &Body) -> Result<(), Status> {
     }
 }
 
-/// Refuses a list of attempts that is too long.
+/// Rejects a list of attempts that is too long.
 pub(super) fn check_attempts(held: &[v1::RunRef], finished: &[v1::RunRef]) -> Result<(), Status> {
     at_most("held and finished", held.len() + finished.len(), ATTEMPT_COUNT_MAX)
 }
@@ -49,13 +49,13 @@ fn refusal(message: &str) -> Status {
     Status::invalid_argument(message)
 }
 
-/// What the executor is told of a message that could not be read; nothing where its stream just broke.
+/// The status sent to the executor for a message that could not be decoded; `None` if its stream broke.
 pub(super) fn unreadable(status: &Status) -> Option<Status> {
     let found = status.message().trim_start_matches("Error, ");
     (status.code() == Code::OutOfRange).then(|| refusal(&format!("message: {found}")))
 }
 
-/// What a message takes in memory until it is dealt with, in KiB: what came, and what each part takes beside it.
+/// Memory that a message takes until it is processed, in KiB: its bytes, and the overhead of each part.
 pub(super) fn charge_kib(bytes: usize, part_count: usize) -> u32 {
     u32::try_from((bytes + part_count * PART_OVERHEAD) / 1024 + 1).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! The executors' door: one bidirectional gRPC stream per executor and node. It authenticates, introduces, translates,
-//! and decides nothing else.
+//! The endpoint of executors: one bidirectional gRPC stream per executor and node. It authenticates, checks the hello,
+//! translates messages, and makes no other decision.
 
 mod bounds;
 mod hello;
@@ -44,27 +44,27 @@ use open_streams::StreamPlace;
 #[cfg(test)]
 pub(crate) use outgoing_stream::OutgoingStream;
 
-/// Messages on their way to one executor.
+/// Messages queued for one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
-/// What the results may take together that executors sent and the dispatcher has not taken up, in KiB. Others are not
-/// answered, so that they come again.
+/// Total size of the results that executors have sent and the dispatcher has not processed, in KiB. Results beyond it
+/// are not acknowledged, so that executors send them again.
 const REPORT_KIB_MAX: usize = 64 * 1024;
-/// Refusals that are remembered, so that each is logged once.
+/// Refusals kept in memory, so that each is logged once.
 const REFUSAL_COUNT_MAX: usize = 1_000;
 
-/// The gRPC service, for whoever owns the port.
+/// The gRPC service; the owner of the port serves it.
 pub type Service = GatewayServer<GatewayService>;
 
-/// Where a request came from: whoever owns the port puts it into the request's extensions.
+/// The address of a request's client; the owner of the port puts it into the request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-/// What the certificate that a client came with is made out to: beside [`Peer`], where there was one.
+/// The names in the client's certificate: stored beside [`Peer`] if the client sent one.
 #[derive(Clone, Debug)]
 pub struct PeerNames(pub Vec<String>);
 
-/// Called once the token of a stream was good, where the owner of the port put it beside [`Peer`]: the connection is no
-/// longer a stranger's.
+/// Called once the token of a stream has been verified, if the owner of the port stored it beside [`Peer`]: from then
+/// on the connection counts as authenticated.
 #[derive(Clone)]
 pub struct OnAuthenticated(pub Arc<dyn Fn(TokenId) + Send + Sync>);
 
@@ -80,7 +80,7 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Takes executors' streams.
+/// Accepts the streams of executors.
 #[derive(Clone, Debug)]
 pub struct GatewayService {
     inner: Arc<Inner>,
@@ -93,7 +93,7 @@ struct Inner {
     logs: LogQueue,
     lifecycle: Lifecycle,
     session_number: AtomicU64,
-    /// Out of [`REPORT_KIB_MAX`].
+    /// Permits out of [`REPORT_KIB_MAX`].
     report_memory: Arc<Semaphore>,
     refusals: Mutex<HashSet<String>>,
     hello_rates: bounds::HelloRates,
@@ -125,21 +125,21 @@ impl GatewayService {
     }
 }
 
-/// What lets an executor in, and as far as it does.
+/// The rights with which an executor connects.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
     rights: Rights,
     /// Whether the executor may declare jobs.
     declares: bool,
-    /// One of these the executor must be; any where there are none.
+    /// The executor must have one of these names; `None` admits any.
     names: Option<Vec<String>>,
-    /// What it authenticated with, to be asked about again while the stream is open; `None` where nobody has to.
+    /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,
     token: Option<TokenId>,
 }
 
 impl Pass {
-    /// For any executor: whoever gives it has asked who that is.
+    /// Admits any executor: the caller has verified its identity.
     pub(crate) fn everywhere() -> Self {
         Self {
             rights: Rights::new(vec![Grant::everywhere(Role::Executor)]),
@@ -152,7 +152,7 @@ impl Pass {
 }
 
 impl Pass {
-    /// For whom a token and a certificate are good, where one is asked for.
+    /// The executors that a token and, if required, a certificate admit.
     fn new(
         principal: &tokens::Principal,
         certificates: Certificates,
@@ -168,8 +168,8 @@ impl Pass {
 }
 
 impl GatewayService {
-    /// Takes an executor's stream, however it came, once its token was checked: reads its hello, and gives what is said to
-    /// it from then on, the welcome first; and the status that the stream ends with, where a message is refused.
+    /// Serves an executor's stream of any transport after its token was checked: reads the hello, then returns the
+    /// messages to send, starting with the welcome, and the status that ends the stream if a message is rejected.
     pub(crate) async fn open(
         &self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
@@ -177,8 +177,8 @@ impl GatewayService {
         pass: &Pass,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let inner = &self.inner;
-        // In the order in which they came: of two streams of one executor the later one counts, however long the way of
-        // each through the store is.
+        // Numbered on arrival: of two streams of one executor the later one wins, even if its session is stored
+        // first.
         let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
             Code::InvalidArgument => inner.refuse(peer, status),
@@ -199,7 +199,7 @@ impl GatewayService {
 }
 
 impl Inner {
-    /// Counts a stream of an executor, or refuses it.
+    /// Counts a stream of an executor, or rejects it.
     fn place(&self, principal: &tokens::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
         let (token, address) = (&principal.token, peer.map(|Peer(address)| address));
         self.open_streams.admit(token.id, address, &self.shared.config).map_err(|refused| {
@@ -212,7 +212,7 @@ impl Inner {
         })
     }
 
-    /// A refusal is logged the first time that it is made to the same executor for the same reason.
+    /// Logs a refusal once per executor and reason.
     fn refuse(&self, who: &str, status: Status) -> Status {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         if refusals.len() >= REFUSAL_COUNT_MAX {

@@ -1,5 +1,5 @@
-//! How many streams executors have open at the same time: those with one token, and those at one address. Each stream can hold
-//! a message that is not complete yet.
+//! Limits the open streams of executors per token and per address. Each stream can hold an incomplete
+//! message.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use tonic::Status;
 use crate::config::EngineConfig;
 use crate::metrics::Limit;
 
-/// What streams are counted by.
+/// The key by which streams are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Holder {
     Token(TokenId),
@@ -21,14 +21,14 @@ enum Holder {
 #[derive(Debug, Default)]
 pub(super) struct OpenStreams(Mutex<HashMap<Holder, usize>>);
 
-/// A stream as it is counted, until it is dropped.
+/// A counted stream; it counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     open: Arc<OpenStreams>,
     holders: Vec<Holder>,
 }
 
-/// A bound that a further stream would exceed.
+/// A limit that one more stream would exceed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyStreams {
     pub(super) limit: Limit,
@@ -101,13 +101,13 @@ mod tests {
         let refused = |token, address| admit(token, address).err().map(|refused| refused.limit);
         let mut places = vec![admit(1, 1).unwrap(), admit(1, 1).unwrap()];
         assert_eq!(refused(1, 1), Some(Limit::ExecutorStreamsPerToken));
-        assert_eq!(refused(1, 2), Some(Limit::ExecutorStreamsPerToken), "wherever from");
+        assert_eq!(refused(1, 2), Some(Limit::ExecutorStreamsPerToken), "from any address");
         places.push(admit(2, 1).unwrap());
         assert_eq!(refused(2, 1), Some(Limit::ExecutorStreamsPerAddress));
         places.push(admit(2, 2).unwrap());
         places.remove(0);
         places.push(admit(1, 1).unwrap());
         drop(places);
-        assert!(open.0.lock().unwrap().is_empty(), "nothing is kept of those that ended");
+        assert!(open.0.lock().unwrap().is_empty(), "ended streams leave no entry");
     }
 }

@@ -10,7 +10,7 @@ use crate::dispatch::ExecutorStream;
 #[derive(Clone, Debug)]
 pub(crate) struct OutgoingStream {
     messages: mpsc::Sender<v1::ServerMessage>,
-    /// Another stream of the executor has taken this one's place.
+    /// Another stream of the executor has replaced this one.
     replaced: CancellationToken,
 }
 
@@ -19,7 +19,7 @@ impl OutgoingStream {
         Self { messages, replaced: CancellationToken::new() }
     }
 
-    /// Waits until it has ended: the executor has closed it, or another one has taken its place.
+    /// Waits until the stream has ended: the executor has closed it, or another stream has replaced it.
     pub(crate) async fn ended(&self) {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! Whether an executor is who it says: the incarnation that it was, or the successor of one whose data directory it has.
+//! Verifies the identity that an executor claims: a known incarnation, or the successor of one whose data directory it has.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use sha2::{Digest, Sha256};
 
 use crate::node::Shared;
 
-/// An executor without a secret that was heard within so many heartbeats is living.
+/// An executor without a secret is live if it was heard within this many heartbeats.
 const LIVING_HEARTBEATS: u32 = 5;
 
-/// How many processes before it an executor answers for.
+/// How many earlier processes an executor answers for.
 const LINEAGE_LEN_MAX: usize = 16;
 
-/// What is kept of an executor's secret; `None` for one that has none.
+/// The stored digest of an executor's secret; `None` if it has no secret.
 pub(super) fn hash(secret: &[u8]) -> Option<String> {
     let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
     (!secret.is_empty()).then(|| hex(Sha256::digest(secret).as_slice()))
 }
 
-/// The predecessor that a hello names, where it proves it, and those before that one: results of any of them may be in the
-/// journal. Without the proof an equal name is another executor's.
+/// The predecessor that a hello names and proves, and the predecessors of that one: the journal may hold results of any
+/// of them. Without the proof an equal name belongs to another executor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
     let mut next = predecessor(shared, app, hello).await?;
@@ -60,7 +60,7 @@ async fn predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<O
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Proven,
-    /// It has no secret: executors of older SDKs have a successor once they are gone.
+    /// It has no secret: an executor of an older SDK is succeeded once it is gone.
     UnlessLiving,
     Unproven,
 }
@@ -76,7 +76,7 @@ fn verdict(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> Verdict {
     }
 }
 
-/// Whether some node hears it.
+/// Whether a node has a stream of it.
 async fn is_living(shared: &Shared, id: ExecutorId) -> Result<bool, StoreError> {
     let now = shared.clock.now();
     let silence: Duration = shared.config.heartbeat.saturating_mul(LIVING_HEARTBEATS);

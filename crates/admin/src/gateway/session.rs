@@ -1,4 +1,4 @@
-//! A stream after its hello: messages in, translated, in order.
+//! An executor's stream after its hello: translates incoming messages, in order.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,9 +34,9 @@ use crate::node::Shared;
 use crate::progress::Progress;
 use rondel_core::error_chain::chain;
 
-/// A stream on which nothing came for so many heartbeats is dead.
+/// A stream without a message for this many heartbeats is dead.
 const SILENT_HEARTBEATS: u32 = 5;
-/// How long results wait for the logs that came before them.
+/// How long results wait for the logs sent before them.
 const LOG_BARRIER: Duration = Duration::from_secs(2);
 /// How long a stream waits for room for its logs.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
@@ -48,19 +48,19 @@ pub(super) struct Session {
     stream: OutgoingStream,
     namespace: rondel_core::NamespaceId,
     app: rondel_core::AppId,
-    /// What it authenticated with.
+    /// The credential of the stream.
     authorization: Option<String>,
-    /// Its process, where that is one of this host.
+    /// Its process, if it runs on this host.
     process: Option<HostProcess>,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
-    /// Its last log message found no room.
+    /// Its last log message exceeded the limit.
     is_over_share: AtomicBool,
 }
 
 impl Session {
-    /// Makes the session durable, welcomes the executor, and tells the dispatcher, in this order: whoever adopts this
-    /// node's runs must know whom it may have sent them to.
+    /// Stores the session, welcomes the executor, and notifies the dispatcher, in this order: a node that adopts this
+    /// node's runs must know to which executors they may have been sent.
     pub(super) async fn open(
         inner: &Arc<Inner>,
         greeted: Greeted,
@@ -117,7 +117,7 @@ impl Session {
         stop: CancellationToken,
     ) {
         let mut refusal = None;
-        // Counted one by one: a server that was stopped itself has slept through one of them, and reads what came meanwhile.
+        // Counted one by one: a server that was paused has missed several periods and still has to read what arrived.
         let mut silent_heartbeats = 0;
         let (mut is_draining, mut said_goodbye) = (false, false);
         let mut recheck =
@@ -156,7 +156,7 @@ impl Session {
                     }
                 }
                 Ok(None) => {
-                    // It closes its side when nothing is in its hands any more and every result is acknowledged.
+                    // It closes its side when it holds no run and every result is acknowledged.
                     said_goodbye = is_draining;
                     break;
                 }
@@ -175,13 +175,13 @@ impl Session {
         if let Some(status) = refusal {
             let (executor_id, reason) = (self.handle.executor, status.message());
             tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
-            // Nobody listens any more where the connection is gone.
+            // The receiver is gone if the connection is.
             refuse.send(status).ok();
         }
         self.close(said_goodbye, &stop).await;
     }
 
-    /// Whether its token would let it in again. A database that does not answer is no reason to send it away.
+    /// Whether its token would still be accepted. If the database does not answer, the executor stays.
     async fn is_still_let_in(&self) -> bool {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
@@ -200,7 +200,7 @@ impl Session {
         if let Err(error) = shared.store.close_session(shared.membership.token(), id).await {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
         }
-        // With the last of its senders the stream ends for the executor too.
+        // Dropping the last sender ends the stream on the executor's side too.
         drop((handle, stream));
         if said_goodbye {
             drop(inner.events.send(Event::Gone(id)).await);
@@ -221,14 +221,14 @@ impl Session {
                 let reply = v1::HeartbeatReply { sequence: beat.sequence, now_at_ms: now.as_millis() };
                 self.handle.send(server_message::Body::HeartbeatReply(reply));
                 let active = beat.running.saturating_add(beat.queued);
-                self.tell(Event::Beat(id, usize::try_from(active).unwrap_or(usize::MAX))).await;
+                self.notify(Event::Beat(id, usize::try_from(active).unwrap_or(usize::MAX))).await;
             }
             Body::Replies(replies) => {
                 self.shared.registry.heard(id, now, None);
                 replies.replies.iter().for_each(|reply| self.note_progress(reply));
                 let replies: Vec<_> = replies.replies.iter().filter_map(|one| reply(one, now)).collect();
                 if !replies.is_empty() {
-                    self.tell(Event::Replies(id, replies)).await;
+                    self.notify(Event::Replies(id, replies)).await;
                 }
             }
             Body::Results(results) => {
@@ -238,23 +238,23 @@ impl Session {
             Body::Logs(logs) => self.take_logs(logs).await,
             Body::Draining(_) => {
                 self.shared.registry.set_draining(id);
-                self.tell(Event::Draining(id)).await;
+                self.notify(Event::Draining(id)).await;
             }
             Body::ProbeReplies(replies) => {
                 self.shared.registry.heard(id, now, None);
                 let free = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
-                self.tell(Event::Probed(id, replies.probe_id, free)).await;
+                self.notify(Event::Probed(id, replies.probe_id, free)).await;
             }
             Body::FenceReply(reply) => {
                 self.shared.registry.heard(id, now, None);
-                self.tell(Event::FenceAnswered(id, self.handle.number, answer(reply, now))).await;
+                self.notify(Event::FenceAnswered(id, self.handle.number, answer(reply, now))).await;
             }
             // A second hello changes nothing.
             Body::Hello(_) => {}
         }
     }
 
-    /// Results that find no room are not answered, so that they come again.
+    /// Results over the limit are not acknowledged, so that the executor sends them again.
     async fn take_results(&self, results: v1::Results, now: Timestamp) {
         let charge = charge_kib(encoded_len(&results), results.results.len());
         let Ok(memory) = Arc::clone(&self.inner.report_memory).try_acquire_many_owned(charge) else {
@@ -268,7 +268,7 @@ impl Session {
         self.pending_logs.wait(LOG_BARRIER).await;
         let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory) as _), ..incoming(result, now) };
         let results = results.results.into_iter().map(incoming);
-        self.tell(Event::Results(self.handle.clone(), results.collect())).await;
+        self.notify(Event::Results(self.handle.clone(), results.collect())).await;
     }
 
     async fn take_logs(&self, logs: v1::Logs) {
@@ -277,7 +277,7 @@ impl Session {
         let parts: usize = logs.chunks.iter().map(|chunk| chunk.lines.len() + 1).sum();
         let kib = charge_kib(encoded_len(&logs), parts);
         let chunks: Vec<LogChunk> = logs.chunks.into_iter().map(chunk).collect();
-        // One without lines says nothing. It is answered, so that it ends.
+        // A chunk without lines needs only its acknowledgement, so that the executor drops it.
         let (chunks, empty): (Vec<LogChunk>, Vec<LogChunk>) =
             chunks.into_iter().partition(|chunk| !chunk.lines.is_empty());
         if !empty.is_empty() {
@@ -289,14 +289,14 @@ impl Session {
         }
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
         let item = LogItem { chunks, kib, app: self.app, session, pending };
-        // What comes behind on the stream, heartbeats and results, waits for room once, and not for each message of a flood.
+        // Heartbeats and results behind these logs wait for room once, not once per message of a flood.
         let patience = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_PATIENCE };
         let is_taken = item.enqueue(&self.inner.logs, patience, &self.shared).await;
         self.is_over_share.store(!is_taken, Relaxed);
     }
 
     fn note_progress(&self, reply: &v1::Reply) {
-        // Where this node sent the attempt, it knows to whom.
+        // If this node sent the attempt, it knows the executor.
         let sent = self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
         let is_its = sent.is_none_or(|(_, executor)| executor == self.handle.executor);
         if reply.kind() == v1::reply::Kind::Progress && is_its {
@@ -305,7 +305,7 @@ impl Session {
         }
     }
 
-    async fn tell(&self, event: Event) {
+    async fn notify(&self, event: Event) {
         drop(self.inner.events.send(event).await);
     }
 }
@@ -356,7 +356,7 @@ fn chunk(chunk: v1::LogChunk) -> LogChunk {
     if chunk.dropped > 0 {
         let at = chunk.lines.first().map_or(0, |line| line.at_ms);
         let text =
-            format!("… {} line(s) were dropped here: the run wrote faster than they could be shipped", chunk.dropped);
+            format!("… {} lines were dropped here: the run logged faster than they could be sent", chunk.dropped);
         lines.push(LogLine { at: Timestamp::from_millis(at), level: "warn".to_owned(), text });
     }
     lines.extend(chunk.lines.into_iter().map(log_line::bounded));

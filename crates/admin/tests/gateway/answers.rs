@@ -1,4 +1,4 @@
-//! Triggers that an executor leaves unanswered while its heartbeats go on.
+//! Triggers that an executor leaves unanswered while it keeps sending heartbeats.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn world() -> World {
     World::start_on(store(), config).await
 }
 
-/// Waits until the only run is as it is wanted.
+/// Waits until the only run meets the condition.
 async fn until(world: &World, what: &str, wanted: impl Fn(&Run) -> bool) -> Run {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
@@ -40,7 +40,7 @@ async fn a_trigger_that_is_never_answered_is_not_running_and_is_sent_again() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     request(&world, &job).await;
     let ignored = line.trigger().await;
-    let run = until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Answer)).await;
+    let run = until(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Answer)).await;
     assert_eq!((run.status, run.attempt), (RunStatus::Pending, 1));
     line.ends().await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
@@ -48,7 +48,7 @@ async fn a_trigger_that_is_never_answered_is_not_running_and_is_sent_again() {
     assert_eq!((again.run_id, again.attempt), (ignored.run_id, 2));
     let attempts = world.store.attempts(rondel_core::RunId::new(again.run_id)).await.unwrap();
     assert_eq!(attempts.iter().map(|attempt| attempt.reason).collect::<Vec<_>>(), [Some(Reason::NotReceived)]);
-    line.say(succeeded(&again)).await;
+    line.send(succeeded(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -63,14 +63,14 @@ async fn a_trigger_that_a_hello_lists_goes_on() {
     line.ends().await;
     let held = vec![v1::RunRef { run_id: ignored.run_id, attempt: ignored.attempt, ..v1::RunRef::default() }];
     let mut line = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap().beat();
-    let run = until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
+    let run = until(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
     assert_eq!(run.attempt, 1);
-    line.say(succeeded(&ignored)).await;
+    line.send(succeeded(&ignored)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// Neither one that has answered, nor one whose heartbeats do not come.
+/// Neither an executor that has answered, nor one without heartbeats.
 #[tokio::test]
 async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     let world = world().await;
@@ -78,18 +78,18 @@ async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let unanswered = line.trigger().await;
-    until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Answer)).await;
+    until(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Answer)).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    line.say(begun(&unanswered)).await;
+    line.send(begun(&unanswered)).await;
     let mut line = line.beat();
-    until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
+    until(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    line.say(succeeded(&unanswered)).await;
+    line.send(succeeded(&unanswered)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// However often its executor leaves it unanswered, a run ends with its queue time, and for the reason that is true.
+/// However often its executor leaves it unanswered, a run ends with its queue time, and with the true reason.
 #[tokio::test]
 async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_executor() {
     let world = world().await;
@@ -110,14 +110,14 @@ async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_exe
     };
     assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::NoExecutor)));
     assert!(run.attempt > 1, "it was sent again: {run:?}");
-    let said = words::sentence(words::Subject::of(&run), Lang::En).unwrap();
-    assert!(said.ends_with(": a did not answer."), "{said}");
+    let sentence = words::sentence(words::Subject::of(&run), Lang::En).unwrap();
+    assert!(sentence.ends_with(": a did not answer."), "{sentence}");
     let online = world.engine.online_executors();
     assert!(online.iter().all(|one| one.unanswered.is_some_and(|of| of.count > 1)), "{online:?}");
     world.end().await;
 }
 
-/// It is not running before the executor reports that it began.
+/// The run is not running before the executor reports its start.
 #[tokio::test]
 async fn a_run_that_is_accepted_and_not_begun_waits_for_a_slot() {
     let world = world().await;
@@ -125,13 +125,13 @@ async fn a_run_that_is_accepted_and_not_begun_waits_for_a_slot() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     request(&world, &job).await;
     let queued = line.trigger().await;
-    line.say(accepted(&queued)).await;
-    let run = until(&world, "it says what it waits for", |run| waits_for(run) == Some(WaitFor::Slot)).await;
+    line.send(accepted(&queued)).await;
+    let run = until(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Slot)).await;
     assert_eq!((run.status, run.started_at, run.executor.as_deref()), (RunStatus::Pending, None, Some("a")));
-    line.say(begun(&queued)).await;
-    let run = until(&world, "it is noted as running", |run| run.status == RunStatus::Running).await;
+    line.send(begun(&queued)).await;
+    let run = until(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
     assert!(run.started_at.is_some());
-    line.say(succeeded(&queued)).await;
+    line.send(succeeded(&queued)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }

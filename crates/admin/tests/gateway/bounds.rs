@@ -1,4 +1,4 @@
-//! How much one message may hold: at each bound it is taken, and one above ends the stream with the reason.
+//! Limits on one message: at each limit it is accepted; one more ends the stream with the reason.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use super::world::{LIMIT, World, hello, store};
 
 async fn check(world: &World, field: &str, max: usize, body: impl Fn(usize) -> Up) {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
-    line.say(body(max)).await;
-    line.is_heard(7).await;
-    line.say(body(max + 1)).await;
+    line.send(body(max)).await;
+    line.wait_until_read(7).await;
+    line.send(body(max + 1)).await;
     let status = line.refusal().await;
     assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status}");
     let found = format!("{field}: there are {}; at most {max} are taken", max + 1);
@@ -29,7 +29,7 @@ fn chunks(count: usize, lines: usize) -> v1::Logs {
 }
 
 #[tokio::test]
-async fn a_message_with_too_many_parts_ends_its_stream_and_says_why() {
+async fn a_message_with_too_many_parts_ends_its_stream_with_the_reason() {
     let world = World::start().await;
     check(&world, "replies", ITEM_COUNT_MAX, |n| Up::Replies(v1::Replies { replies: vec![v1::Reply::default(); n] }))
         .await;
@@ -48,7 +48,7 @@ async fn a_message_with_too_many_parts_ends_its_stream_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_ends_its_stream_and_says_why() {
+async fn a_message_that_is_too_large_ends_its_stream_with_the_reason() {
     let world = World::start().await;
     let body = |bytes: usize| {
         let result = v1::Result { result: "x".repeat(bytes), ..v1::Result::default() };
@@ -57,9 +57,9 @@ async fn a_message_that_is_too_large_ends_its_stream_and_says_why() {
     let whole = |bytes| encoded_len(&v1::ExecutorMessage { body: Some(body(bytes)) });
     let beside = whole(MESSAGE_BYTES_MAX - 100) - (MESSAGE_BYTES_MAX - 100);
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
-    line.say(body(MESSAGE_BYTES_MAX - beside)).await;
-    line.is_heard(7).await;
-    line.say(body(MESSAGE_BYTES_MAX - beside + 1)).await;
+    line.send(body(MESSAGE_BYTES_MAX - beside)).await;
+    line.wait_until_read(7).await;
+    line.send(body(MESSAGE_BYTES_MAX - beside + 1)).await;
     let status = line.refusal().await;
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     assert!(status.message().contains("found 2097153 bytes, the limit is: 2097152 bytes"), "{status}");
@@ -71,7 +71,7 @@ async fn a_hello_with_too_long_lists_is_refused() {
     let world = World::start().await;
     let refs = |n| vec![v1::RunRef::default(); n];
     let infos = |n| vec![v1::HandlerInfo::default(); n];
-    for (good, bad, said) in [
+    for (good, bad, message) in [
         (
             v1::Hello { held: refs(ATTEMPT_COUNT_MAX - 2), finished: refs(2), ..hello("a", 1) },
             v1::Hello { held: refs(ATTEMPT_COUNT_MAX - 2), finished: refs(3), ..hello("a", 2) },
@@ -83,15 +83,15 @@ async fn a_hello_with_too_long_lists_is_refused() {
             "handler_infos: there are 1001; at most 1000 are taken",
         ),
     ] {
-        world.dial(Some(&world.token), good).await.unwrap().is_heard(1).await;
+        world.dial(Some(&world.token), good).await.unwrap().wait_until_read(1).await;
         let status = world.dial(Some(&world.token), bad).await.map(drop).unwrap_err();
-        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, said));
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message));
     }
     world.end().await;
 }
 
 #[tokio::test]
-async fn a_hello_that_is_too_large_is_refused_in_the_same_words() {
+async fn a_hello_that_is_too_large_is_refused_with_the_same_message() {
     let world = World::start().await;
     let large = v1::Hello { sdk_version: "x".repeat(MESSAGE_BYTES_MAX), ..hello("a", 1) };
     let status = world.dial(Some(&world.token), large).await.err().unwrap();
@@ -103,7 +103,7 @@ async fn a_hello_that_is_too_large_is_refused_in_the_same_words() {
 }
 
 #[tokio::test]
-async fn executors_with_one_token_have_so_many_streams_open() {
+async fn streams_of_executors_with_one_token_are_limited() {
     let config = EngineConfig { executor_streams_per_token: 2, ..EngineConfig::default() };
     let world = World::start_on(store(), config).await;
     let first = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
@@ -116,7 +116,7 @@ async fn executors_with_one_token_have_so_many_streams_open() {
     drop(first);
     let end = tokio::time::Instant::now() + LIMIT;
     while let Err(status) = world.dial(Some(&world.token), hello("c", 3)).await {
-        assert!(tokio::time::Instant::now() < end, "the place is free once a stream has ended: {status}");
+        assert!(tokio::time::Instant::now() < end, "an ended stream frees its place: {status}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     world.end().await;

@@ -1,4 +1,4 @@
-//! Which results of an executor are taken: those of attempts that were sent to it, and no others of its app.
+//! Which results of an executor are accepted: those of attempts that were sent to it, and no others of its app.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use super::world::{LIMIT, Line, NAMESPACE, World, begun, create, hello, request,
 /// A run that does not exist.
 const NO_RUN: i64 = 1;
 
-/// The executor `a`, which has the first run of a job, and `b`, which has none.
+/// The executor `a`, which holds the first run of a job, and `b`, which holds none.
 async fn two_executors(more: Value) -> (World, Line, v1::Trigger, Line) {
     let world = World::start().await;
     let job = create(&world, more).await;
     let mut a = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = a.trigger().await;
-    a.say(begun(&trigger)).await;
-    // The other one has another handler: no run of the job is for it.
+    a.send(begun(&trigger)).await;
+    // `b` has a different handler: no run of the job is sent to it.
     let other = v1::Hello { handlers: vec!["other".to_owned()], ..hello("b", 2) };
     let b = world.dial(Some(&world.token), other).await.unwrap();
     (world, a.beat(), trigger, b.beat())
@@ -33,14 +33,14 @@ fn result(run_id: i64, attempt: i32, status: v1::result::Status) -> v1::Result {
     v1::Result { run_id, attempt, status: status.into(), started_at_ms: 1, ..v1::Result::default() }
 }
 
-/// The answers to these results, once they and one for a run that does not exist were dealt with.
+/// The acknowledgements of these results, once they and one for a run that does not exist were processed.
 async fn answers(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
-    line.say(Up::Results(v1::Results { results })).await;
+    line.send(Up::Results(v1::Results { results })).await;
     let last = vec![result(NO_RUN, 1, v1::result::Status::Succeeded)];
-    line.say(Up::Results(v1::Results { results: last })).await;
+    line.send(Up::Results(v1::Results { results: last })).await;
     let mut kinds = Vec::new();
     loop {
-        let acks = line.hear(|body| if let Down::ResultAcks(acks) = body { Some(acks.acks) } else { None }).await;
+        let acks = line.receive(|body| if let Down::ResultAcks(acks) = body { Some(acks.acks) } else { None }).await;
         for ack in acks {
             if ack.run_id == NO_RUN {
                 return kinds;
@@ -50,9 +50,9 @@ async fn answers(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
     }
 }
 
-/// Reports a result that is taken.
+/// Reports a result that is stored.
 async fn stored(line: &mut Line, result: v1::Result) {
-    line.say(Up::Results(v1::Results { results: vec![result] })).await;
+    line.send(Up::Results(v1::Results { results: vec![result] })).await;
     assert_eq!(line.ack().await.kind(), Kind::Stored);
 }
 
@@ -79,8 +79,8 @@ async fn attempts_that_never_began_are_not_added_to_a_run() {
         [0, -1, -2, i32::MIN, 2, 7].map(|attempt| result(trigger.run_id, attempt, v1::result::Status::Failed)).to_vec()
     };
     assert_eq!(answers(&mut b, invented()).await, [Kind::NoSuchRun; 6]);
-    assert_eq!(answers(&mut a, invented()).await, [Kind::NoSuchRun; 6], "nor by the executor that has the run");
-    a.say(succeeded(&trigger)).await;
+    assert_eq!(answers(&mut a, invented()).await, [Kind::NoSuchRun; 6], "nor by the executor that holds the run");
+    a.send(succeeded(&trigger)).await;
     assert_eq!(a.ack().await.kind(), Kind::Stored);
     assert_eq!(answers(&mut b, invented()).await, [Kind::NoSuchRun; 6], "nor when the run has ended");
     assert!(world.store.attempts(RunId::new(trigger.run_id)).await.unwrap().is_empty());
@@ -99,8 +99,8 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
         assert!(!answers.contains(&Kind::Stored), "{answers:?}");
         assert_eq!(run(&world, behind.id.get()).await.status, RunStatus::Pending);
     }
-    // Its turn comes, and the executor that gets it ends it.
-    a.say(succeeded(&trigger)).await;
+    // At its turn, the executor that receives it ends it.
+    a.send(succeeded(&trigger)).await;
     let next = a.trigger().await;
     assert_eq!(next.run_id, behind.id.get());
     stored(&mut a, result(next.run_id, 1, v1::result::Status::Succeeded)).await;
@@ -139,12 +139,12 @@ async fn the_root_of_a_broadcast_and_a_skipped_run_are_not_ended_by_an_executor(
         }
         assert_eq!(run(&world, id.get()).await.status, status);
     }
-    a.say(succeeded(&trigger)).await;
+    a.send(succeeded(&trigger)).await;
     assert_eq!(a.ack().await.kind(), Kind::Stored);
     world.end().await;
 }
 
-/// Its stream has just ended, and another process comes with its name.
+/// Its stream has just ended, and another process connects with its name.
 #[tokio::test]
 async fn an_equal_name_without_the_secret_takes_over_nothing() {
     let (world, a, trigger, _b) = two_executors(json!({})).await;

@@ -1,4 +1,4 @@
-//! Several nodes on one store: leases that end, nodes that die, executors that only some of them hear.
+//! Several nodes on one store: expired leases, dead nodes, executors connected to only some of the nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::world::{LIMIT, Line, World, begun, create, hello, request, runs, store, succeeded};
 
-/// A node whose lease is short, and who soon takes an executor for lost.
+/// A node with a short lease that soon declares an executor lost.
 fn quick(name: &str) -> EngineConfig {
     EngineConfig {
         node_name: name.to_owned(),
@@ -51,23 +51,24 @@ fn run_ref(trigger: &v1::Trigger) -> v1::RunRef {
     v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }
 }
 
-/// What a line says next of fences and triggers.
+/// The next fence or trigger on a line.
 #[derive(Debug)]
-enum Said {
+enum Sent {
     Fence(v1::Fence),
     Triggers,
 }
 
-async fn next(line: &mut Line) -> Said {
-    line.hear(|body| match body {
-        Down::Fence(fence) => Some(Said::Fence(fence)),
-        Down::Triggers(_) => Some(Said::Triggers),
+async fn next(line: &mut Line) -> Sent {
+    line.receive(|body| match body {
+        Down::Fence(fence) => Some(Sent::Fence(fence)),
+        Down::Triggers(_) => Some(Sent::Triggers),
         _ => None,
     })
     .await
 }
 
-/// The survivor fences the dead lease on its streams, asks again until it is answered, and sends nothing of it before.
+/// The survivor fences the dead lease on its streams, repeats the fence until it is answered, and sends none of the
+/// runs before.
 #[tokio::test]
 async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     let store = store();
@@ -83,7 +84,7 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     a.die().await;
     drop(to_a);
     for _ in 0..2 {
-        let Said::Fence(fence) = next(&mut to_b).await else { panic!("a trigger before the answer") };
+        let Sent::Fence(fence) = next(&mut to_b).await else { panic!("a trigger before the answer") };
         assert_eq!((fence.node_id, fence.node_epoch), (dead.node.get(), dead.epoch));
     }
     let answer = v1::FenceReply {
@@ -92,18 +93,18 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
         held: vec![run_ref(&held)],
         finished: vec![],
     };
-    to_b.say(Up::FenceReply(answer)).await;
+    to_b.send(Up::FenceReply(answer)).await;
     let again = to_b.trigger().await;
     assert_eq!((again.run_id, again.attempt), (never_came.run_id, 2));
     assert!(token_of(&never_came) < token_of(&again), "its home has changed");
     for trigger in [&held, &again] {
-        to_b.say(succeeded(trigger)).await;
+        to_b.send(succeeded(trigger)).await;
         assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
     }
     assert!(runs(&b).await.iter().all(|run| run.status == RunStatus::Succeeded));
-    // Who comes later hears of it in its welcome.
+    // A later executor receives the fence in its welcome.
     let mut late = dial(&b, hello("late", 2)).await;
-    let fences = late.hear(|body| match body {
+    let fences = late.receive(|body| match body {
         Down::Welcome(welcome) => Some(welcome.fences),
         _ => None,
     });
@@ -111,7 +112,8 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     b.end().await;
 }
 
-/// A lost stream is not a lost executor while another node hears it: results, cancels and the home's memory go by rows.
+/// A lost stream is not a lost executor while another node hears it: results, cancels and the end in the home's memory
+/// are exchanged through rows.
 #[tokio::test]
 async fn an_executor_that_another_node_hears_is_not_lost() {
     let store = store();
@@ -120,10 +122,10 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
     let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
     request(&a, &job).await;
     let trigger = to_a.trigger().await;
-    to_a.say(begun(&trigger)).await;
-    to_a.is_heard(1).await;
+    to_a.send(begun(&trigger)).await;
+    to_a.wait_until_read(1).await;
     drop(to_a);
-    wait_until("it is silent at A for twice as long as it may be", async || {
+    wait_until("A has not heard it for twice the silence limit", async || {
         let sent_at = runs(&a).await[0].started_at;
         sent_at.is_some_and(|sent_at| sent_at + Duration::from_secs(4) < a.engine.now())
     })
@@ -132,19 +134,19 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
     assert_eq!((run.status, run.attempt), (RunStatus::Running, 1));
     assert_eq!(a.engine.counters().get(Count::ExecutorsLost), 0);
     store.ask_cancel(run.id, CancelRequest::requested("Bo"), a.engine.now()).await.unwrap();
-    let cancel = to_b.hear(|body| match body {
+    let cancel = to_b.receive(|body| match body {
         Down::Cancels(cancels) => cancels.cancels.into_iter().next(),
         _ => None,
     });
     assert_eq!(RunId::new(cancel.await.run_id), run.id);
-    to_b.say(succeeded(&trigger)).await;
+    to_b.send(succeeded(&trigger)).await;
     assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
     wait_until("A forgets the run", async || a.engine.runs_in_memory() == 0).await;
 
-    // Once nobody hears it any more, it is lost.
+    // Once no node hears it any more, it is lost.
     request(&a, &job).await;
     let again = to_b.trigger().await;
-    assert_eq!(again.attempt, 1, "given to the node that hears it");
+    assert_eq!(again.attempt, 1, "sent by the node that hears it");
     drop(to_b);
     wait_until("it is lost", async || b.engine.counters().get(Count::ExecutorsLost) == 1).await;
     wait_until("another attempt", async || runs(&b).await[0].attempt == 2).await;
@@ -152,7 +154,7 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
     b.die().await;
 }
 
-/// A node without a stream to anybody fit gives its due runs, and their job's home, to one that has.
+/// A node without a stream to an eligible executor hands its due runs, and their job's home, to one that has a stream.
 #[tokio::test]
 async fn due_runs_go_to_the_node_that_hears_an_executor() {
     let store = store();
@@ -161,25 +163,25 @@ async fn due_runs_go_to_the_node_that_hears_an_executor() {
     let mut to_a = dial(&a, hello("e", 1)).await;
     request(&a, &job).await;
     let first = to_a.trigger().await;
-    to_a.say(succeeded(&first)).await;
+    to_a.send(succeeded(&first)).await;
     to_a.ack().await;
     drop(to_a);
-    wait_until("A hears nobody", async || a.engine.online_executors().is_empty()).await;
+    wait_until("A has no executor", async || a.engine.online_executors().is_empty()).await;
     let mut to_b = dial(&b, hello("e", 1)).await;
     request(&a, &job).await;
     let second = to_b.trigger().await;
     assert_eq!(second.attempt, 1);
     assert!(token_of(&first) < token_of(&second), "{first:?} {second:?}");
-    to_b.say(succeeded(&second)).await;
+    to_b.send(succeeded(&second)).await;
     assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert_eq!(a.engine.counters().get(Count::RunsHandedOver), 1);
     request(&a, &job).await;
-    assert_eq!(runs(&b).await[0].node, b.engine.token().node, "the job lives there now");
+    assert_eq!(runs(&b).await[0].node, b.engine.token().node, "the job's home has moved");
     a.end().await;
     b.end().await;
 }
 
-/// While the lease does not hold nothing is sent, and no result is acknowledged.
+/// While the lease is not held, nothing is sent and no result is acknowledged.
 #[tokio::test]
 async fn without_a_lease_nothing_is_sent_and_nothing_acknowledged() {
     let config =
@@ -190,34 +192,34 @@ async fn without_a_lease_nothing_is_sent_and_nothing_acknowledged() {
     request(&world, &job).await;
     let trigger = line.trigger().await;
     wait_until("the lease ends", async || !world.engine.readiness().lease_held).await;
-    line.say(succeeded(&trigger)).await;
+    line.send(succeeded(&trigger)).await;
     request(&world, &job).await;
-    let said = line.hear(|body| matches!(body, Down::Triggers(_) | Down::ResultAcks(_)).then_some(body));
-    let said = tokio::time::timeout(Duration::from_secs(2), said).await;
-    assert!(said.is_err(), "{said:?}");
+    let sent = line.receive(|body| matches!(body, Down::Triggers(_) | Down::ResultAcks(_)).then_some(body));
+    let sent = tokio::time::timeout(Duration::from_secs(2), sent).await;
+    assert!(sent.is_err(), "{sent:?}");
     assert!(runs(&world).await.iter().all(|run| !run.status.is_terminal()));
     world.die().await;
 }
 
-/// Only its executor ends an attempt; whoever else reports it is answered, counted, and changes nothing.
+/// Only its executor ends an attempt; a report from another executor is answered and counted, and changes nothing.
 #[tokio::test]
-async fn nobody_reports_another_ones_run() {
+async fn a_result_from_an_executor_without_the_run_is_refused() {
     let world = World::start().await;
     let job = create(&world, json!({})).await;
     let mut mine = dial(&world, hello("mine", 1)).await;
     request(&world, &job).await;
     let trigger = mine.trigger().await;
     let mut other = dial(&world, hello("other", 2)).await;
-    other.say(succeeded(&trigger)).await;
+    other.send(succeeded(&trigger)).await;
     assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert_eq!(runs(&world).await[0].status, RunStatus::Pending);
     assert_eq!(world.engine.counters().get(Count::ResultsRefused), 1);
-    mine.say(succeeded(&trigger)).await;
+    mine.send(succeeded(&trigger)).await;
     assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::Stored);
-    // It has its verdict, whoever reports it; an attempt that never began is none.
-    mine.say(succeeded(&trigger)).await;
+    // The run has its verdict: a second report is a duplicate; an attempt that never began is unknown.
+    mine.send(succeeded(&trigger)).await;
     assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::Duplicate);
-    mine.say(succeeded(&v1::Trigger { attempt: 7, ..trigger })).await;
+    mine.send(succeeded(&v1::Trigger { attempt: 7, ..trigger })).await;
     assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert_eq!(world.engine.counters().get(Count::ResultsUnknown), 1);
     world.end().await;
@@ -237,12 +239,12 @@ async fn at_most_once_is_marked_just_before_it_is_due() {
     let marked_at = runs(&world).await[0].marked_at.expect("a mark");
     let ahead = due_at.since(marked_at);
     assert!(!ahead.is_zero() && ahead <= Duration::from_millis(200), "marked {ahead:?} before");
-    line.say(succeeded(&trigger)).await;
+    line.send(succeeded(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// A refusal takes the mark off, and the run goes on looking for somebody: the same attempt, for it never began.
+/// A refusal removes the mark, and the run is sent to another executor as the same attempt, because it never began.
 #[tokio::test]
 async fn a_refused_run_is_not_marked_any_more() {
     let world = World::start().await;
@@ -260,24 +262,24 @@ async fn a_refused_run_is_not_marked_any_more() {
         ..v1::Reply::default()
     };
     let refusal = || Up::Replies(v1::Replies { replies: vec![full] });
-    line.say(refusal()).await;
+    line.send(refusal()).await;
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (refused.run_id, 1));
     assert!(token_of(&refused) < token_of(&again));
     let second_mark = runs(&world).await[0].marked_at.expect("a new mark");
     assert!(second_mark > first_mark);
-    // The late word about the first trigger is none about the second.
-    line.say(refusal()).await;
+    // A late refusal of the first trigger does not apply to the second.
+    line.send(refusal()).await;
     request(&world, &job).await;
     line.trigger().await;
     let first = runs(&world).await.into_iter().find(|run| run.id.get() == again.run_id).expect("the first run");
-    assert_eq!(first.marked_at, Some(second_mark), "it is not sent once more");
-    line.say(succeeded(&again)).await;
+    assert_eq!(first.marked_at, Some(second_mark), "it is not sent again");
+    line.send(succeeded(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// A node that slept through its lease: what it still sends is refused by the executors, and counted.
+/// A node that was paused past its lease: executors refuse the triggers it still sends, and they are counted.
 #[tokio::test]
 async fn triggers_of_a_fenced_lease_are_refused_and_counted() {
     let world = World::start().await;
@@ -293,7 +295,7 @@ async fn triggers_of_a_fenced_lease_are_refused_and_counted() {
         fence_n: trigger.fence_n,
         ..v1::Reply::default()
     };
-    line.say(Up::Replies(v1::Replies { replies: vec![fenced] })).await;
+    line.send(Up::Replies(v1::Replies { replies: vec![fenced] })).await;
     wait_until("it is counted", async || world.engine.counters().get(Count::TriggersFenced) == 1).await;
     assert_eq!(runs(&world).await[0].attempt, 1);
     world.end().await;

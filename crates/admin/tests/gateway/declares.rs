@@ -1,4 +1,4 @@
-//! What executors hear of problems with the jobs that code declares.
+//! The problems with declared jobs that the server sends to executors.
 
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body as Down;
@@ -12,18 +12,18 @@ fn declares(name: &str, incarnation: i64, specs: &[&str]) -> v1::Hello {
 }
 
 async fn problems(line: &mut Line) -> Vec<(String, String, String)> {
-    let told = line.hear(|body| match body {
-        Down::DeclarationProblems(told) => Some(told.problems),
+    let problems = line.receive(|body| match body {
+        Down::DeclarationProblems(sent) => Some(sent.problems),
         _ => None,
     });
-    told.await.into_iter().map(|problem| (problem.job, problem.pointer, problem.message)).collect()
+    problems.await.into_iter().map(|problem| (problem.job, problem.pointer, problem.message)).collect()
 }
 
 #[tokio::test]
-async fn a_job_of_another_app_is_refused_and_only_its_own_executor_hears_of_it() {
+async fn a_job_of_another_app_is_refused_and_only_its_own_executor_is_notified() {
     let world = World::start().await;
     let token = Some(&world.token);
-    // They come before it and are looked at before it: with nothing declared, and with another job.
+    // They connect earlier and are processed earlier: with nothing declared, and with another job.
     let mut silent = world.dial(token, hello("silent", 1)).await.unwrap();
     let good = r#"{"name": "good", "app": "files", "handler": "h"}"#;
     let mut other = world.dial(token, declares("other", 2, &[good])).await.unwrap();
@@ -33,13 +33,13 @@ async fn a_job_of_another_app_is_refused_and_only_its_own_executor_hears_of_it()
     assert_eq!((job.as_str(), pointer.as_str()), ("foreign", "/app"));
     assert!(message.contains("names app \"billing\"") && message.contains("belongs to app \"files\""), "{message}");
     assert!(world.store.job(NAMESPACE, "foreign").await.unwrap().is_none());
-    assert_eq!(world.engine.declaration_problems(rondel_core::AppId::new(7)).len(), 1, "people see all of them");
+    assert_eq!(world.engine.declaration_problems(rondel_core::AppId::new(7)).len(), 1, "users see all of them");
     for line in [&mut silent, &mut other] {
-        let heard = line.said_until_heard(9).await;
-        let is_told = |body: &Down| matches!(body, Down::DeclarationProblems(told) if !told.problems.is_empty());
-        assert!(!heard.iter().any(is_told), "{heard:?}");
+        let heard = line.receive_until_read(9).await;
+        let is_problem = |body: &Down| matches!(body, Down::DeclarationProblems(sent) if !sent.problems.is_empty());
+        assert!(!heard.iter().any(is_problem), "{heard:?}");
     }
-    // What is right beside it is taken.
+    // The valid job beside it is accepted.
     assert!(world.store.job(NAMESPACE, "good").await.unwrap().is_some());
     world.end().await;
 }

@@ -1,4 +1,4 @@
-//! Who is let in, and what the wire promises of one node.
+//! Which executors are admitted, and what the protocol guarantees with one node.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn refusal(world: &World, token: Option<&Token>, hello: v1::Hello) -> (Cod
 }
 
 #[tokio::test]
-async fn who_may_not_come_in_is_told_why() {
+async fn an_executor_that_is_not_admitted_receives_the_reason() {
     let world = World::start().await;
     let token = Some(&world.token);
     let (code, _) = refusal(&world, None, hello("a", 1)).await;
@@ -55,14 +55,14 @@ async fn who_may_not_come_in_is_told_why() {
 async fn two_executors_that_claim_one_incarnation_are_refused() {
     let world = World::start().await;
     let mut first = world.dial(Some(&world.token), hello("a", 42)).await.unwrap();
-    first.hear(|body| matches!(body, Down::Welcome(_)).then_some(())).await;
+    first.receive(|body| matches!(body, Down::Welcome(_)).then_some(())).await;
     for name in ["a", "b"] {
         let (code, message) = refusal(&world, Some(&world.token), hello(name, 42)).await;
         assert_eq!(code, Code::AlreadyExists, "{message}");
     }
-    // The first one is left in peace.
-    first.say(Up::Heartbeat(v1::Heartbeat { sequence: 9, ..v1::Heartbeat::default() })).await;
-    let sequence = first.hear(|body| match body {
+    // The first stream stays open.
+    first.send(Up::Heartbeat(v1::Heartbeat { sequence: 9, ..v1::Heartbeat::default() })).await;
+    let sequence = first.receive(|body| match body {
         Down::HeartbeatReply(reply) => Some(reply.sequence),
         _ => None,
     });
@@ -70,7 +70,7 @@ async fn two_executors_that_claim_one_incarnation_are_refused() {
     world.end().await;
 }
 
-/// Of two streams of one executor one counts. The other one is ended, though something still comes on it.
+/// Of two streams of one executor only the later counts. The other one is ended, even if messages still arrive on it.
 #[tokio::test]
 async fn a_stream_that_another_one_replaced_is_ended() {
     let config = EngineConfig { heartbeat: Duration::from_millis(200), ..EngineConfig::default() };
@@ -80,7 +80,7 @@ async fn a_stream_that_another_one_replaced_is_ended() {
         loop {
             match world.dial(Some(&world.token), hello("a", 42)).await {
                 Ok(line) => return line.beat(),
-                // It was heard just now.
+                // It was heard recently.
                 Err(status) => assert_eq!(status.code(), Code::AlreadyExists),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -88,38 +88,38 @@ async fn a_stream_that_another_one_replaced_is_ended() {
     };
     let mut second = tokio::time::timeout(LIMIT, replaced).await.unwrap();
     first.beat().ends().await;
-    // The second one is left in peace.
-    second.hear(|body| matches!(body, Down::HeartbeatReply(_)).then_some(())).await;
+    // The second stream stays open.
+    second.receive(|body| matches!(body, Down::HeartbeatReply(_)).then_some(())).await;
     let job = create(&world, serde_json::json!({})).await;
     request(&world, &job).await;
     let trigger = second.trigger().await;
-    second.say(succeeded(&trigger)).await;
+    second.send(succeeded(&trigger)).await;
     assert_eq!(second.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// A result is durable before it is acknowledged; the same result again is a duplicate; one of nobody's run is none.
+/// A result is durable before it is acknowledged; a repeated one is a duplicate; one for an unknown run is rejected.
 #[tokio::test]
-async fn results_are_durable_before_they_are_acknowledged_and_may_come_twice() {
+async fn results_are_durable_before_they_are_acknowledged_and_may_arrive_twice() {
     let world = World::start().await;
     let job = create(&world, serde_json::json!({})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = line.trigger().await;
-    line.say(succeeded(&trigger)).await;
+    line.send(succeeded(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert_eq!(runs(&world).await[0].status, RunStatus::Succeeded);
-    line.say(succeeded(&trigger)).await;
+    line.send(succeeded(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Duplicate);
-    line.say(succeeded(&v1::Trigger { run_id: 5, ..trigger })).await;
+    line.send(succeeded(&v1::Trigger { run_id: 5, ..trigger })).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert_eq!(world.engine.counters().get(rondel_admin::Count::ResultsUnknown), 1);
     world.end().await;
 }
 
-/// A stream that breaks is not a lost executor: what it still holds goes on, what it never got is another attempt.
+/// A broken stream is not a lost executor: held runs continue, and a trigger that never arrived gets another attempt.
 #[tokio::test]
-async fn a_new_stream_says_what_is_held_and_the_rest_is_sent_again() {
+async fn a_new_stream_lists_what_is_held_and_the_rest_is_sent_again() {
     let world = World::start().await;
     let job = create(&world, serde_json::json!({"overlap": {"policy": "allow"}})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
@@ -139,9 +139,9 @@ async fn a_new_stream_says_what_is_held_and_the_rest_is_sent_again() {
     let mut line = world.dial(Some(&world.token), v1::Hello { held: report, ..hello("a", 1) }).await.unwrap();
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (lost.run_id, 2));
-    line.say(succeeded(&held)).await;
+    line.send(succeeded(&held)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
-    line.say(succeeded(&again)).await;
+    line.send(succeeded(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert!(runs(&world).await.iter().all(|run| run.status == RunStatus::Succeeded));
     world.end().await;
@@ -149,7 +149,7 @@ async fn a_new_stream_says_what_is_held_and_the_rest_is_sent_again() {
 
 /// A successor that proves its predecessor settles the predecessor's runs at once, without thirty seconds of silence.
 #[tokio::test]
-async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
+async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_lost() {
     let world = World::start().await;
     let job = create(&world, serde_json::json!({"overlap": {"policy": "allow"}})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
     let finished = vec![v1::RunRef { run_id: journaled.run_id, attempt: journaled.attempt, ..v1::RunRef::default() }];
     let successor = v1::Hello { finished, ..super::world::successor("a", 2, 1) };
     let mut line = world.dial(Some(&world.token), successor).await.unwrap();
-    line.say(succeeded(&journaled)).await;
+    line.send(succeeded(&journaled)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (died.run_id, 2));
@@ -170,10 +170,10 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_dead() {
     world.end().await;
 }
 
-/// An executor that does not stop a run at its deadline is asked to, by name of the watch; then the run is given up, and its
-/// job goes on.
+/// An executor that does not stop a run at its deadline receives a cancel in the name of the timeout; then the run is
+/// closed, and its job continues.
 #[tokio::test]
-async fn a_run_that_goes_on_past_its_deadline_is_given_up() {
+async fn a_run_that_continues_past_its_deadline_is_closed() {
     let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(3));
     let world =
         World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
@@ -187,31 +187,31 @@ async fn a_run_that_goes_on_past_its_deadline_is_given_up() {
         attempt: ignored.attempt,
         ..v1::Reply::default()
     };
-    line.say(Up::Replies(v1::Replies { replies: vec![started] })).await;
+    line.send(Up::Replies(v1::Replies { replies: vec![started] })).await;
     request(&world, &job).await;
-    let asked = line.hear(|body| match body {
+    let asked = line.receive(|body| match body {
         Down::Cancels(cancels) => cancels.cancels.into_iter().next(),
         _ => None,
     });
     let asked = asked.await;
     assert_eq!((asked.run_id, asked.by.contains("timeout")), (ignored.run_id, true), "{asked:?}");
-    // The job is serial: its next run comes when this one is given up.
+    // The job is serial: its next run starts when this one is closed.
     let next = line.trigger().await;
     assert_ne!(next.run_id, ignored.run_id);
     let run = world.store.runs(&[rondel_core::RunId::new(ignored.run_id)]).await.unwrap().remove(0);
     assert_eq!(run.status, RunStatus::TimedOut);
     assert!(run.message.unwrap_or_default().contains("executor a did not stop it"));
-    line.say(succeeded(&next)).await;
+    line.send(succeeded(&next)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
-    // What it says in the end changes nothing.
-    line.say(succeeded(&ignored)).await;
+    // Its late result changes nothing.
+    line.send(succeeded(&ignored)).await;
     assert_ne!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// The same of a job that runs at most once: its outcome is unknown, and its executor, which is connected, was not lost.
+/// The same for a job that runs at most once: its outcome is unknown, and its connected executor was not lost.
 #[tokio::test]
-async fn an_at_most_once_run_that_is_given_up_past_its_deadline_does_not_blame_a_lost_executor() {
+async fn an_at_most_once_run_that_is_closed_past_its_deadline_does_not_blame_a_lost_executor() {
     let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(2));
     let world =
         World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
@@ -222,8 +222,8 @@ async fn an_at_most_once_run_that_is_given_up_past_its_deadline_does_not_blame_a
     let (run_id, attempt) = (ignored.run_id, ignored.attempt);
     let kind = v1::reply::Kind::Started.into();
     let started = v1::Reply { kind, run_id, attempt, ..v1::Reply::default() };
-    line.say(Up::Replies(v1::Replies { replies: vec![started] })).await;
-    // The job is serial: its next run comes when this one is given up.
+    line.send(Up::Replies(v1::Replies { replies: vec![started] })).await;
+    // The job is serial: its next run starts when this one is closed.
     request(&world, &job).await;
     assert_ne!(line.trigger().await.run_id, run_id);
     let run = world.store.runs(&[rondel_core::RunId::new(run_id)]).await.unwrap().remove(0);
@@ -237,7 +237,7 @@ async fn an_at_most_once_run_that_is_given_up_past_its_deadline_does_not_blame_a
 
 /// Everything in a hello is stored, kept in memory and listed.
 #[tokio::test]
-async fn what_an_executor_says_of_itself_is_bounded_and_the_refusal_names_field_value_and_bound() {
+async fn hello_fields_are_bounded_and_the_refusal_names_field_value_and_bound() {
     let world = World::start().await;
     let token = Some(&world.token);
     let labels = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into_iter().collect();

@@ -1,4 +1,4 @@
-//! An executor on the server's own host that is killed: its runs need not wait for its silence.
+//! An executor on the server's own host that is killed: its runs are retried without waiting for its silence.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rondel_store::Runs as _;
 
 use super::world::{Line, World, begun, create, hello, request, runs, succeeded};
 
-/// A process in the place of an executor, which is said by its hello.
+/// A process that stands in for an executor and is named in its hello.
 fn process() -> (Child, v1::HostProcess) {
     let child = Command::new("sleep").arg("60").spawn().unwrap();
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
@@ -24,17 +24,17 @@ fn process() -> (Child, v1::HostProcess) {
     (child, named)
 }
 
-/// An executor with a run in its hands, and another one that could take it.
+/// An executor that holds a run, and another one that could take it.
 async fn with_a_run(world: &World, process: v1::HostProcess) -> (Line, v1::Trigger, Line) {
     let job = create(world, serde_json::json!({})).await;
     let first = v1::Hello { process: Some(process), ..hello("a", 1) };
     let mut line = world.dial(Some(&world.token), first).await.unwrap();
     request(world, &job).await;
     let trigger = line.trigger().await;
-    line.say(begun(&trigger)).await;
-    line.is_heard(1).await;
+    line.send(begun(&trigger)).await;
+    line.wait_until_read(1).await;
     let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap().beat();
-    other.is_heard(1).await;
+    other.wait_until_read(1).await;
     (line, trigger, other)
 }
 
@@ -45,18 +45,18 @@ async fn the_runs_of_a_killed_process_of_this_host_are_tried_again_at_once() {
     let (line, trigger, mut other) = with_a_run(&world, named).await;
     child.kill().unwrap();
     drop(line);
-    // An executor that is silent has 30 s.
+    // A silent executor would be waited for 30 s.
     let again = tokio::time::timeout(Duration::from_secs(8), other.trigger()).await.unwrap();
     assert_eq!((again.run_id, again.attempt), (trigger.run_id, 2));
     let attempts = world.store.attempts(rondel_core::RunId::new(again.run_id)).await.unwrap();
     assert_eq!(attempts[0].reason, Some(Reason::ExecutorLost));
     child.wait().unwrap();
-    other.say(succeeded(&again)).await;
+    other.send(succeeded(&again)).await;
     assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// Neither of a process of another host, nor of one that lives on.
+/// Neither for a process of another host, nor for one that is still alive.
 #[tokio::test]
 async fn nothing_is_concluded_of_a_foreign_process_or_of_one_that_lives() {
     for is_foreign in [true, false] {

@@ -1,4 +1,4 @@
-//! Whom a token lets in: executors of its own app alone, and what they say of runs of others is not heard.
+//! Which executors a token admits: only those of its own app; what they report about others' runs is rejected.
 
 use rondel_admin::EngineConfig;
 use rondel_admin::auth::Token;
@@ -35,7 +35,7 @@ async fn refusal(world: &World, token: &Token, hello: v1::Hello) -> (Code, Strin
 }
 
 #[tokio::test]
-async fn a_token_of_one_app_lets_in_executors_of_no_other() {
+async fn a_token_of_one_app_admits_no_executor_of_another() {
     let world = World::start().await;
     let now = world.engine.now();
     let billing = world.store.ensure_app(AppId::new(9), HERE, "billing", now).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_token_of_one_app_lets_in_executors_of_no_other() {
         ..hello("a", 1)
     };
     assert_eq!(refusal(&world, &own, as_app("default", "billing")).await.0, Code::Ok);
-    // What is there and what is not sound the same.
+    // Existing and missing apps get the same message.
     for (namespace, app) in
         [("default", "files"), ("default", "nosuch"), ("elsewhere", "billing"), ("nosuch", "billing")]
     {
@@ -60,7 +60,7 @@ async fn a_token_of_one_app_lets_in_executors_of_no_other() {
             format!("this token does not let in executors of app \"{app}\" in namespace \"{namespace}\"")
         );
     }
-    // A token of the API that is not an admin's opens no session.
+    // An API token without the role admin opens no session.
     let editor = Token::generate_for(TokenKind::Api);
     let record = editor.record(world.engine.new_id(), TokenKind::Api, now);
     let record = TokenRecord { grants: vec![Grant::everywhere(Role::Editor)], ..record };
@@ -85,7 +85,7 @@ async fn a_token_may_keep_executors_from_declaring_jobs() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_asked_for_must_be_there() {
+async fn required_client_certificates_must_be_sent() {
     let config = EngineConfig { executor_certificates: Certificates::Required, ..EngineConfig::default() };
     let world = World::start_on(store(), config).await;
     let (code, message) = refusal(&world, &world.token, hello("a", 1)).await;
@@ -94,9 +94,9 @@ async fn certificates_that_are_asked_for_must_be_there() {
     world.end().await;
 }
 
-/// Temporal CVE-2026-89140: whoever knows the number of a run says how it ended.
+/// Temporal CVE-2026-89140: a client that knows the id of a run can report how it ended.
 #[tokio::test]
-async fn temporal_cve_2026_89140_results_of_another_apps_runs_are_not_taken() {
+async fn temporal_cve_2026_89140_results_of_another_apps_runs_are_rejected() {
     let world = World::start().await;
     let now = world.engine.now();
     let billing = world.store.ensure_app(AppId::new(9), HERE, "billing", now).await.unwrap();
@@ -107,10 +107,10 @@ async fn temporal_cve_2026_89140_results_of_another_apps_runs_are_not_taken() {
     let trigger = own.trigger().await;
     let hello = v1::Hello { app: "billing".to_owned(), ..hello("b", 2) };
     let mut other = world.dial(Some(&stranger), hello).await.unwrap();
-    other.say(succeeded(&trigger)).await;
+    other.send(succeeded(&trigger)).await;
     assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert!(runs(&world).await.iter().all(|run| !run.status.is_terminal()));
-    own.say(succeeded(&trigger)).await;
+    own.send(succeeded(&trigger)).await;
     assert_eq!(own.ack().await.kind(), v1::result_ack::Kind::Stored);
     drop(own);
     world.end().await;

@@ -1,8 +1,8 @@
-//! Who may call what over gRPC: each method of the proto file, by each kind of caller, for what is their own and what is
-//! not. What came of it is held against a table that people read and change.
+//! Which callers may call which gRPC method: each method of the proto file, by each kind of caller, for its own objects
+//! and for those of others. The outcome is compared with a table that developers review.
 //!
-//! A new method fails here until somebody says how it is called, and what is in the table. `RONDEL_BLESS=1` writes the
-//! table anew: read what has changed in it.
+//! A new method fails here until a developer adds how to call it, and its rows in the table. `RONDEL_BLESS=1` rewrites
+//! the table: review its changes.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const TABLE: &str = "tests/grpc_permissions.tsv";
 const HERE: NamespaceId = NamespaceId::new(1);
 const CALLERS: [&str; 13] = [
     "anonymous",
-    "nobody's token",
+    "unknown token",
     "viewer",
     "operator",
     "editor",
@@ -35,7 +35,7 @@ const CALLERS: [&str; 13] = [
     "rotated away",
     "locked out",
 ];
-/// As whom an executor introduces itself: of the app that the roles are for, and so on.
+/// The identity that an executor claims: of the app that the roles are for, and so on.
 const OBJECTS: [(&str, &str, &str); 4] = [
     ("own", "default", "mine"),
     ("other app", "default", "theirs"),
@@ -43,7 +43,7 @@ const OBJECTS: [(&str, &str, &str); 4] = [
     ("no app", "default", "nosuch"),
 ];
 
-/// Every method of every service that the server offers, by the file that executors are made from.
+/// Every method of every service that the server offers, from the proto file of the executors.
 fn methods() -> Vec<String> {
     let file = "../../proto/rondel/v1/gateway.proto";
     let compiled = protox::compile([file], ["../../proto"]).unwrap();
@@ -63,11 +63,11 @@ fn methods() -> Vec<String> {
 async fn call(world: &World, method: &str, token: Option<&Token>, hello: v1::Hello) -> String {
     let answer = match method {
         "/rondel.v1.Gateway/Session" => world.dial(token, hello).await.map(drop),
-        new => panic!("say here how {new} is called"),
+        new => panic!("add a call of {new} here"),
     };
     match answer {
         Ok(()) => "yes".to_owned(),
-        // Whoever may, and what they ask for is not there.
+        // The caller is permitted, and the object does not exist.
         Err(status) if status.code() == Code::FailedPrecondition => "no such app".to_owned(),
         Err(status) => format!("{:?}", status.code()),
     }
@@ -79,7 +79,7 @@ async fn token(world: &World, caller: &str, mine: AppId, theirs: AppId) -> Optio
     let at = |role, app| Grant { role, namespace: Some(HERE), app: Some(app) };
     let (kind, grant) = match caller {
         "anonymous" => return None,
-        "nobody's token" => return Some(Token::generate_for(TokenKind::Executor)),
+        "unknown token" => return Some(Token::generate_for(TokenKind::Executor)),
         "viewer" | "locked out" => (TokenKind::Api, at(Role::Viewer, mine)),
         "operator" => (TokenKind::Api, at(Role::Operator, mine)),
         "editor" => (TokenKind::Api, at(Role::Editor, mine)),
@@ -126,7 +126,7 @@ async fn token(world: &World, caller: &str, mine: AppId, theirs: AppId) -> Optio
 }
 
 #[tokio::test]
-async fn every_method_is_open_to_those_whom_the_table_names() {
+async fn every_method_is_open_to_the_callers_in_the_table() {
     let world = World::start().await;
     let (store, now) = (&world.store, world.engine.now());
     let elsewhere = Namespace { id: NamespaceId::new(2), name: "elsewhere".to_owned() };
@@ -163,12 +163,12 @@ async fn every_method_is_open_to_those_whom_the_table_names() {
     for (line, wanted) in found.lines().zip(expected.lines()) {
         assert_eq!(line, wanted, "left: what happened; right: {TABLE}");
     }
-    assert_eq!(found.lines().count(), expected.lines().count(), "a method is not in {TABLE}, or is gone");
+    assert_eq!(found.lines().count(), expected.lines().count(), "a method is missing in {TABLE}, or was removed");
 }
 
-/// What holds of the whole table, whoever wrote it.
+/// Rules that hold for the whole table, however it was written.
 #[test]
-fn the_table_itself_is_right() {
+fn the_table_follows_the_rules() {
     let table = std::fs::read_to_string(TABLE).unwrap();
     let mut lines = table.lines();
     let callers: Vec<&str> = lines.next().unwrap().split('\t').skip(2).collect();
@@ -178,7 +178,7 @@ fn the_table_itself_is_right() {
         let (object, outcomes) = (cells[1], &cells[2..]);
         for (caller, outcome) in callers.iter().zip(outcomes) {
             let expected = match (*caller, object) {
-                ("anonymous" | "nobody's token" | "expired" | "revoked" | "rotated away" | "locked out", _) => {
+                ("anonymous" | "unknown token" | "expired" | "revoked" | "rotated away" | "locked out", _) => {
                     "Unauthenticated"
                 }
                 ("root", "no app") => "no such app",

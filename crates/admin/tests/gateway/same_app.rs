@@ -1,5 +1,5 @@
-//! An executor that means harm to others of its own app: it has the same token, and may neither come as one of them nor
-//! after it, nor write into its logs.
+//! A malicious executor of the same app: it has the same token, and may neither impersonate or succeed another executor,
+//! nor write into its logs.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use tonic::Code;
 
 use super::world::{LIMIT, Line, World, begun, create, hello, request, runs, secret, succeeded, successor};
 
-/// The executor `a`, which has a run in hand.
+/// The executor `a`, which holds a run.
 async fn with_a_run() -> (World, Line, v1::Trigger) {
     let world = World::start().await;
     let job = create(&world, json!({"overlap": {"policy": "allow"}})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = line.trigger().await;
-    line.say(begun(&trigger)).await;
+    line.send(begun(&trigger)).await;
     (world, line, trigger)
 }
 
@@ -28,10 +28,10 @@ async fn run(world: &World, trigger: &v1::Trigger) -> Run {
     world.store.runs(&[RunId::new(trigger.run_id)]).await.unwrap().remove(0)
 }
 
-/// Everything that was sent before is worked off when the answer to this has come.
+/// Waits until everything sent before has been processed.
 async fn round_trip(line: &mut Line) {
-    line.say(Up::Heartbeat(v1::Heartbeat { sequence: 77, ..v1::Heartbeat::default() })).await;
-    line.hear(|body| match body {
+    line.send(Up::Heartbeat(v1::Heartbeat { sequence: 77, ..v1::Heartbeat::default() })).await;
+    line.receive(|body| match body {
         Down::HeartbeatReply(reply) if reply.sequence == 77 => Some(()),
         _ => None,
     })
@@ -39,7 +39,7 @@ async fn round_trip(line: &mut Line) {
 }
 
 #[tokio::test]
-async fn nobody_succeeds_a_living_executor_without_its_secret() {
+async fn a_living_executor_has_no_successor_without_its_secret() {
     let (world, mut line, trigger) = with_a_run().await;
     let claims = [
         v1::Hello { predecessor: 1, ..hello("a", 2) },
@@ -53,24 +53,24 @@ async fn nobody_succeeds_a_living_executor_without_its_secret() {
         assert!(got.is_err(), "{got:?}");
         assert_eq!(run(&world, &trigger).await.attempt, 1);
     }
-    // They are other executors, by other names.
+    // They count as other executors, with other names.
     let online = world.engine.online_executors();
     assert_eq!(online.iter().filter(|one| one.name == "a").count(), 1, "{online:?}");
-    line.say(succeeded(&trigger)).await;
+    line.send(succeeded(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// Who has the secret is the successor, even before the stream of the one before has ended.
+/// An executor with the secret is the successor, even before its predecessor's stream has ended.
 #[tokio::test]
 async fn the_secret_of_the_data_directory_proves_the_predecessor() {
     let (world, mut line, trigger) = with_a_run().await;
-    line.say(Up::Draining(v1::Draining::default())).await;
+    line.send(Up::Draining(v1::Draining::default())).await;
     round_trip(&mut line).await;
     let mut heir = world.dial(Some(&world.token), successor("a", 2, 1)).await.unwrap();
     let again = heir.trigger().await;
     assert_eq!((again.run_id, again.attempt), (trigger.run_id, 2));
-    heir.say(succeeded(&again)).await;
+    heir.send(succeeded(&again)).await;
     assert_eq!(heir.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -94,7 +94,7 @@ async fn an_executor_without_a_secret_has_a_successor_once_it_is_gone() {
         }
     };
     tokio::time::timeout(LIMIT, gone).await.unwrap();
-    // The end of the stream is noted a moment after the executor is off the list.
+    // The end of the stream is stored a moment after the executor leaves the list.
     let again = async {
         for incarnation in 3.. {
             let mut heir = world.dial(Some(&world.token), old(incarnation, 1)).await.unwrap();
@@ -110,7 +110,7 @@ async fn an_executor_without_a_secret_has_a_successor_once_it_is_gone() {
 }
 
 #[tokio::test]
-async fn nobody_comes_with_the_incarnation_of_another_without_its_secret() {
+async fn an_incarnation_is_refused_without_its_secret() {
     let (world, line, trigger) = with_a_run().await;
     drop(line);
     let gone = async {
@@ -126,12 +126,12 @@ async fn nobody_comes_with_the_incarnation_of_another_without_its_secret() {
     }
     let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }];
     let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();
-    back.say(succeeded(&trigger)).await;
+    back.send(succeeded(&trigger)).await;
     assert_eq!(back.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// The longest line that is kept as it is.
+/// The longest line that is stored uncut.
 const LINE_BYTES: usize = 64 * 1024;
 
 fn lines(trigger: &v1::Trigger, sequence: i64, text: &str) -> Up {
@@ -146,7 +146,7 @@ fn lines(trigger: &v1::Trigger, sequence: i64, text: &str) -> Up {
 }
 
 async fn log_ack(line: &mut Line) {
-    line.hear(|body| matches!(body, Down::LogAcks(_)).then_some(())).await;
+    line.receive(|body| matches!(body, Down::LogAcks(_)).then_some(())).await;
 }
 
 async fn logged(world: &World, trigger: &v1::Trigger) -> Vec<String> {
@@ -155,13 +155,13 @@ async fn logged(world: &World, trigger: &v1::Trigger) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn lines_are_taken_of_the_executor_that_has_or_had_the_run_alone() {
+async fn log_lines_are_accepted_only_from_an_executor_that_holds_or_held_the_run() {
     let (world, mut line, trigger) = with_a_run().await;
     let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap();
-    // At once, while no row says who has the run; then while it runs; then when it is over.
-    other.say(lines(&trigger, 100, "forged at once")).await;
+    // Before any row names its executor; then while it runs; then after it has ended.
+    other.send(lines(&trigger, 100, "forged at once")).await;
     log_ack(&mut other).await;
-    line.say(lines(&trigger, 0, "one")).await;
+    line.send(lines(&trigger, 0, "one")).await;
     log_ack(&mut line).await;
     let noted = async {
         while run(&world, &trigger).await.executor_id.is_none() {
@@ -169,25 +169,25 @@ async fn lines_are_taken_of_the_executor_that_has_or_had_the_run_alone() {
         }
     };
     tokio::time::timeout(LIMIT, noted).await.unwrap();
-    other.say(lines(&trigger, 101, "forged while it runs")).await;
+    other.send(lines(&trigger, 101, "forged while it runs")).await;
     log_ack(&mut other).await;
-    line.say(succeeded(&trigger)).await;
+    line.send(succeeded(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
-    other.say(lines(&trigger, 102, "forged afterwards")).await;
+    other.send(lines(&trigger, 102, "forged afterwards")).await;
     log_ack(&mut other).await;
-    // What its own executor could not ship before comes behind the result.
-    line.say(lines(&trigger, 1, "two")).await;
+    // Lines that its own executor could not send before follow the result.
+    line.send(lines(&trigger, 1, "two")).await;
     log_ack(&mut line).await;
     assert_eq!(logged(&world, &trigger).await, ["one", "two"]);
     world.end().await;
 }
 
-/// The stream broke; lines of the attempt, and of the one that was given up, come on a new one.
+/// The stream broke; lines of the present attempt and of the abandoned one arrive on a new stream.
 #[tokio::test]
-async fn lines_of_an_earlier_attempt_come_late_and_are_taken() {
+async fn late_lines_of_an_earlier_attempt_are_accepted() {
     let (world, line, first) = with_a_run().await;
     drop(line);
-    // It is back, and does not know of the run: that goes out again, and its log was on the way.
+    // The reconnected executor does not hold the run: the run is sent again, and lines of the first attempt follow.
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await;
     while line.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -196,19 +196,19 @@ async fn lines_of_an_earlier_attempt_come_late_and_are_taken() {
     let mut line = line.unwrap();
     let second = line.trigger().await;
     assert_eq!((second.run_id, second.attempt), (first.run_id, 2));
-    line.say(lines(&first, 0, "of the first")).await;
+    line.send(lines(&first, 0, "of the first")).await;
     log_ack(&mut line).await;
-    line.say(lines(&second, 0, "of the second")).await;
+    line.send(lines(&second, 0, "of the second")).await;
     log_ack(&mut line).await;
     assert_eq!(logged(&world, &first).await, ["of the first"]);
     assert_eq!(logged(&world, &second).await, ["of the second"]);
-    line.say(succeeded(&second)).await;
+    line.send(succeeded(&second)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert!(runs(&world).await.iter().all(|run| run.status == RunStatus::Succeeded));
     world.end().await;
 }
 
-/// What a run logs is bounded for each run, whatever the executor keeps to.
+/// The log of each run is bounded by the server, whatever limits the executor applies.
 #[tokio::test]
 async fn a_run_that_logs_without_end_is_cut_off() {
     let (world, mut line, trigger) = with_a_run().await;
@@ -216,11 +216,11 @@ async fn a_run_that_logs_without_end_is_cut_off() {
     // A line takes 64 bytes beside its text, and a chunk 256 beside its lines.
     let whole = 100 * 1024 * 1024 / (3 * (LINE_BYTES + 64) + 256);
     for sequence in 0..i64::try_from(whole).unwrap() + 5 {
-        line.say(lines(&trigger, sequence, &text)).await;
+        line.send(lines(&trigger, sequence, &text)).await;
         log_ack(&mut line).await;
     }
     let logged = logged(&world, &trigger).await;
-    assert_eq!(logged.len(), 3 * whole + 1, "so many whole chunks, and a word about the rest");
+    assert_eq!(logged.len(), 3 * whole + 1, "whole chunks, and one line about the rest");
     let last = &logged[3 * whole];
     assert!(last.contains("this log is full (100 MiB)"), "{}", &last[..100.min(last.len())]);
     world.end().await;

@@ -1,4 +1,4 @@
-//! A database whose answers are long under way.
+//! A database that answers slowly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,15 +19,15 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::world::{LIMIT, hello, store, succeeded};
 
-/// Answers each renewal after three seconds, and that shards are written not at all, while it is slow.
+/// While it is slow, it answers each renewal after three seconds, and the writing of shards not at all.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<MemStore>,
     is_slow: watch::Sender<bool>,
-    /// The host's time since boot, which stands still but for the waiting.
+    /// The host's time since boot, which advances only during the waits.
     boot_micros: Arc<AtomicI64>,
     renewal_count: AtomicI64,
-    /// How often it was asked for runs that are overdue, while it held an answer back.
+    /// How often overdue runs were requested while an answer was held back.
     overdue_count: AtomicI64,
 }
 
@@ -74,8 +74,8 @@ rondel_store::delegate_store!(Slow {
     }
 });
 
-/// The lease runs from before its renewal was sent: where the answer is longer under way than the lease is long, others may
-/// have ended it by then.
+/// The lease counts from before its renewal was sent: if the answer takes longer than the lease, another node may have
+/// fenced it by then.
 #[tokio::test]
 async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     let boot_micros = Arc::new(AtomicI64::new(1_000_000));
@@ -97,8 +97,8 @@ async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     lifecycle.hard.cancel();
 }
 
-/// Shards that are written, and of which the answer does not tell yet, are overdue like their broadcast: they are sent when
-/// it tells, and only then.
+/// Shards that are stored before the answer to their writing arrives are overdue like their broadcast: they are sent
+/// after the answer, and only then.
 #[tokio::test]
 async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let slow = Slow::new(&Arc::new(AtomicI64::new(0)));
@@ -108,8 +108,8 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let spec = serde_json::json!({"name": "j", "app": "files", "handler": "h", "route": "broadcast"});
     let job = jobs::create(&engine, NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     let (up, messages) = mpsc::unbounded_channel();
-    let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
-    say(Up::Hello(hello("e", 1)));
+    let send = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
+    send(Up::Hello(hello("e", 1)));
     let messages = UnboundedReceiverStream::new(messages).map(Ok);
     let mut down = engine.open_session(messages, "test").await.unwrap();
 
@@ -128,7 +128,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
         _ => Vec::new(),
     };
     while let Ok(message) = down.try_recv() {
-        assert_eq!(triggers(message), [], "the answer has not come");
+        assert_eq!(triggers(message), [], "the answer has not arrived");
     }
     slow.is_slow.send_replace(false);
     let mut sent = Vec::new();
@@ -136,7 +136,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
         while sent.is_empty() {
             sent.extend(triggers(down.recv().await.unwrap()));
         }
-        say(succeeded(&sent[0]));
+        send(succeeded(&sent[0]));
         loop {
             let runs = slow.inner.list_runs(NamespaceId::new(1), &RunQuery { limit: 9, ..RunQuery::default() }).await;
             if runs.unwrap().iter().any(|run| run.id == root.id && run.status.is_terminal()) {

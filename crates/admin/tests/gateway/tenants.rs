@@ -1,5 +1,5 @@
-//! An executor with a token of app A, and what belongs to app B: it can neither register for it, nor take runs of it, nor
-//! say how they ended, in whatever way it tries.
+//! An executor with a token of app A against app B: it can neither register for B, nor receive B's runs, nor report
+//! their results, however it tries.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succ
 
 const HERE: NamespaceId = NamespaceId::new(1);
 
-/// The victim `b` of app `files` with a run in hand, and an app `billing` with a token of its own.
+/// The victim `b` of app `files`, which holds a run, and an app `billing` with its own token.
 struct Stage {
     world: World,
     victim: Line,
@@ -59,11 +59,11 @@ impl Stage {
         all.into_iter().find(|run| run.id.get() == self.trigger.run_id).unwrap()
     }
 
-    /// The run is still the victim's, in its first attempt, and ends as the victim says.
+    /// The victim still holds the run in its first attempt, and its result is stored.
     async fn unharmed(mut self) {
         let run = self.run().await;
         assert!(!run.status.is_terminal() && run.attempt == 1, "{run:?}");
-        self.victim.say(succeeded(&self.trigger)).await;
+        self.victim.send(succeeded(&self.trigger)).await;
         assert_eq!(self.victim.ack().await.kind(), v1::result_ack::Kind::Stored);
         let run = self.run().await;
         assert_eq!((run.attempt, run.executor.as_deref()), (1, Some("b")), "{run:?}");
@@ -76,17 +76,17 @@ fn held(trigger: &v1::Trigger) -> Vec<v1::RunRef> {
     vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }]
 }
 
-/// Everything that was sent before is worked off when the answer to this has come.
+/// Waits until everything sent before has been processed.
 async fn round_trip(line: &mut Line) {
-    line.say(Up::Heartbeat(v1::Heartbeat { sequence: 77, ..v1::Heartbeat::default() })).await;
-    line.hear(|body| match body {
+    line.send(Up::Heartbeat(v1::Heartbeat { sequence: 77, ..v1::Heartbeat::default() })).await;
+    line.receive(|body| match body {
         Down::HeartbeatReply(reply) if reply.sequence == 77 => Some(()),
         _ => None,
     })
     .await;
 }
 
-/// An open stream is no longer good than the token that opened it.
+/// An open stream does not outlive the token that opened it.
 #[tokio::test]
 async fn a_token_that_is_revoked_ends_the_streams_that_it_opened() {
     let config = EngineConfig { token_recheck: Duration::from_millis(50), ..EngineConfig::default() };
@@ -111,9 +111,9 @@ async fn an_executor_of_app_a_cannot_register_for_app_b() {
     let stage = Stage::new().await;
     let as_other = stage.world.dial(Some(&stage.stranger), hello("b", 2)).await.err().unwrap();
     assert_eq!(as_other.code(), Code::PermissionDenied, "{as_other}");
-    // Nor is a second hello on an open stream heard.
+    // A second hello on an open stream is ignored as well.
     let mut line = stage.dial(hello("x", 3)).await.unwrap();
-    line.say(Up::Hello(hello("x", 3))).await;
+    line.send(Up::Hello(hello("x", 3))).await;
     round_trip(&mut line).await;
     let online = stage.world.engine.online_executors();
     let of_files = online.iter().filter(|online| online.app_name == "files").map(|online| online.name.as_str());
@@ -122,11 +122,11 @@ async fn an_executor_of_app_a_cannot_register_for_app_b() {
 }
 
 #[tokio::test]
-async fn an_executor_of_app_a_cannot_come_as_an_executor_of_app_b_with_its_incarnation() {
+async fn an_executor_of_app_a_cannot_use_the_incarnation_of_an_executor_of_app_b() {
     let mut stage = Stage::new().await;
     let refused = stage.dial(hello("b", VICTIM)).await.err().unwrap();
     assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
-    // Not even while the executor itself is away for a moment.
+    // Not even while that executor is disconnected for a moment.
     stage.victim.hang_up();
     let gone = async {
         while stage.world.engine.online_executors().iter().any(|online| online.id == ExecutorId::new(VICTIM)) {
@@ -142,11 +142,11 @@ async fn an_executor_of_app_a_cannot_come_as_an_executor_of_app_b_with_its_incar
 }
 
 #[tokio::test]
-async fn an_executor_of_app_a_cannot_take_runs_of_app_b() {
+async fn an_executor_of_app_a_cannot_receive_runs_of_app_b() {
     let mut stage = Stage::new().await;
     let mut line = stage.dial(hello("b", 2)).await.unwrap();
-    // The victim's app has one more run, and nobody but the stranger has room.
-    stage.victim.say(Up::Draining(v1::Draining::default())).await;
+    // The victim's app has one more run, and only the stranger has a free slot.
+    stage.victim.send(Up::Draining(v1::Draining::default())).await;
     round_trip(&mut stage.victim).await;
     let job = create(&stage.world, json!({"name": "k"})).await;
     request(&stage.world, &job).await;
@@ -162,7 +162,7 @@ async fn an_executor_of_app_a_cannot_inherit_runs_of_app_b_by_naming_a_predecess
         let heir = v1::Hello { predecessor: VICTIM, finished, ..hello("b", incarnation) };
         let mut line = stage.dial(heir).await.unwrap();
         round_trip(&mut line).await;
-        line.say(succeeded(&stage.trigger)).await;
+        line.send(succeeded(&stage.trigger)).await;
         assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     }
     stage.unharmed().await;
@@ -173,9 +173,9 @@ fn declaring(incarnation: i64, job: &serde_json::Value) -> v1::Hello {
     v1::Hello { declared, ..hello("x", incarnation) }
 }
 
-/// What is wrong with what was declared, once the server has looked.
+/// The problem with the declared job, once the server has checked it.
 async fn problem(line: &mut Line) -> String {
-    line.hear(|body| match body {
+    line.receive(|body| match body {
         Down::DeclarationProblems(found) => found.problems.first().map(|problem| problem.message.clone()),
         _ => None,
     })
@@ -200,14 +200,14 @@ async fn code_of_app_a_cannot_change_a_job_that_was_moved_to_app_b() {
     let record = tokio::time::timeout(LIMIT, declared).await.unwrap();
     drop(line);
     let spec = JobSpec { app: "files".to_owned(), ..record.spec.clone() };
-    jobs::change(&world.engine, &record, spec, None, "somebody").await.unwrap();
+    jobs::change(&world.engine, &record, spec, None, "root").await.unwrap();
     let mut line = stage.dial(declaring(3, &json!({"name": "moved", "handler": "evil"}))).await.unwrap();
     assert_eq!(problem(&mut line).await, "a job of another app has this name");
     assert_eq!(world.store.job(HERE, "moved").await.unwrap().unwrap().spec.handler, "h");
     stage.unharmed().await;
 }
 
-/// It would be given their results, and would learn when they run.
+/// It would receive their results, and would learn when they run.
 #[tokio::test]
 async fn code_of_app_a_cannot_follow_jobs_of_app_b() {
     let stage = Stage::new().await;
@@ -217,7 +217,7 @@ async fn code_of_app_a_cannot_follow_jobs_of_app_b() {
         let mut line = stage.dial(declaring(incarnation, &spy)).await.unwrap();
         messages.push(problem(&mut line).await.replace(&format!("{parent:?}"), "\"#\""));
     }
-    assert_eq!(messages[0], messages[1], "what is there and what is not sound the same");
+    assert_eq!(messages[0], messages[1], "existing and missing jobs get the same message");
     assert!(messages[0].starts_with("there is no job \"#\" in app \"billing\""), "{}", messages[0]);
     assert!(stage.world.store.job(HERE, "spy").await.unwrap().is_none());
     stage.unharmed().await;
@@ -227,13 +227,13 @@ async fn code_of_app_a_cannot_follow_jobs_of_app_b() {
 async fn an_executor_of_app_a_cannot_report_results_of_app_b_under_the_same_name() {
     let stage = Stage::new().await;
     let mut line = stage.dial(hello("b", 2)).await.unwrap();
-    line.say(succeeded(&stage.trigger)).await;
+    line.send(succeeded(&stage.trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     stage.unharmed().await;
 }
 
 #[tokio::test]
-async fn an_executor_of_app_a_cannot_refuse_log_or_tell_progress_of_runs_of_app_b() {
+async fn an_executor_of_app_a_cannot_refuse_log_or_report_progress_of_runs_of_app_b() {
     let stage = Stage::new().await;
     let mut line = stage.dial(hello("b", 2)).await.unwrap();
     let reply = |kind: v1::reply::Kind| v1::Reply {
@@ -245,7 +245,7 @@ async fn an_executor_of_app_a_cannot_refuse_log_or_tell_progress_of_runs_of_app_
         ..v1::Reply::default()
     };
     use v1::reply::Kind::{Progress, Refused, Started};
-    line.say(Up::Replies(v1::Replies { replies: [Refused, Started, Progress].map(reply).to_vec() })).await;
+    line.send(Up::Replies(v1::Replies { replies: [Refused, Started, Progress].map(reply).to_vec() })).await;
     let text = v1::LogLine { text: "forged".to_owned(), ..v1::LogLine::default() };
     let chunk = v1::LogChunk {
         run_id: stage.trigger.run_id,
@@ -253,8 +253,8 @@ async fn an_executor_of_app_a_cannot_refuse_log_or_tell_progress_of_runs_of_app_
         lines: vec![text],
         ..v1::LogChunk::default()
     };
-    line.say(Up::Logs(v1::Logs { chunks: vec![chunk] })).await;
-    line.hear(|body| matches!(body, Down::LogAcks(_)).then_some(())).await;
+    line.send(Up::Logs(v1::Logs { chunks: vec![chunk] })).await;
+    line.receive(|body| matches!(body, Down::LogAcks(_)).then_some(())).await;
     round_trip(&mut line).await;
     let run = stage.run().await;
     assert_eq!(stage.world.engine.progress(&run), None);

@@ -1,4 +1,4 @@
-//! Engines with their doors open, over real gRPC on port 0, with one store in memory; and executors made by hand.
+//! Engines that serve real gRPC on port 0, with one store in memory; and hand-written executors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use tonic::{Request, Status, Streaming};
 pub(crate) const NAMESPACE: NamespaceId = NamespaceId::new(1);
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// A store whose clock goes as the test's does.
+/// A store that uses the test's clock.
 pub(crate) fn store() -> Arc<MemStore> {
     let started = tokio::time::Instant::now();
     let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
     Arc::new(MemStore::new(Arc::new(clock)))
 }
 
-/// A running engine with its door open, and a token for it.
+/// A running engine that serves executors, and a token for it.
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) store: Arc<MemStore>,
@@ -74,7 +74,7 @@ impl World {
         Ok(Line { up, down, beats: JoinSet::new() })
     }
 
-    /// As by kill -9: nothing is said, given back or finished.
+    /// As by kill -9: nothing is sent, returned or finished.
     pub(crate) async fn die(self) {
         self.lifecycle.soft.cancel();
         self.lifecycle.hard.cancel();
@@ -97,22 +97,22 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) async fn say(&self, body: Up) {
+    pub(crate) async fn send(&self, body: Up) {
         self.up.send(v1::ExecutorMessage { body: Some(body) }).await.unwrap();
     }
 
-    /// Ends the executor's side: it says nothing more.
+    /// Closes the executor's side of the stream.
     pub(crate) fn hang_up(&mut self) {
         self.up = mpsc::channel(1).0;
     }
 
-    /// Waits until the server has ended it.
+    /// Waits until the server has ended the stream.
     pub(crate) async fn ends(&mut self) {
         let gone = async { while matches!(self.down.message().await, Ok(Some(_))) {} };
         tokio::time::timeout(LIMIT, gone).await.unwrap();
     }
 
-    /// Waits until the server has ended it, and answers with what.
+    /// Waits until the server has ended the stream, and returns the status.
     pub(crate) async fn refusal(&mut self) -> Status {
         let end = async {
             loop {
@@ -126,25 +126,25 @@ impl Line {
         tokio::time::timeout(LIMIT, end).await.unwrap()
     }
 
-    /// Waits until the server has read everything that was said to it.
-    pub(crate) async fn is_heard(&mut self, sequence: i64) {
-        self.said_until_heard(sequence).await;
+    /// Waits until the server has read everything sent so far.
+    pub(crate) async fn wait_until_read(&mut self, sequence: i64) {
+        self.receive_until_read(sequence).await;
     }
 
-    /// What the server says until it has read everything that was said to it.
-    pub(crate) async fn said_until_heard(&mut self, sequence: i64) -> Vec<Down> {
-        self.say(Up::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() })).await;
-        let mut said = Vec::new();
+    /// The server's messages until it has read everything sent so far.
+    pub(crate) async fn receive_until_read(&mut self, sequence: i64) -> Vec<Down> {
+        self.send(Up::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() })).await;
+        let mut sent = Vec::new();
         loop {
-            let body = self.hear(Some).await;
+            let body = self.receive(Some).await;
             if matches!(&body, Down::HeartbeatReply(reply) if reply.sequence == sequence) {
-                return said;
+                return sent;
             }
-            said.push(body);
+            sent.push(body);
         }
     }
 
-    /// Says that it is there, again and again.
+    /// Sends heartbeats until dropped.
     pub(crate) fn beat(mut self) -> Self {
         let up = self.up.downgrade();
         self.beats.spawn(async move {
@@ -161,8 +161,8 @@ impl Line {
         self
     }
 
-    /// The next message that `pick` wants.
-    pub(crate) async fn hear<T>(&mut self, pick: impl Fn(Down) -> Option<T>) -> T {
+    /// The next message that `pick` accepts.
+    pub(crate) async fn receive<T>(&mut self, pick: impl Fn(Down) -> Option<T>) -> T {
         let next = async {
             loop {
                 let message = self.down.message().await.unwrap().expect("the stream goes on");
@@ -175,7 +175,7 @@ impl Line {
     }
 
     pub(crate) async fn trigger(&mut self) -> v1::Trigger {
-        self.hear(|body| match body {
+        self.receive(|body| match body {
             Down::Triggers(triggers) => triggers.triggers.into_iter().next(),
             _ => None,
         })
@@ -183,7 +183,7 @@ impl Line {
     }
 
     pub(crate) async fn ack(&mut self) -> v1::ResultAck {
-        self.hear(|body| match body {
+        self.receive(|body| match body {
             Down::ResultAcks(acks) => acks.acks.into_iter().next(),
             _ => None,
         })
@@ -191,12 +191,12 @@ impl Line {
     }
 }
 
-/// What the data directory of this incarnation holds.
+/// The secret in the data directory of this incarnation.
 pub(crate) fn secret(incarnation: i64) -> Vec<u8> {
     format!("secret {incarnation}").into_bytes()
 }
 
-/// A hello of the process that was started after another one, on the same data directory.
+/// The hello of a process that was started after another one on the same data directory.
 pub(crate) fn successor(name: &str, incarnation: i64, predecessor: i64) -> v1::Hello {
     v1::Hello { predecessor, predecessor_secret: secret(predecessor), ..hello(name, incarnation) }
 }
@@ -221,7 +221,7 @@ pub(crate) fn accepted(trigger: &v1::Trigger) -> Up {
     Up::Replies(v1::Replies { replies: vec![reply] })
 }
 
-/// Accepted, and the handler began.
+/// Accepted, and the handler has begun.
 pub(crate) fn begun(trigger: &v1::Trigger) -> Up {
     use v1::reply::Kind;
     let (run_id, attempt) = (trigger.run_id, trigger.attempt);
