@@ -57,7 +57,7 @@ pub mod server_message {
         DeclarationProblems(super::DeclarationProblems),
     }
 }
-/// Who dials in, and what it has in hand.
+/// The identity of an executor, and the runs it holds.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Hello {
     #[prost(string, tag = "1")]
@@ -90,23 +90,23 @@ pub struct Hello {
     /// Everything that it has accepted and not finished, from any server.
     #[prost(message, repeated, tag = "11")]
     pub held: ::prost::alloc::vec::Vec<RunRef>,
-    /// Everything that it has finished and nobody has acknowledged; the results follow.
+    /// Every attempt that is finished and not acknowledged; the results follow.
     #[prost(message, repeated, tag = "12")]
     pub finished: ::prost::alloc::vec::Vec<RunRef>,
-    /// What the handlers say of their parameters; those that say nothing may be left out.
+    /// The parameters that handlers declare; handlers that declare none may be left out.
     #[prost(message, repeated, tag = "13")]
     pub handler_infos: ::prost::alloc::vec::Vec<HandlerInfo>,
     /// The jobs that the executor's code declares: every one, at each hello.
     #[prost(message, repeated, tag = "14")]
     pub declared: ::prost::alloc::vec::Vec<DeclaredJob>,
-    /// Which version of this protocol the executor speaks: 1. A server refuses those that it does not know, with words.
+    /// The version of this protocol that the executor speaks: 1. A server refuses versions that it does not know.
     #[prost(uint32, tag = "15")]
     pub protocol: u32,
     /// Random bytes, new at each start of the process, the same in each of its hellos: they prove that a hello with this
     /// incarnation comes from the same process. Empty from executors that do not know this field.
     #[prost(bytes = "vec", tag = "16")]
     pub secret: ::prost::alloc::vec::Vec<u8>,
-    /// The secret of the predecessor, from the executor's data directory: without it nobody succeeds an executor that had one.
+    /// The secret of the predecessor, from the executor's data directory: without it an executor that had one has no successor.
     #[prost(bytes = "vec", tag = "17")]
     pub predecessor_secret: ::prost::alloc::vec::Vec<u8>,
     /// The process on its host, so that a server on the same host sees that it has died. Left out by executors with a data
@@ -178,10 +178,10 @@ pub struct Welcome {
     /// Without any server's answer for this long, the executor stops what must not run twice.
     #[prost(uint32, tag = "8")]
     pub silence_ms: u32,
-    /// Leases that are over: their triggers are refused from now on. None of these is answered.
+    /// Leases that have ended: their triggers are refused from now on. None of these is answered.
     #[prost(message, repeated, tag = "9")]
     pub fences: ::prost::alloc::vec::Vec<Fence>,
-    /// Which version of this protocol the server speaks: 1. An executor goes away from an older one.
+    /// The version of this protocol that the server speaks: 1. An executor leaves a server with an older one.
     #[prost(uint32, tag = "10")]
     pub protocol: u32,
 }
@@ -193,7 +193,7 @@ pub struct Heartbeat {
     pub queued: u32,
     #[prost(int64, tag = "3")]
     pub sequence: i64,
-    /// What the executor's host says of itself, for people.
+    /// The state of the executor's host, as shown to users.
     #[prost(float, tag = "4")]
     pub cpu_load: f32,
     #[prost(uint64, tag = "5")]
@@ -264,7 +264,7 @@ pub struct Trigger {
     #[prost(int64, tag = "19")]
     pub begin_within_ms: i64,
 }
-/// What became of triggers, in the order in which it happened.
+/// The outcome of triggers, in the order in which it happened.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Replies {
     #[prost(message, repeated, tag = "1")]
@@ -311,14 +311,14 @@ pub mod reply {
     #[repr(i32)]
     pub enum Kind {
         Unspecified = 0,
-        /// It is in the executor's hands.
+        /// The executor holds it.
         Accepted = 1,
-        /// It never began and never will.
+        /// It never began and will not begin.
         Refused = 2,
         /// The handler began. Sent on every stream of the executor, and again on each new one while the run goes on: any of these
         /// servers may own the run by now.
         Started = 3,
-        /// The handler told how far it is.
+        /// The handler reported its progress.
         Progress = 4,
     }
     impl Kind {
@@ -361,13 +361,13 @@ pub struct Result {
     pub attempt: i32,
     #[prost(enumeration = "result::Status", tag = "3")]
     pub status: i32,
-    /// One line for people.
+    /// One line, shown to users.
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
     /// JSON text; empty for none.
     #[prost(string, tag = "5")]
     pub result: ::prost::alloc::string::String,
-    /// False where the handler said that trying again is of no use.
+    /// False if the handler reported that a retry is of no use.
     #[prost(bool, tag = "6")]
     pub retryable: bool,
     #[prost(int64, tag = "7")]
@@ -397,7 +397,7 @@ pub mod result {
         Failed = 2,
         TimedOut = 3,
         Cancelled = 4,
-        /// The handler passed the run over.
+        /// The handler skipped the run.
         Skipped = 5,
     }
     impl Status {
@@ -460,9 +460,9 @@ pub mod result_ack {
     #[repr(i32)]
     pub enum Kind {
         Unspecified = 0,
-        /// Durable now.
+        /// Stored now.
         Stored = 1,
-        /// Was durable already.
+        /// Already stored.
         Duplicate = 2,
         /// A later attempt exists; kept beside it.
         Superseded = 3,
@@ -573,7 +573,7 @@ pub struct ProbeReplies {
     #[prost(int64, repeated, tag = "2")]
     pub free_job_ids: ::prost::alloc::vec::Vec<i64>,
 }
-/// Triggers of this node up to this epoch are refused from now on. Answered by a FenceReply, each time that it comes.
+/// Triggers of this node up to this epoch are refused from now on. Answered by a FenceReply each time it arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Fence {
     #[prost(int64, tag = "1")]
@@ -592,11 +592,11 @@ pub struct FenceReply {
     /// Accepted and not finished.
     #[prost(message, repeated, tag = "3")]
     pub held: ::prost::alloc::vec::Vec<RunRef>,
-    /// Finished, and nobody has acknowledged it; the results follow on this stream.
+    /// Finished and not acknowledged; the results follow on this stream.
     #[prost(message, repeated, tag = "4")]
     pub finished: ::prost::alloc::vec::Vec<RunRef>,
 }
-/// What is wrong with the jobs that the executor declares: the whole list, whenever it changes.
+/// The problems with the jobs that the executor declares: the whole list, whenever it changes.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeclarationProblems {
     #[prost(message, repeated, tag = "1")]
@@ -612,13 +612,13 @@ pub struct DeclarationProblem {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
-/// The server goes away: no more triggers will come from it, results still go to it until the stream ends.
+/// The server stops: it sends no more triggers, and accepts results until the stream ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Drain {
     #[prost(uint32, tag = "1")]
     pub grace_ms: u32,
 }
-/// The executor goes away: it takes no more triggers and finishes what it has.
+/// The executor stops: it accepts no more triggers and finishes the runs it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Draining {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -748,7 +748,7 @@ pub mod gateway_client {
             self
         }
         /// Authenticated by the metadata `authorization: Bearer TOKEN`. The first message of the executor is a Hello, the
-        /// first of the server a Welcome; a refused hello ends the stream with a status that says why.
+        /// first of the server a Welcome; a refused hello ends the stream with a status that states the reason.
         pub async fn session(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::ExecutorMessage>,
@@ -794,7 +794,7 @@ pub mod gateway_server {
             + std::marker::Send
             + 'static;
         /// Authenticated by the metadata `authorization: Bearer TOKEN`. The first message of the executor is a Hello, the
-        /// first of the server a Welcome; a refused hello ends the stream with a status that says why.
+        /// first of the server a Welcome; a refused hello ends the stream with a status that states the reason.
         async fn session(
             &self,
             request: tonic::Request<tonic::Streaming<super::ExecutorMessage>>,
