@@ -1,7 +1,7 @@
-//! Not a test: the last program that the tests run says what they did not cover here.
+//! Not a test: the last program of the test run lists what the tests did not cover here.
 //!
-//! A test whose database is not there returns early and says so on one line; those lines drown in a long run. Languages
-//! without an interpreter are passed over. This program
+//! A test whose database is missing returns early and prints so on one line; those lines drown in a long run. Languages
+//! without an interpreter are skipped. This program
 //! has no harness, so nothing captures what it writes, and cargo runs it after the other test programs of this package.
 //! It never fails: `RONDEL_TEST_REQUIRE` is what turns a skip into a failure.
 

@@ -50,7 +50,7 @@ async fn journal(Params(work): Params<Work>, run: RunContext, State(file): State
     let mut end = End { file, run, ok: None };
     tokio::time::sleep(Duration::from_millis(work.sleep_ms)).await;
     end.ok = Some(!work.fail);
-    if work.fail { Err(JobError::failed("told to fail")) } else { Ok(()) }
+    if work.fail { Err(JobError::failed("asked to fail")) } else { Ok(()) }
 }
 
 async fn line(run: RunContext, State(file): State<Arc<File>>) {
@@ -68,7 +68,7 @@ fn write(mut file: &File, line: &impl std::fmt::Display) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "ground truth is what the clock on the wall said")]
+#[expect(clippy::disallowed_methods, reason = "ground truth is the wall clock")]
 fn now_ms() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()
 }

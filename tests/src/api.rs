@@ -47,12 +47,12 @@ pub struct Api {
 }
 
 impl Api {
-    /// The API at `base` (`http://host:port`) for whoever holds `token`.
+    /// The API at `base` (`http://host:port`) for the owner of `token`.
     pub fn new(base: &str, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..Self::anonymous(base) }
     }
 
-    /// The API at `base` for somebody without a token.
+    /// The API at `base` for a caller without a token.
     pub fn anonymous(base: &str) -> Self {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
@@ -126,7 +126,7 @@ impl Api {
         }
     }
 
-    /// A request with this client's token, for more than the methods above can say (a header, another body).
+    /// A request with this client's token, for what the methods above do not cover (a header, another body).
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.client.request(method, format!("{}{path}", self.base));
         match &self.token {
@@ -143,7 +143,7 @@ impl Api {
         self.try_answer(request).await.unwrap_or_else(|problem| panic!("{problem}"))
     }
 
-    /// Sends a request to a server that may be away; the error says what happened.
+    /// Sends a request to a server that may be down; the error describes what happened.
     ///
     /// # Errors
     /// When no answer comes.

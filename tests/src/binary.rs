@@ -57,14 +57,14 @@ fn cargo_build(targets: &[&str]) -> PathBuf {
     profile_folder.to_owned()
 }
 
-/// The cargo that built this program, without what `cargo test` says of the package to its tests.
+/// The cargo that built this program, without the variables of the package that `cargo test` sets for its tests.
 ///
 /// Build scripts of dependencies (ring's) take those variables for a change, and everything above them would be compiled
 /// again.
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
-    // Set by the test command for the harness, to tell how long tests take.
+    // Set by the test command for the harness, to measure how long tests take.
     command.env_remove("RUSTC_BOOTSTRAP");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
@@ -74,7 +74,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// What a `rondel` command that ran to its end has said.
+/// The output of a `rondel` command that ran to its end.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// The exit code; none if a signal ended it.

@@ -63,7 +63,7 @@ pub struct ScratchDb {
 
 #[derive(Debug)]
 enum Place {
-    /// Whoever made it looks after it.
+    /// Its creator removes it.
     Elsewhere,
     Folder {
         folder: TempDir,
@@ -75,7 +75,7 @@ enum Place {
 }
 
 impl ScratchDb {
-    /// A database that somebody else made, and that stays.
+    /// A database that the caller created and keeps.
     #[must_use]
     pub fn given(backend: Backend, url: &str) -> Self {
         Self { backend, url: url.to_owned(), place: Place::Elsewhere }
@@ -166,7 +166,7 @@ pub(crate) fn uncovered() -> impl Iterator<Item = String> {
     })
 }
 
-/// Says that a test is left out because a program is not there; the caller returns.
+/// Reports that a test is skipped because a program is missing; the caller returns.
 ///
 /// # Panics
 /// When `RONDEL_TEST_REQUIRE` lists it.

@@ -46,7 +46,7 @@ pub fn length_millis(text: &str) -> Option<i64> {
 }
 
 /// Now, by this host's clock on the wall: journals are compared with it.
-#[expect(clippy::disallowed_methods, reason = "ground truth is what the clock on the wall said")]
+#[expect(clippy::disallowed_methods, reason = "ground truth is the wall clock")]
 #[must_use]
 pub fn wall_clock_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

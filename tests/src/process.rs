@@ -184,7 +184,7 @@ impl Drop for Process {
             }
             for (id, _) in family {
                 if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-                    // It may be gone by now; the next look at the family tells.
+                    // It may be gone by now; the next scan of the family shows it.
                     kill_process(pid, Signal::KILL).ok();
                 }
             }
@@ -290,11 +290,11 @@ mod tests {
             if stat.contains(") T ") { Ok(()) } else { Err(stat) }
         })
         .await;
-        let said = process.stdout();
+        let printed = process.stdout();
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(process.stdout(), said);
+        assert_eq!(process.stdout(), printed);
         process.signal(Signal::CONT);
-        wait_until(LIMIT, "it goes on", async || if process.stdout() == said { Err(()) } else { Ok(()) }).await;
+        wait_until(LIMIT, "it continues", async || if process.stdout() == printed { Err(()) } else { Ok(()) }).await;
         process.kill().await;
     }
 }

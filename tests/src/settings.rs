@@ -1,11 +1,11 @@
-//! What the environment says about a test run. The only place that reads it.
+//! The environment's settings of a test run. The only place that reads it.
 
 use std::path::PathBuf;
 
 use tempfile::TempDir;
 
 /// An environment variable that is set and not empty.
-#[expect(clippy::disallowed_methods, reason = "the harness has no command line: the environment is how it is told")]
+#[expect(clippy::disallowed_methods, reason = "the harness has no command line: the environment configures it")]
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -78,7 +78,7 @@ impl Server {
         self.console.token_file()
     }
 
-    /// The process, to signal it or to read what it said.
+    /// The process, to signal it or to read its output.
     pub fn process(&mut self) -> &mut Process {
         &mut self.console.process
     }
@@ -131,7 +131,7 @@ impl Dev {
         self.console.token_file()
     }
 
-    /// The process, to signal it or to read what it said.
+    /// The process, to signal it or to read its output.
     pub fn process(&mut self) -> &mut Process {
         &mut self.console.process
     }
@@ -187,7 +187,7 @@ impl Agent {
         &self.name
     }
 
-    /// The process, to signal it or to read what it said.
+    /// The process, to signal it or to read its output.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// The pause between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Looks again and again until `look` says `Ok`, and gives what it found.
+/// Calls `look` repeatedly until it returns `Ok`, and returns the value.
 ///
 /// `look` answers `Err(what it saw instead)`. When the limit is over, the test fails with `what` was waited for, and with
 /// what was seen last.

@@ -173,11 +173,11 @@ async fn finish_unwritable(backend: Backend) {
     // A rule of somebody else's, such as a database has that cannot keep some character.
     db.sql(match backend {
         Backend::Sqlite => {
-            "CREATE TRIGGER no_such_text BEFORE UPDATE ON run WHEN NEW.message LIKE '%told to fail%' \
+            "CREATE TRIGGER no_such_text BEFORE UPDATE ON run WHEN NEW.message LIKE '%asked to fail%' \
              BEGIN SELECT RAISE(ABORT, 'no such text'); END"
         }
         Backend::Postgres | Backend::Mysql => {
-            "ALTER TABLE run ADD CONSTRAINT no_such_text CHECK (message NOT LIKE '%told to fail%')"
+            "ALTER TABLE run ADD CONSTRAINT no_such_text CHECK (message NOT LIKE '%asked to fail%')"
         }
     });
     server.restart().await;

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Ok(report) => (report.to_string(), if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         Err(problem) => (problem, ExitCode::from(2)),
     };
-    // Nobody is left to be told that nobody reads.
+    // If the write fails, the reader of the output is gone.
     std::io::stdout().lock().write_all(format!("{text}\n").as_bytes()).ok();
     code
 }

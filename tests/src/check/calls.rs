@@ -1,4 +1,4 @@
-//! I11, and what the history says of I6: what was acknowledged is there, and a verdict that was seen once stays.
+//! I11, and the history's part of I6: what was acknowledged is there, and a verdict that was seen once stays.
 
 use std::collections::HashMap;
 

@@ -51,7 +51,7 @@ fn planned(evidence: &Evidence, job: &JobFacts, rules: Rules) -> Option<Vec<i64>
         }
         off
     };
-    // Off without a call that says so: it was made so, or the history is not here.
+    // Off without a call that turned it off: it was created so, or the history is missing.
     let has_history = changes().any(|call| switch(call).is_some());
     if !job.enabled && !has_history {
         return None;

@@ -7,8 +7,8 @@
 //! {"event":"stopped","pid":4711,"from_ms":2000,"to_ms":9000}
 //! ```
 //!
-//! Handlers write the first two, each by one write to a file that is opened for appending; who kills and stops processes
-//! writes the others. An `ok` that is null says that the handler was dropped.
+//! Handlers write the first two, each by one write to a file that is opened for appending; the test that kills and stops
+//! processes writes the others. An `ok` that is null means that the handler was dropped.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,8 +1,8 @@
-//! The checker: what a system promised, held against what its handlers saw.
+//! The checker: compares what a system promised with what its handlers saw.
 //!
-//! Ground truth is the journal, files that handlers append to outside of Rondel. Against it stand the ledger, as the REST
-//! API tells it, and the history of the API calls that were made meanwhile. [`check`] is pure: it judges [`Evidence`] and
-//! answers a [`Report`], whatever run the evidence is of. `cargo run -p rondel-tests --bin check` does the same by hand.
+//! Ground truth is the journal, files that handlers append to outside of Rondel. It is compared with the ledger, as the
+//! REST API returns it, and with the history of the API calls made meanwhile. [`check`] is pure: it judges [`Evidence`] and
+//! returns a [`Report`], whichever run the evidence is from. `cargo run -p rondel-tests --bin check` does the same by hand.
 //!
 //! | invariant | what must hold |
 //! |---|---|

@@ -32,7 +32,7 @@ fn early(evidence: &Evidence, rules: Rules, runs: &HashMap<&str, &RunRow>, repor
     let early = |run: &&RunRow| run.started_ms.is_some_and(|at| at + rules.early_ms < run.fire_at_ms);
     let rows: Vec<&RunRow> = evidence.runs.iter().filter(early).collect();
     if !rows.is_empty() {
-        report.add(Invariant::NotEarly, "rows say that they began before their instants", super::fires::show(&rows));
+        report.add(Invariant::NotEarly, "rows with a start before their instants", super::fires::show(&rows));
     }
     let scheduled = evidence
         .starts
@@ -106,18 +106,18 @@ fn never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mu
     }
 }
 
-/// Each attempt that began and was followed by another says why.
+/// Each attempt that began and was followed by another records the reason.
 fn without_reason(run: &RunRow, starts: &[&Start], rows: impl Fn() -> Vec<String>, report: &mut Report) {
     let has_reason =
         |number: i64| run.attempts.iter().any(|attempt| attempt.number == number && attempt.reason.is_some());
     let is_followed = |start: &&&Start| start.attempt < run.attempt;
     if starts.iter().filter(is_followed).any(|start| !has_reason(start.attempt)) {
-        report.add(Invariant::NoDuplicate, format!("run {} began again, and its row does not say why", run.id), rows());
+        report.add(Invariant::NoDuplicate, format!("run {} began again, and its row has no reason", run.id), rows());
     }
 }
 
-/// When the work of a start was over: its end, its process's death, or, where its process was stopped for so long that
-/// its runs were somebody else's, that moment; none where it may go on.
+/// When the work of a start ended: at its end, at its process's death, or, if its process was stopped so long that
+/// its runs were given to another executor, at that moment; `None` if it may still continue.
 fn over_at(evidence: &Evidence, start: &Start) -> Option<i64> {
     let is_its = |pid: i64| pid == start.pid;
     let died = evidence

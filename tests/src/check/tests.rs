@@ -63,7 +63,7 @@ fn nothing_is_found_in_a_clean_system() {
     assert_eq!(report.statuses["succeeded"], 30);
 }
 
-/// Plants one thing and says what must be found, once.
+/// Plants one fault and names the only violation that must be found.
 fn check_planted(name: &str, expected: Invariant, plant: impl FnOnce(&mut Evidence)) {
     let mut evidence = clean();
     plant(&mut evidence);
@@ -104,7 +104,7 @@ fn each_violation_is_found_once() {
         evidence.runs.push(twin);
     });
     check_planted("a handler began early", NotEarly, |evidence| start(evidence, "50").begin_ms = 4_999);
-    check_planted("a row says early", NotEarly, |evidence| run(evidence, "50").started_ms = Some(4_999));
+    check_planted("a row that starts early", NotEarly, |evidence| run(evidence, "50").started_ms = Some(4_999));
     check_planted("an attempt began twice", NoDuplicate, |evidence| {
         let twin =
             Start { begin_ms: 5_200, end: Some((5_300, Some(true))), token: (1, 55), ..start(evidence, "50").clone() };
@@ -205,7 +205,7 @@ fn what_is_allowed_is_not_found() {
     run(&mut evidence, "121").status = "failed".to_owned();
     run(&mut evidence, "121").reason = Some("executor_lost".to_owned());
     evidence.died.push(Died { pid: 10, at_ms: 12_110 });
-    // One that was stopped for long came back when its run was somebody else's.
+    // One that was stopped for long came back after its run had moved to another executor.
     start(&mut evidence, "111").pid = 9;
     start(&mut evidence, "111").end = Some((29_000, Some(true)));
     evidence.stopped.push(Stopped { pid: 9, from_ms: 11_040, to_ms: 29_000 });
