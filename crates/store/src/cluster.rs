@@ -142,7 +142,7 @@ pub struct NodeReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoopReport {
-    /// The loop: `scan`, `adopt`, `housekeeping` …
+    /// The loop: `scan`, `adopt`, `purge` …
     pub name: String,
     /// When its last tick ended, by the database's clock.
     pub ticked_at: Option<Timestamp>,

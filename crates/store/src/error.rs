@@ -105,6 +105,14 @@ pub enum OpenError {
         /// What was given, without its password.
         url: String,
     },
+    /// The URL names a kind of pooler that there is not.
+    #[error("{url:?} has pooler={word}: it can be transaction or none")]
+    Pooler {
+        /// What was given, without its password.
+        url: String,
+        /// Its word.
+        word: String,
+    },
     /// No server answers there.
     #[error("cannot reach the database {url}")]
     Unreachable {

@@ -6,6 +6,8 @@
 mod packet_limit;
 #[path = "database/packets.rs"]
 mod packets;
+#[path = "database/read_only.rs"]
+mod read_only;
 mod support;
 
 use std::time::Duration;

@@ -17,16 +17,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 const GOES_ON_MS: i64 = 2_000;
 const MACHINE_MS: i64 = 1_500;
 
-struct Postgres {
+pub(super) struct Postgres {
     bin: PathBuf,
     folder: tempfile::TempDir,
-    port: u16,
+    pub(super) port: u16,
     process: Option<Process>,
 }
 
 impl Postgres {
     /// Makes one; none where there is no PostgreSQL to make it of.
-    async fn start() -> Option<Self> {
+    pub(super) async fn start() -> Option<Self> {
         let bin = newest_bin()?;
         let folder = tempfile::Builder::new().prefix("rondel-postgres-").tempdir().expect("make a folder");
         run(Command::new("chown").arg("postgres").arg(folder.path()));
@@ -51,7 +51,7 @@ impl Postgres {
     }
 
     /// For the servers, and for those who eat connections.
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("postgres://app@127.0.0.1:{}/postgres", self.port)
     }
 
@@ -83,7 +83,7 @@ impl Postgres {
     }
 
     /// Runs a statement, whatever the database's default for transactions is.
-    fn sql(&self, statement: &str) {
+    pub(super) fn sql(&self, statement: &str) {
         let mut psql = Command::new("psql");
         psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
         run(psql
@@ -99,7 +99,7 @@ fn newest_bin() -> Option<PathBuf> {
 }
 
 /// As root, PostgreSQL does not run: its own user has to.
-fn as_postgres(program: &Path, folder: &Path) -> Command {
+pub(super) fn as_postgres(program: &Path, folder: &Path) -> Command {
     let as_root = is_root();
     let mut command = Command::new(if as_root { Path::new("setpriv") } else { program });
     if as_root {
@@ -113,7 +113,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-fn run(command: &mut Command) {
+pub(super) fn run(command: &mut Command) {
     let output = command.output().expect("run a program of PostgreSQL");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -6,6 +6,7 @@ mod executors;
 mod matrix;
 mod matrix_people;
 mod matrix_upkeep;
+mod pooler;
 mod proxy;
 mod sleepers;
 mod stage;

@@ -83,6 +83,8 @@ pub(super) fn hint(error: &Error) -> Option<&'static str> {
     const MISSING: &str = "create it, or name another one at the end of the URL";
     const CREDENTIALS: &str = "look at the user and the password in the URL";
     const RIGHTS: &str = "grant the user of the URL all rights on it";
+    const STARTUP: &str = "in pgbouncer.ini set ignore_startup_parameters = extra_float_digits";
+    const POOL_MODE: &str = "in pgbouncer.ini set pool_mode = transaction, or session";
     let Error::Database(database) = error else { return None };
     if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
         return match mysql.number() {
@@ -91,6 +93,14 @@ pub(super) fn hint(error: &Error) -> Option<&'static str> {
             1044 => Some(RIGHTS),
             _ => None,
         };
+    }
+    // PgBouncer's own errors have the code of a protocol violation.
+    let message = database.message();
+    if message.contains("unsupported startup parameter") {
+        return Some(STARTUP);
+    }
+    if message.contains("statement pooling mode") {
+        return Some(POOL_MODE);
     }
     match database.code().as_deref() {
         Some("3D000") => Some(MISSING),

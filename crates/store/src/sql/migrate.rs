@@ -1,7 +1,7 @@
 //! Bringing the schema up to date, one server at a time.
 
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::{AnyConnection, Executor, Row};
+use sqlx::{AnyConnection, Connection, Executor, Row};
 
 use super::dialect::Dialect;
 use crate::OpenError;
@@ -17,12 +17,34 @@ const FIND_BOOKS_MYSQL: &str = "SELECT COUNT(*) FROM information_schema.tables \
      WHERE table_schema = DATABASE() AND table_name = '_sqlx_migrations'";
 /// A start that was interrupted: MySQL has kept half of the migration, and each of its statements can run again.
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
+/// What other clients of a pooler have prepared in the session, under the names that the driver is about to use.
+const DEALLOCATE_POSTGRES: &str = "DEALLOCATE ALL";
+/// Until the end of the transaction.
+const LOCK_POSTGRES: &str = "SELECT pg_advisory_xact_lock(hashtext('rondel.migrate.' || current_database()))";
 const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
 
 /// Applies what is missing. A schema that is newer than this program is accepted unless it declares itself incompatible.
+/// Where sessions are shared, all is done in one transaction, which alone keeps a lock and what is prepared in one session.
 pub(super) async fn run(
     connection: &mut AnyConnection,
-    dialect: Dialect,
+    (dialect, are_sessions_shared): (Dialect, bool),
+    server_version: &str,
+) -> Result<(), OpenError> {
+    if !are_sessions_shared {
+        return run_in_session(connection, (dialect, dialect == Dialect::Postgres), server_version).await;
+    }
+    let mut tx = connection.begin().await.map_err(OpenError::Migrate)?;
+    for statement in [DEALLOCATE_POSTGRES, LOCK_POSTGRES] {
+        tx.execute(statement).await.map_err(OpenError::Migrate)?;
+    }
+    run_in_session(&mut tx, (dialect, false), server_version).await?;
+    tx.execute(DEALLOCATE_POSTGRES).await.map_err(OpenError::Migrate)?;
+    tx.commit().await.map_err(OpenError::Migrate)
+}
+
+async fn run_in_session(
+    connection: &mut AnyConnection,
+    (dialect, locks): (Dialect, bool),
     server_version: &str,
 ) -> Result<(), OpenError> {
     let known = match dialect {
@@ -32,7 +54,7 @@ pub(super) async fn run(
     };
     let mut migrator = Migrator { migrations: known.migrations.clone(), ..Migrator::DEFAULT };
     migrator.set_ignore_missing(true);
-    migrator.set_locking(dialect == Dialect::Postgres);
+    migrator.set_locking(locks);
     if dialect == Dialect::MySql {
         lock_mysql(connection).await.map_err(OpenError::Migrate)?;
     }

@@ -25,6 +25,7 @@ mod query;
 mod request_keys;
 mod rows;
 mod run;
+mod session;
 mod stats;
 mod traces;
 mod trials;
@@ -33,10 +34,11 @@ mod url;
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
-use sqlx::any::{AnyConnectOptions, AnyRow};
+use sqlx::any::{AnyArguments, AnyConnectOptions, AnyRow};
 use sqlx::{Any, AnyPool, AssertSqlSafe, Executor, Transaction};
 
 pub use self::open::StoreConfig;
@@ -45,9 +47,10 @@ pub use self::url::DatabaseUrl;
 use self::dialect::{Dialect, Texts};
 use self::failure::{Failure, store_error};
 use self::query::{Query, StatementSize};
+use self::session::Sessions;
 use self::trials::Trials;
 use crate::sealed::Sealer;
-use crate::{Result, StoreError};
+use crate::{Result, StoreError, Trouble};
 
 /// The store on a database.
 #[derive(Debug)]
@@ -60,6 +63,7 @@ pub struct SqlStore {
     followed_to: AtomicI64,
     /// For a connection past the pools.
     options: AnyConnectOptions,
+    sessions: Sessions,
     sealer: Sealer,
     /// What one statement carries as far as it is configured, and as far as the database takes it.
     statement_size: StatementSize,
@@ -136,40 +140,68 @@ impl SqlStore {
     }
 
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
-        let inner = self.write.begin_with(self.texts.dialect().begin()).await;
-        let inner = inner.map_err(|source| store_error(operation, source))?;
-        Ok(Tx { inner, texts: &self.texts, operation, size: self.statement_size() })
+        let inner = self.write.begin_with(AssertSqlSafe(Arc::clone(&self.sessions.begin))).await;
+        let inner = inner.map_err(|source| self.failed(operation, source))?;
+        Ok(Tx { inner, store: self, operation, size: self.statement_size() })
+    }
+
+    /// Puts an error into the words of the store. A session that takes no writes is not used for long.
+    fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
+        if failure::trouble(&source) == Trouble::ReadOnly {
+            self.sessions.read_only.note();
+        }
+        store_error(operation, source)
+    }
+
+    /// A query as the driver takes it. Nothing is prepared in a session that others share.
+    fn driver_query(&self, query: Query) -> DriverQuery {
+        let (text, arguments) = self.texts.render_query(query);
+        sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.sessions.are_shared)
     }
 
     /// Rows, read outside of any transaction.
     async fn rows(&self, query: Query) -> Result<Vec<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.render_query(query);
-        let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(&self.read).await;
-        rows.map_err(|source| store_error(operation, source))
+        if self.sessions.are_shared {
+            let mut tx = self.begin(operation).await?;
+            let rows = tx.rows(query).await;
+            return tx.end(rows).await;
+        }
+        let rows = self.driver_query(query).fetch_all(&self.read).await;
+        rows.map_err(|source| self.failed(operation, source))
     }
 
     /// The first row, read outside of any transaction.
     async fn row(&self, query: Query) -> Result<Option<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.render_query(query);
-        let row = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_optional(&self.read).await;
-        row.map_err(|source| store_error(operation, source))
+        if self.sessions.are_shared {
+            let mut tx = self.begin(operation).await?;
+            let row = tx.row(query).await;
+            return tx.end(row).await;
+        }
+        let row = self.driver_query(query).fetch_optional(&self.read).await;
+        row.map_err(|source| self.failed(operation, source))
     }
 
     /// A single statement that writes, on its own.
     async fn execute(&self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.render_query(query);
-        let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&self.write).await;
-        Ok(done.map_err(|source| store_error(operation, source))?.rows_affected())
+        if self.sessions.are_shared {
+            let mut tx = self.begin(operation).await?;
+            let done = tx.execute(query).await;
+            return tx.end(done).await;
+        }
+        let done = self.driver_query(query).execute(&self.write).await;
+        Ok(done.map_err(|source| self.failed(operation, source))?.rows_affected())
     }
 }
+
+type DriverQuery = sqlx::query::Query<'static, Any, AnyArguments>;
 
 /// A transaction.
 struct Tx<'s> {
     inner: Transaction<'static, Any>,
-    texts: &'s Texts,
+    store: &'s SqlStore,
     operation: &'static str,
     /// What one statement carries.
     size: StatementSize,
@@ -178,23 +210,20 @@ struct Tx<'s> {
 impl Tx<'_> {
     async fn rows(&mut self, query: Query) -> Result<Vec<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.render_query(query);
-        let rows = self.inner.fetch_all(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
-        rows.map_err(|source| store_error(operation, source))
+        let rows = self.inner.fetch_all(self.store.driver_query(query)).await;
+        rows.map_err(|source| self.store.failed(operation, source))
     }
 
     async fn row(&mut self, query: Query) -> Result<Option<AnyRow>> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.render_query(query);
-        let row = self.inner.fetch_optional(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
-        row.map_err(|source| store_error(operation, source))
+        let row = self.inner.fetch_optional(self.store.driver_query(query)).await;
+        row.map_err(|source| self.store.failed(operation, source))
     }
 
     async fn execute(&mut self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
-        let (text, arguments) = self.texts.render_query(query);
-        let done = self.inner.execute(sqlx::query_with(AssertSqlSafe(text), arguments)).await;
-        Ok(done.map_err(|source| store_error(operation, source))?.rows_affected())
+        let done = self.inner.execute(self.store.driver_query(query)).await;
+        Ok(done.map_err(|source| self.store.failed(operation, source))?.rows_affected())
     }
 
     /// Writes `expected` rows that this transaction holds.
@@ -213,7 +242,7 @@ impl Tx<'_> {
         match done {
             Ok(value) => {
                 rondel_failpoint::try_pass(operation, "written").map_err(|injected| gone(operation, injected))?;
-                self.inner.commit().await.map_err(|source| store_error(operation, source))?;
+                self.inner.commit().await.map_err(|source| self.store.failed(operation, source))?;
                 rondel_failpoint::try_pass(operation, "committed").map_err(|injected| gone(operation, injected))?;
                 Ok(value)
             }

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
-use rondel_core::time::millis;
-use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions, Connection, Executor};
+use sqlx::any::AnyConnectOptions;
+use sqlx::{AnyConnection, ConnectOptions, Connection};
 
 use super::dialect::{Dialect, Texts};
 use super::query::{CHUNK_MAX, StatementSize};
+use super::session::{Sessions, are_sessions_shared};
 use super::trials::Trials;
 use super::url::DatabaseUrl;
 use super::{SqlStore, failure, migrate};
+use crate::OpenError;
 use crate::sealed::{Sealer, SecretKeys};
-use crate::{OpenError, StoreError, Trouble};
 
 /// How a database is opened.
 #[derive(Clone, Debug)]
@@ -40,6 +40,9 @@ pub struct StoreConfig {
     pub statement_bytes_max: usize,
     /// How often a batch fails while the database answers until it is halved.
     pub halve_after: u32,
+    /// How long a connection to a database that takes no writes is used before another one is opened: where that leads may have
+    /// changed.
+    pub read_only_recheck: Duration,
     /// What stored secrets are sealed with; without it they are kept as they are.
     pub secret_keys: Option<SecretKeys>,
 }
@@ -57,6 +60,7 @@ impl Default for StoreConfig {
             statement_rows_max: CHUNK_MAX,
             statement_bytes_max: 4 << 20,
             halve_after: 2,
+            read_only_recheck: Duration::from_secs(1),
             secret_keys: None,
         }
     }
@@ -64,9 +68,6 @@ impl Default for StoreConfig {
 
 /// Each reader of a file has a thread and a cache of its own.
 const SQLITE_READERS_MAX: u32 = 4;
-
-/// How long a connection can be idle before it is tried before use.
-const PING_AFTER: Duration = Duration::from_secs(1);
 
 impl SqlStore {
     /// Opens the database, and brings its schema up to date.
@@ -80,20 +81,31 @@ impl SqlStore {
         let options = AnyConnectOptions::connect_options(&url)?;
         let dialect = url.dialect();
         let mut connection = connect(&url, &options, config.connect_timeout).await?;
-        let migrated = migrate::run(&mut connection, dialect, &config.server_version).await;
+        let are_shared = match url.shares_sessions() {
+            Some(are_shared) => are_shared,
+            None if dialect == Dialect::Postgres => {
+                let shared = are_sessions_shared(&mut connection, &options, config.connect_timeout).await;
+                shared.map_err(|source| not_connected(&url, source))?
+            }
+            None => false,
+        };
+        let migrated = migrate::run(&mut connection, (dialect, are_shared), &config.server_version).await;
         migrated.map_err(|error| not_migrated(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
+        if are_shared {
+            tracing::info!("a pooler gives each transaction another session: settings hold for one transaction each");
+        }
 
         let probe_options = options.clone();
-        let settings = session_settings(dialect, config);
+        let sessions = Sessions::new(dialect, are_shared, config);
         let (write_size, read_size) = match dialect {
             Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).clamp(1, SQLITE_READERS_MAX)),
             Dialect::Postgres | Dialect::MySql => (config.pool_size.max(1), 0),
         };
-        let write = pool(write_size, settings.clone(), config).connect_lazy_with(options.clone());
+        let write = sessions.pool(write_size).connect_lazy_with(options.clone());
         let read = match read_size {
             0 => write.clone(),
-            size => pool(size, settings, config).connect_lazy_with(options),
+            size => sessions.pool(size).connect_lazy_with(options),
         };
         let store = Self {
             write,
@@ -101,6 +113,7 @@ impl SqlStore {
             texts: Texts::new(dialect),
             followed_to: AtomicI64::new(0),
             options: probe_options,
+            sessions,
             sealer: Sealer::new(config.secret_keys.clone()),
             statement_size: StatementSize { rows: config.statement_rows_max, bytes: config.statement_bytes_max },
             packet_bytes: AtomicUsize::new(usize::MAX),
@@ -112,30 +125,6 @@ impl SqlStore {
         }
         store.seal_webhooks().await?;
         Ok(store)
-    }
-}
-
-/// How long the attempt to find out what is wrong may take.
-pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-
-impl SqlStore {
-    /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past
-    /// the pool does.
-    pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
-        let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
-            return Trouble::Refuses;
-        };
-        if !matches!(source, sqlx::Error::PoolTimedOut) {
-            return failure::trouble(source);
-        }
-        match tokio::time::timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
-            Ok(Ok(connection)) => {
-                connection.close().await.ok();
-                Trouble::Connections
-            }
-            Ok(Err(error)) => failure::trouble(&error),
-            Err(_) => Trouble::Unreachable,
-        }
     }
 }
 
@@ -159,14 +148,18 @@ async fn connect(
     match tokio::time::timeout(timeout, AnyConnection::connect_with(options)).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(sqlx::Error::Configuration(_))) => Err(OpenError::Url { url: url.to_string() }),
-        Ok(Err(source)) => Err(match url.sqlite_path() {
-            Some(path) => OpenError::File { path: shown(path), source: std::io::Error::other(source) },
-            None => refused(url, &source).unwrap_or_else(|| unreachable(source)),
-        }),
+        Ok(Err(source)) => Err(not_connected(url, source)),
         Err(_) => {
             let message = format!("no answer within {}", rondel_core::time::format_duration(timeout));
             Err(unreachable(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
         }
+    }
+}
+
+fn not_connected(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
+    match url.sqlite_path() {
+        Some(path) => OpenError::File { path: shown(path), source: std::io::Error::other(source) },
+        None => refused(url, &source).unwrap_or_else(|| OpenError::Unreachable { url: url.to_string(), source }),
     }
 }
 
@@ -191,77 +184,6 @@ fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
     };
     let hint = format!("user {user} may not make tables in database {name}; as an administrator of it: {cure}");
     OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint }
-}
-
-fn pool(size: u32, settings: Vec<String>, config: &StoreConfig) -> AnyPoolOptions {
-    let settings = std::sync::Arc::new(settings);
-    AnyPoolOptions::new()
-        .max_connections(size)
-        .min_connections(0)
-        .acquire_timeout(config.connect_timeout)
-        .idle_timeout(Duration::from_secs(300))
-        // A round trip per use is much; a connection that was just used is there.
-        .test_before_acquire(false)
-        .before_acquire(|connection, meta| {
-            Box::pin(async move {
-                if meta.idle_for > PING_AFTER {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
-        })
-        .after_connect(move |connection, _| {
-            let settings = std::sync::Arc::clone(&settings);
-            Box::pin(async move {
-                for statement in settings.iter() {
-                    connection.execute(AssertSqlSafe(statement.as_str())).await?;
-                }
-                Ok(())
-            })
-        })
-}
-
-/// The settings of each new connection.
-fn session_settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
-    let lock_ms = millis(config.lock_timeout);
-    let statement_ms = millis(config.statement_timeout);
-    let idle_ms = millis(config.idle_in_transaction);
-    let seconds = |ms: i64| (ms + 999) / 1000;
-    match dialect {
-        Dialect::Sqlite => vec![
-            format!("PRAGMA busy_timeout = {lock_ms}"),
-            "PRAGMA journal_mode = WAL".to_owned(),
-            "PRAGMA synchronous = FULL".to_owned(),
-            "PRAGMA foreign_keys = ON".to_owned(),
-        ],
-        Dialect::Postgres => vec![
-            format!("SET lock_timeout = {lock_ms}"),
-            format!("SET statement_timeout = {statement_ms}"),
-            format!("SET idle_in_transaction_session_timeout = {idle_ms}"),
-            // A plan that was made for an empty table is kept for ever; planning anew costs little, since no statement
-            // grows with its rows.
-            "SET plan_cache_mode = force_custom_plan".to_owned(),
-            // Every statement names a few rows, by an index. Without statistics, and after thousands of updates a second
-            // no transaction has any, the planner takes a walk through the whole table for cheaper, and a third of the throughput.
-            "SET enable_seqscan = off".to_owned(),
-            "SET enable_hashjoin = off".to_owned(),
-            "SET enable_mergejoin = off".to_owned(),
-            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
-        ],
-        // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; to the other each is a comment. MySQL knows no limit
-        // for an idle transaction: there, locks of a node that sleeps inside one last as long as its connection.
-        Dialect::MySql => vec![
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
-            format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
-            format!(
-                "SET SESSION time_zone = '+00:00' \
-                 /*M! , max_statement_time = {}, idle_write_transaction_timeout = {} */ \
-                 /*!80000 , max_execution_time = {statement_ms} */",
-                seconds(statement_ms),
-                seconds(idle_ms),
-            ),
-        ],
-    }
 }
 
 fn shown(path: &Path) -> String {

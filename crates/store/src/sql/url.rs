@@ -57,14 +57,23 @@ impl DatabaseUrl {
         }
     }
 
+    /// Whether a pooler before the database gives each transaction another session, where the URL has `pooler=transaction` or
+    /// `pooler=none`.
+    pub(super) fn shares_sessions(&self) -> Option<bool> {
+        let Place::Server(Dialect::Postgres, url) = &self.0 else { return None };
+        pooler(url).map(|word| word == "transaction")
+    }
+
     /// As the driver wants it, password and all.
     pub(super) fn expose(&self) -> String {
         match &self.0 {
             Place::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
             // A batch statement is prepared once for each power of two: more than the driver keeps by default.
             Place::Server(_, url) => {
-                let separator = if url.contains('?') { '&' } else { '?' };
-                format!("{url}{separator}statement-cache-capacity=500")
+                let (address, query) = url.split_once('?').unwrap_or((url, ""));
+                let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with(POOLER));
+                let pairs: String = pairs.map(|pair| format!("{pair}&")).collect();
+                format!("{address}?{pairs}statement-cache-capacity=500")
             }
         }
     }
@@ -80,6 +89,9 @@ impl FromStr for DatabaseUrl {
             let authority = rest.strip_prefix("//").filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
             if is_cut_short(authority) {
                 return Err(OpenError::Unencoded { url: without_password(text) });
+            }
+            if let Some(word) = pooler(authority).filter(|word| !["transaction", "none"].contains(word)) {
+                return Err(OpenError::Pooler { url: without_password(text), word: word.to_owned() });
             }
             Ok(Self(Place::Server(dialect, format!("{name}://{authority}"))))
         };
@@ -113,6 +125,13 @@ impl fmt::Debug for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// What Rondel alone reads of a URL's query.
+const POOLER: &str = "pooler=";
+
+fn pooler(url: &str) -> Option<&str> {
+    url.split_once('?')?.1.split('&').find_map(|pair| pair.strip_prefix(POOLER))
 }
 
 /// Whether a password ends before its end: an @ behind the first slash, or a #, which nothing in such a URL has.
@@ -212,6 +231,22 @@ mod tests {
             assert!(error.contains("u:***@h/d") && error.contains("@ as %40"), "{error}");
         }
         assert!("postgres://u:p%40ss%2Fw%23rd@h/d".parse::<DatabaseUrl>().is_ok());
+    }
+
+    #[test]
+    fn what_the_driver_does_not_know_is_kept_from_it() {
+        let url = |query: &str| format!("postgres://u:p@h/d{query}").parse::<DatabaseUrl>();
+        for (query, is_shared, exposed) in [
+            ("", None, "?"),
+            ("?pooler=transaction", Some(true), "?"),
+            ("?sslmode=require&pooler=none", Some(false), "?sslmode=require&"),
+        ] {
+            let url = url(query).unwrap();
+            assert_eq!(url.shares_sessions(), is_shared);
+            assert_eq!(url.expose(), format!("postgres://u:p@h/d{exposed}statement-cache-capacity=500"));
+        }
+        let error = url("?pooler=session").unwrap_err().to_string();
+        assert!(error.contains("pooler=session") && error.contains("transaction or none"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,273 @@
+//! The sessions of a database: what each is to keep to, when it is closed, and a pooler before the database.
+//!
+//! A session that turned out to take no writes is closed soon: after a switch-over the same address may lead elsewhere. Behind
+//! a pooler that gives each transaction another session nothing may be set for a session, for it would hold for the
+//! transactions of others: there every statement runs in a transaction that sets what it needs for itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rondel_core::time::millis;
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
+use tokio::time::{Instant, timeout};
+
+use super::dialect::Dialect;
+use super::open::StoreConfig;
+use super::{SqlStore, failure};
+use crate::{StoreError, Trouble};
+
+/// How long a connection can be idle before it is tried before use.
+const PING_AFTER: Duration = Duration::from_secs(1);
+/// How often it is looked whether two connections share a session: others may use the pooler at the same time.
+const POOLER_TRIES: u32 = 3;
+
+/// When a session last turned out to take no writes.
+#[derive(Debug)]
+pub(super) struct ReadOnlySeen {
+    since: Instant,
+    /// In milliseconds since then; negative before the first time.
+    at_ms: AtomicI64,
+}
+
+impl ReadOnlySeen {
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), at_ms: AtomicI64::new(-1) }
+    }
+
+    pub(super) fn note(&self) {
+        self.at_ms.fetch_max(millis(self.since.elapsed()), Ordering::Relaxed);
+    }
+
+    /// Whether a session of this age is to be replaced: it may lead to a database that takes no writes.
+    fn is_stale(&self, age: Duration, recheck: Duration) -> bool {
+        let connected_ms = millis(self.since.elapsed()).saturating_sub(millis(age));
+        age >= recheck && connected_ms <= self.at_ms.load(Ordering::Relaxed)
+    }
+}
+
+/// How statements reach their sessions.
+#[derive(Clone, Debug)]
+pub(super) struct Sessions {
+    dialect: Dialect,
+    /// How a transaction begins.
+    pub(super) begin: Arc<str>,
+    /// A pooler gives each transaction another session.
+    pub(super) are_shared: bool,
+    settings: Arc<[String]>,
+    pub(super) read_only: Arc<ReadOnlySeen>,
+    read_only_recheck: Duration,
+    acquire_timeout: Duration,
+}
+
+impl Sessions {
+    pub(super) fn new(dialect: Dialect, are_shared: bool, config: &StoreConfig) -> Self {
+        let (begin, settings) = if are_shared {
+            let local = postgres_settings(config).into_iter().map(|setting| format!("; SET LOCAL {setting}"));
+            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
+            (begin, Vec::new())
+        } else {
+            (dialect.begin().to_owned(), settings(dialect, config))
+        };
+        Self {
+            dialect,
+            begin: begin.into(),
+            are_shared,
+            settings: settings.into(),
+            read_only: Arc::new(ReadOnlySeen::new()),
+            read_only_recheck: config.read_only_recheck,
+            acquire_timeout: config.connect_timeout,
+        }
+    }
+
+    pub(super) fn pool(&self, size: u32) -> AnyPoolOptions {
+        let (read_only, recheck) = (Arc::clone(&self.read_only), self.read_only_recheck);
+        let sessions = self.clone();
+        AnyPoolOptions::new()
+            .max_connections(size)
+            .min_connections(0)
+            .acquire_timeout(self.acquire_timeout)
+            .idle_timeout(Duration::from_secs(300))
+            // A round trip per use is much; a connection that was just used is there.
+            .test_before_acquire(false)
+            .before_acquire(move |connection, meta| {
+                let is_stale = read_only.is_stale(meta.age, recheck);
+                Box::pin(async move {
+                    if is_stale {
+                        return Ok(false);
+                    }
+                    if meta.idle_for > PING_AFTER {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .after_connect(move |connection, _| {
+                let sessions = sessions.clone();
+                Box::pin(async move {
+                    for statement in sessions.settings.iter() {
+                        connection.execute(AssertSqlSafe(statement.as_str())).await?;
+                    }
+                    if is_read_only(connection, sessions.dialect).await? {
+                        sessions.read_only.note();
+                    }
+                    Ok(())
+                })
+            })
+    }
+}
+
+/// Whether the database takes no writes. Reading goes on.
+async fn is_read_only(connection: &mut AnyConnection, dialect: Dialect) -> Result<bool, sqlx::Error> {
+    match dialect {
+        Dialect::Sqlite => Ok(false),
+        Dialect::Postgres => {
+            let row = connection.fetch_one("SHOW transaction_read_only").await?;
+            Ok(row.try_get::<String, _>(0)? == "on")
+        }
+        Dialect::MySql => {
+            let row = connection.fetch_one("SELECT CAST(@@GLOBAL.read_only AS SIGNED)").await?;
+            Ok(row.try_get::<i64, _>(0)? != 0)
+        }
+    }
+}
+
+/// Whether a pooler between here and PostgreSQL gives each transaction another session: then a session that is in use here is
+/// given to a second connection.
+pub(super) async fn are_sessions_shared(
+    first: &mut AnyConnection,
+    options: &AnyConnectOptions,
+    limit: Duration,
+) -> Result<bool, sqlx::Error> {
+    for _ in 0..POOLER_TRIES {
+        let before = session_id(first).await?;
+        let Ok(second) = timeout(limit, AnyConnection::connect_with(options)).await else { return Ok(true) };
+        let mut second = second?;
+        second.execute("BEGIN").await?;
+        let Ok(taken) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
+        // While the second holds its session, the first gets another one, or waits where the pooler has no other.
+        let after = timeout(limit, session_id(first)).await;
+        second.execute("ROLLBACK").await?;
+        second.close().await?;
+        let after = match after {
+            Ok(after) => after?,
+            Err(_) => return Ok(true),
+        };
+        if before == taken? || before != after {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn session_id(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {
+    connection.fetch_one("SELECT CAST(pg_backend_pid() AS BIGINT)").await?.try_get(0)
+}
+
+/// How long the attempt to find out what is wrong may take.
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl SqlStore {
+    /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past
+    /// the pool does.
+    pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
+        let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
+            return Trouble::Refuses;
+        };
+        if !matches!(source, sqlx::Error::PoolTimedOut) {
+            return failure::trouble(source);
+        }
+        match timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
+            Ok(Ok(mut connection)) => {
+                let is_read_only = is_read_only(&mut connection, self.texts.dialect()).await;
+                connection.close().await.ok();
+                if is_read_only.unwrap_or(false) { Trouble::ReadOnly } else { Trouble::Connections }
+            }
+            Ok(Err(error)) => failure::trouble(&error),
+            Err(_) => Trouble::Unreachable,
+        }
+    }
+}
+
+/// The settings of each new connection.
+fn settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
+    let lock_ms = millis(config.lock_timeout);
+    let statement_ms = millis(config.statement_timeout);
+    let idle_ms = millis(config.idle_in_transaction);
+    let seconds = |ms: i64| (ms + 999) / 1000;
+    match dialect {
+        Dialect::Sqlite => vec![
+            format!("PRAGMA busy_timeout = {lock_ms}"),
+            "PRAGMA journal_mode = WAL".to_owned(),
+            "PRAGMA synchronous = FULL".to_owned(),
+            "PRAGMA foreign_keys = ON".to_owned(),
+        ],
+        Dialect::Postgres => {
+            let isolation = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned();
+            postgres_settings(config).into_iter().map(|setting| format!("SET {setting}")).chain([isolation]).collect()
+        }
+        // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; to the other each is a comment. MySQL knows no limit
+        // for an idle transaction: there, locks of a node that sleeps inside one last as long as its connection.
+        Dialect::MySql => vec![
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
+            format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
+            format!(
+                "SET SESSION time_zone = '+00:00' \
+                 /*M! , max_statement_time = {}, idle_write_transaction_timeout = {} */ \
+                 /*!80000 , max_execution_time = {statement_ms} */",
+                seconds(statement_ms),
+                seconds(idle_ms),
+            ),
+        ],
+    }
+}
+
+/// What PostgreSQL is to keep to, each as it stands behind `SET`.
+fn postgres_settings(config: &StoreConfig) -> Vec<String> {
+    let lock_ms = millis(config.lock_timeout);
+    let statement_ms = millis(config.statement_timeout);
+    let idle_ms = millis(config.idle_in_transaction);
+    vec![
+        format!("lock_timeout = {lock_ms}"),
+        format!("statement_timeout = {statement_ms}"),
+        format!("idle_in_transaction_session_timeout = {idle_ms}"),
+        // A plan that was made for an empty table is kept for ever; planning anew costs little, since no statement
+        // grows with its rows.
+        "plan_cache_mode = force_custom_plan".to_owned(),
+        // Every statement names a few rows, by an index. Without statistics, and after thousands of updates a second
+        // no transaction has any, the planner takes a walk through the whole table for cheaper, and a third of the throughput.
+        "enable_seqscan = off".to_owned(),
+        "enable_hashjoin = off".to_owned(),
+        "enable_mergejoin = off".to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_replaced_that_was_there_when_no_writes_were_taken() {
+        let seen = ReadOnlySeen::new();
+        let second = Duration::from_secs(1);
+        tokio::time::advance(10 * second).await;
+        assert!(!seen.is_stale(9 * second, second), "nothing was seen");
+        seen.note();
+        assert!(seen.is_stale(9 * second, second));
+        assert!(!seen.is_stale(Duration::ZERO, second), "not each second anew");
+        tokio::time::advance(5 * second).await;
+        assert!(seen.is_stale(6 * second, second), "it is older than what was seen");
+        assert!(!seen.is_stale(4 * second, second), "it is younger");
+    }
+
+    #[test]
+    fn a_shared_session_is_left_as_it_was() {
+        let config = StoreConfig::default();
+        let shared = Sessions::new(Dialect::Postgres, true, &config);
+        assert!(shared.settings.is_empty());
+        assert_eq!(shared.begin.matches("SET LOCAL ").count(), postgres_settings(&config).len());
+        let own = Sessions::new(Dialect::Postgres, false, &config);
+        assert_eq!((&*own.begin, own.settings.len()), ("BEGIN", postgres_settings(&config).len() + 1));
+    }
+}

@@ -1,0 +1,52 @@
+//! A database that takes no writes for a while, and connections that were opened meanwhile.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_store::{Cluster, SqlStore, StoreConfig, Trouble, Upkeep};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+
+use crate::Place;
+use crate::support::Scratch;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// As behind an address that leads to a standby for a while: what was connected then stays without writes for as long as it lives.
+#[tokio::test]
+async fn a_connection_that_takes_no_writes_is_replaced() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
+        let config = StoreConfig { read_only_recheck: Duration::from_millis(100), ..place.config.clone() };
+        let store = SqlStore::open(&config).await.unwrap();
+        let Some(Scratch { server_url, name, .. }) = &place.scratch else { unreachable!() };
+        let mut connection = AnyConnection::connect(server_url).await.unwrap();
+        let write = async || store.begin_pass("test", Duration::ZERO).await;
+        assert!(write().await.is_ok());
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+        let set = format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = on");
+        connection.execute(AssertSqlSafe(set)).await.unwrap();
+        connection.execute(AssertSqlSafe(end)).await.unwrap();
+        let error = loop {
+            // The first one breaks with its session.
+            match write().await {
+                Ok(_) => {}
+                Err(error) if store.trouble(&error).await == Trouble::ReadOnly => break error,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        };
+        assert!(error.is_transient(), "{error:?}");
+        // Reading goes on, however long it lasts.
+        for _ in 0..10 {
+            assert!(store.now().await.unwrap() > Timestamp::EPOCH);
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        let reset = format!("ALTER DATABASE \"{name}\" RESET default_transaction_read_only");
+        connection.execute(AssertSqlSafe(reset)).await.unwrap();
+        let end = tokio::time::Instant::now() + LIMIT;
+        while write().await.is_err() {
+            assert!(tokio::time::Instant::now() < end, "no write is taken since the database takes them again");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        store.close().await;
+        place.end().await;
+    }
+}
