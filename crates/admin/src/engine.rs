@@ -31,7 +31,7 @@ use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::exposition;
 use crate::fires;
 use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
-use crate::housekeeping::HousekeepingLoop;
+use crate::housekeeping::{self, Chore, HousekeepingLoop};
 use crate::identity::lookups::Lookups;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::log_limit::LogLimit;
@@ -63,6 +63,22 @@ impl Start<'_> {
         };
         let board = (Arc::clone(&self.shared.loops), Arc::clone(&self.shared.clock));
         self.lifecycle.spawn(B::NAME, until, drive(background, board, stop.clone()));
+    }
+
+    fn housekeeping(&self) {
+        self.chore::<housekeeping::Stats>();
+        self.chore::<housekeeping::OldStats>();
+        self.chore::<housekeeping::Purge>();
+        self.chore::<housekeeping::Traces>();
+        self.chore::<housekeeping::Logs>();
+        self.chore::<housekeeping::Calls>();
+        self.chore::<housekeeping::Tokens>();
+        self.chore::<housekeeping::Executors>();
+        self.chore::<housekeeping::Nodes>();
+    }
+
+    fn chore<C: Chore + 'static>(&self) {
+        self.background(Until::Soft, HousekeepingLoop::<C>::new(Arc::clone(self.shared)));
     }
 }
 
@@ -149,7 +165,7 @@ impl Engine {
         start.background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));
         start.background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));
         start.background(Until::Soft, MoveLoop::new(Arc::clone(&shared)));
-        start.background(Until::Soft, HousekeepingLoop::new(Arc::clone(&shared)));
+        start.housekeeping();
         start.background(Until::Soft, AlertLoop::new(Arc::clone(&shared)));
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
         let node = Node::new(Arc::clone(&shared));

@@ -3,6 +3,7 @@
 use rondel_core::time::format_duration;
 use rondel_core::{IdGen, NamespaceId, RunId};
 use rondel_store::StoreError;
+use rondel_store::catalog::Namespace;
 use rondel_store::logs::LogRange;
 use serde_json::json;
 use tokio::time::Instant;
@@ -18,25 +19,38 @@ const BATCH_MAX: u32 = 50;
 pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<u64, StoreError> {
     // Ids rise with time: this is what the first run of that instant would have.
     let before = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
-    let mut all = 0;
+    let too_old = RunId::new(before.saturating_sub(1));
+    let (mut all, mut failed) = (0, None);
     for namespace in shared.store.namespaces().await? {
-        let too_old = RunId::new(before.saturating_sub(1));
-        let cut = match shared.config.log_size_max {
-            0 => None,
-            bytes => shared.store.log_cut(namespace.id, bytes).await?,
-        };
-        let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
-        let removed = remove_up_to(shared, namespace.id, up_to, (stop, end)).await?;
-        all += removed;
-        if removed > 0 {
-            tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
-            let retention = format_duration(shared.config.log_retention);
-            let size_max = shared.config.log_size_max;
-            let up_to = json!({"run": up_to, "log_retention": retention, "log_size_max": size_max});
-            super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
+        match remove_from(shared, &namespace, too_old, (stop, end)).await {
+            Ok(removed) => all += removed,
+            // The others have their turn before this is reported.
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Ok(all)
+    failed.map_or(Ok(all), Err)
+}
+
+async fn remove_from(
+    shared: &Shared,
+    namespace: &Namespace,
+    too_old: RunId,
+    (stop, end): (&CancellationToken, Instant),
+) -> Result<u64, StoreError> {
+    let cut = match shared.config.log_size_max {
+        0 => None,
+        bytes => shared.store.log_cut(namespace.id, bytes).await?,
+    };
+    let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
+    let removed = remove_up_to(shared, namespace.id, up_to, (stop, end)).await?;
+    if removed > 0 {
+        tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
+        let retention = format_duration(shared.config.log_retention);
+        let size_max = shared.config.log_size_max;
+        let up_to = json!({"run": up_to, "log_retention": retention, "log_size_max": size_max});
+        super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
+    }
+    Ok(removed)
 }
 
 async fn remove_up_to(

@@ -7,6 +7,7 @@ mod audit;
 mod logs;
 mod stats;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::node::Shared;
-use rondel_core::error_chain::chain;
 
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(600);
@@ -41,12 +41,14 @@ const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// are forgotten own nothing: they need not wait for it.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// What is to be done, each by itself: one that fails does not hold up the others.
+/// What is to be done. Each is a loop of its own: one that fails, or takes long, does not hold up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Duty {
-    /// Counts runs per job and hour: before any go, for what is purged cannot be counted.
+pub(crate) enum Duty {
+    /// Counts runs per job and hour. What is purged before it is counted is never counted: runs are kept for much longer.
     Stats,
+    OldStats,
     Purge,
+    Traces,
     Logs,
     Calls,
     Tokens,
@@ -55,14 +57,13 @@ enum Duty {
 }
 
 impl Duty {
-    const ALL: [Self; 7] =
-        [Self::Stats, Self::Purge, Self::Logs, Self::Calls, Self::Tokens, Self::Executors, Self::Nodes];
-
-    /// Its name in the table of when each was last begun.
+    /// Its name in the loops' reports, and in the table of when each was last begun.
     const fn task(self) -> &'static str {
         match self {
             Self::Stats => "roll_up",
+            Self::OldStats => "forget_stats",
             Self::Purge => "purge",
+            Self::Traces => "forget_traces",
             Self::Logs => "remove_logs",
             Self::Calls => "forget_calls",
             Self::Tokens => "forget_tokens",
@@ -70,81 +71,102 @@ impl Duty {
             Self::Nodes => "forget_nodes",
         }
     }
+
+    /// What it cannot do while it fails.
+    const fn work(self) -> &'static str {
+        match self {
+            Self::Stats => "count runs per job and hour",
+            Self::OldStats => "remove old counts of runs",
+            Self::Purge => "remove runs beyond the retention",
+            Self::Traces => "remove the traces of runs beyond the retention",
+            Self::Logs => "remove logs beyond their retention or size",
+            Self::Calls => "remove old calls with a key",
+            Self::Tokens => "remove old tokens",
+            Self::Executors => "remove executors without a stream",
+            Self::Nodes => "remove nodes without a lease",
+        }
+    }
 }
 
-pub(crate) struct HousekeepingLoop {
+/// A duty as a type: each loop has its name and work as constants.
+pub(crate) trait Chore: Send {
+    const DUTY: Duty;
+}
+
+macro_rules! chores {
+    ($($chore:ident)*) => {$(
+        #[derive(Debug)]
+        pub(crate) struct $chore;
+
+        impl Chore for $chore {
+            const DUTY: Duty = Duty::$chore;
+        }
+    )*};
+}
+
+chores! { Stats OldStats Purge Traces Logs Calls Tokens Executors Nodes }
+
+pub(crate) struct HousekeepingLoop<C> {
     shared: Arc<Shared>,
-    period: Duration,
+    /// How often runs and logs are looked at, which their retention decides.
+    keep_period: Duration,
     batch: u32,
     started: Instant,
+    chore: PhantomData<C>,
 }
 
-impl Background for HousekeepingLoop {
-    const NAME: &'static str = "housekeeping";
-    const WORK: &'static str = "remove what is old";
+impl<C: Chore> Background for HousekeepingLoop<C> {
+    const NAME: &'static str = C::DUTY.task();
+    const WORK: &'static str = C::DUTY.work();
 
     fn period(&self) -> Option<Duration> {
-        Some(self.period.min(STATS_PERIOD))
+        // A pass that another node began may be over sooner than that: it is looked for as often as counts are made.
+        Some(self.keep_period.min(STATS_PERIOD))
     }
 
     fn first_wait(&self) -> Duration {
-        self.shared.first_look(self.period.min(STATS_PERIOD))
+        self.shared.first_look(self.keep_period.min(STATS_PERIOD))
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        self.pass(stop).await
+        if !self.shared.membership.holds() {
+            return Ok(0);
+        }
+        Ok(self.perform(stop).await?)
     }
 }
 
-impl HousekeepingLoop {
+impl<C: Chore> HousekeepingLoop<C> {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let period = period(shared.config.retention.min(shared.config.log_retention));
-        Self { shared, period, batch: BATCH_MAX, started: Instant::now() }
+        let keep_period = period(shared.config.retention.min(shared.config.log_retention));
+        Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), chore: PhantomData }
     }
 
-    /// Each duty in its turn. Answers how many rows went, or what failed.
-    async fn pass(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let (mut removed, mut failed) = (0, Vec::new());
-        if !self.shared.membership.holds() {
-            return Ok(removed);
-        }
-        for duty in Duty::ALL {
-            match self.perform(duty, stop).await {
-                Ok(count) => removed += count,
-                Err(error) => failed.push(format!("{}: {}", duty.task(), chain(&error))),
-            }
-        }
-        if failed.is_empty() { Ok(removed) } else { Err(TickError::new(failed.join("; "))) }
-    }
-
-    async fn perform(&mut self, duty: Duty, stop: &CancellationToken) -> Result<u64, StoreError> {
+    /// Answers how many rows went.
+    async fn perform(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
-        let period = match duty {
-            Duty::Stats => self.period.min(STATS_PERIOD),
-            Duty::Purge | Duty::Logs => self.period,
-            Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
+        let period = match C::DUTY {
+            Duty::Stats => self.keep_period.min(STATS_PERIOD),
+            Duty::Purge | Duty::Traces | Duty::Logs => self.keep_period,
+            Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
         };
-        let is_early = duty == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
-        if is_early || !store.begin_pass(duty.task(), period).await? {
+        let is_early = C::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
+        if is_early || !store.begin_pass(C::DUTY.task(), period).await? {
             return Ok(0);
         }
-        match duty {
-            Duty::Stats => {
-                stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await?;
-                Ok(0)
-            }
-            Duty::Purge => {
-                let purged = self.purge(stop).await?;
-                let before = now - self.shared.config.retention;
-                Ok(purged + in_batches(stop, || store.forget_traces(before, BATCH_MAX)).await?)
-            }
-            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.period).await,
+        let retention = self.shared.config.retention;
+        match C::DUTY {
+            Duty::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
+            Duty::OldStats => stats::forget_old(&self.shared).await,
+            Duty::Purge => self.purge(stop).await,
+            Duty::Traces => in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await,
+            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
             Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
             Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
             Duty::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
             Duty::Nodes => {
                 // Its runs are gone by then, too.
-                let dead_for = FORGET_NODE_AFTER.max(self.shared.config.retention + FORGET_AFTER);
+                let dead_for = FORGET_NODE_AFTER.max(retention + FORGET_AFTER);
                 store.forget_nodes(now - dead_for, BATCH_MAX).await
             }
         }
@@ -170,7 +192,7 @@ impl HousekeepingLoop {
         removed: &mut u64,
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let end = Instant::now() + self.period;
+        let end = Instant::now() + self.keep_period;
         while !stop.is_cancelled() && Instant::now() < end {
             let began = Instant::now();
             let count = match self.shared.store.purge(before, self.batch).await {

@@ -26,6 +26,10 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
         }
         pause(began.elapsed(), stop).await;
     }
-    shared.store.forget_stats(shared.clock.now() - KEPT, BATCH).await?;
     Ok(())
+}
+
+/// Removes counts that are too old. Answers how many.
+pub(super) async fn forget_old(shared: &Shared) -> Result<u64, StoreError> {
+    shared.store.forget_stats(shared.clock.now() - KEPT, BATCH).await
 }

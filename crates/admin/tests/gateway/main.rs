@@ -8,6 +8,7 @@ mod claims;
 mod cluster;
 mod declares;
 mod door;
+mod housekeeping;
 mod local;
 mod overload;
 mod pass;
