@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests: what is not as it must be ends them")]
 
+#[path = "database/connections.rs"]
+mod connections;
 #[path = "database/packet_limit.rs"]
 mod packet_limit;
 #[path = "database/packets.rs"]

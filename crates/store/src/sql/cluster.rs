@@ -141,7 +141,7 @@ impl Cluster for SqlStore {
             .int(token.node.get())
             .int(token.epoch);
         self.execute(query).await?;
-        Ok(())
+        self.tend_connections(token).await
     }
 
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {

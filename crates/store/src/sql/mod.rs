@@ -9,6 +9,7 @@ mod calendars;
 mod catalog;
 mod changes;
 mod cluster;
+mod connections;
 mod declarations;
 mod dialect;
 mod executors;

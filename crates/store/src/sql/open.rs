@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
 use sqlx::any::AnyConnectOptions;
-use sqlx::{AnyConnection, ConnectOptions, Connection};
+use sqlx::{AnyConnection, ConnectOptions, Connection, Executor, Row};
 
 use super::dialect::{Dialect, Texts};
 use super::query::{CHUNK_MAX, StatementSize};
@@ -43,6 +43,9 @@ pub struct StoreConfig {
     /// How long a connection to a database that takes no writes is used before another one is opened: where that leads may have
     /// changed.
     pub read_only_recheck: Duration,
+    /// Whether servers end the sessions of others whose leases are over; `None` for where the database itself ends no idle
+    /// transaction.
+    pub ends_connections: Option<bool>,
     /// What stored secrets are sealed with; without it they are kept as they are.
     pub secret_keys: Option<SecretKeys>,
 }
@@ -61,6 +64,7 @@ impl Default for StoreConfig {
             statement_bytes_max: 4 << 20,
             halve_after: 2,
             read_only_recheck: Duration::from_secs(1),
+            ends_connections: None,
             secret_keys: None,
         }
     }
@@ -89,6 +93,7 @@ impl SqlStore {
             }
             None => false,
         };
+        let lists_connections = lists_connections(&mut connection, dialect, config).await?;
         let migrated = migrate::run(&mut connection, (dialect, are_shared), &config.server_version).await;
         migrated.map_err(|error| not_migrated(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
@@ -97,7 +102,7 @@ impl SqlStore {
         }
 
         let probe_options = options.clone();
-        let sessions = Sessions::new(dialect, are_shared, config);
+        let sessions = Sessions::new(dialect, (are_shared, lists_connections), config);
         let (write_size, read_size) = match dialect {
             Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).clamp(1, SQLITE_READERS_MAX)),
             Dialect::Postgres | Dialect::MySql => (config.pool_size.max(1), 0),
@@ -126,6 +131,24 @@ impl SqlStore {
         store.seal_webhooks().await?;
         Ok(store)
     }
+}
+
+/// Whether the row of each server lists its sessions, so that others can end them.
+async fn lists_connections(
+    connection: &mut AnyConnection,
+    dialect: Dialect,
+    config: &StoreConfig,
+) -> Result<bool, OpenError> {
+    if dialect != Dialect::MySql {
+        return Ok(false);
+    }
+    let row = connection.fetch_one("SELECT VERSION()").await.map_err(OpenError::Migrate)?;
+    let version: String = row.try_get(0).map_err(OpenError::Migrate)?;
+    let is_mariadb = version.contains("MariaDB");
+    if !is_mariadb {
+        tracing::warn!(version, "MySQL is experimental: nothing but MariaDB and PostgreSQL was tested as a server");
+    }
+    Ok(config.ends_connections.unwrap_or(!is_mariadb))
 }
 
 trait Connectable: Sized {

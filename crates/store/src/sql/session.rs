@@ -13,6 +13,7 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use tokio::time::{Instant, timeout};
 
+use super::connections::OwnConnections;
 use super::dialect::Dialect;
 use super::open::StoreConfig;
 use super::{SqlStore, failure};
@@ -57,12 +58,14 @@ pub(super) struct Sessions {
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
     pub(super) read_only: Arc<ReadOnlySeen>,
+    /// The sessions, where the database does not end those of a server that was stopped.
+    pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,
 }
 
 impl Sessions {
-    pub(super) fn new(dialect: Dialect, are_shared: bool, config: &StoreConfig) -> Self {
+    pub(super) fn new(dialect: Dialect, (are_shared, lists_connections): (bool, bool), config: &StoreConfig) -> Self {
         let (begin, settings) = if are_shared {
             let local = postgres_settings(config).into_iter().map(|setting| format!("; SET LOCAL {setting}"));
             let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
@@ -76,6 +79,7 @@ impl Sessions {
             are_shared,
             settings: settings.into(),
             read_only: Arc::new(ReadOnlySeen::new()),
+            own_connections: lists_connections.then(Arc::default),
             read_only_recheck: config.read_only_recheck,
             acquire_timeout: config.connect_timeout,
         }
@@ -111,6 +115,10 @@ impl Sessions {
                     }
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
+                    }
+                    if let Some(own) = &sessions.own_connections {
+                        let row = connection.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await?;
+                        own.add(row.try_get(0)?);
                     }
                     Ok(())
                 })
@@ -264,10 +272,10 @@ mod tests {
     #[test]
     fn a_shared_session_is_left_as_it_was() {
         let config = StoreConfig::default();
-        let shared = Sessions::new(Dialect::Postgres, true, &config);
+        let shared = Sessions::new(Dialect::Postgres, (true, false), &config);
         assert!(shared.settings.is_empty());
         assert_eq!(shared.begin.matches("SET LOCAL ").count(), postgres_settings(&config).len());
-        let own = Sessions::new(Dialect::Postgres, false, &config);
+        let own = Sessions::new(Dialect::Postgres, (false, false), &config);
         assert_eq!((&*own.begin, own.settings.len()), ("BEGIN", postgres_settings(&config).len() + 1));
     }
 }

@@ -1,0 +1,58 @@
+//! Sessions of a server that was stopped inside a transaction, on a database that does not end them.
+
+use std::time::Duration;
+
+use rondel_store::cluster::{Join, JoinRequest, NodeReport};
+use rondel_store::{Cluster, LeaseToken, SqlStore, StoreConfig, Upkeep};
+use sqlx::{AnyConnection, Connection, Executor, Row};
+
+use crate::Place;
+
+async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
+    let request = JoinRequest {
+        name: name.to_owned(),
+        lease,
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        take_over: true,
+        held: None,
+    };
+    let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    token
+}
+
+/// MariaDB stands in for MySQL, which has no limit for an idle transaction: the locks would last as long as the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
+        let config = StoreConfig { ends_connections: Some(true), ..place.config.clone() };
+        let (stopped, other) = (SqlStore::open(&config).await.unwrap(), SqlStore::open(&config).await.unwrap());
+        let token = join(&stopped, "stopped", Duration::from_secs(600)).await;
+        stopped.report_node(token, &NodeReport::default()).await.unwrap();
+        let listed = place.number("SELECT CAST(LENGTH(connection_ids) AS SIGNED) FROM node").await;
+        assert!(listed > 0, "its row lists its sessions");
+
+        // A session of its own that no test can stop inside a transaction: it is added by hand.
+        assert!(stopped.begin_pass("test", Duration::ZERO).await.unwrap());
+        let mut held = AnyConnection::connect(&place.url).await.unwrap();
+        let id: i64 = held.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await.unwrap().try_get(0).unwrap();
+        place.execute(&format!("UPDATE node SET connection_ids = CONCAT(connection_ids, ',{id}')")).await;
+        let mut transaction = held.begin().await.unwrap();
+        transaction.execute("UPDATE housekeeping_pass SET last_at_ms = 1").await.unwrap();
+
+        let survivor = join(&other, "other", Duration::from_secs(600)).await;
+        let end = tokio::time::Instant::now() + Duration::from_secs(30);
+        other.report_node(survivor, &NodeReport::default()).await.unwrap();
+        assert!(transaction.execute("UPDATE housekeeping_pass SET last_at_ms = 2").await.is_ok(), "its lease holds");
+        place.execute("UPDATE node SET lease_until_ms = 1 WHERE name = 'stopped'").await;
+        while other.begin_pass("test", Duration::ZERO).await.is_err() {
+            assert!(tokio::time::Instant::now() < end, "the locks are held still");
+            other.report_node(survivor, &NodeReport::default()).await.unwrap();
+        }
+        assert!(transaction.execute("SELECT 1").await.is_err(), "the session was ended");
+        assert_eq!(place.number("SELECT COUNT(*) FROM node WHERE connection_ids IS NOT NULL").await, 1);
+        stopped.close().await;
+        other.close().await;
+        place.end().await;
+    }
+}
