@@ -54,6 +54,11 @@ pub struct EngineConfig {
     pub seek_jobs: usize,
     /// How many open runs are in memory at most.
     pub open_runs_max: usize,
+    /// After how many times as long as it took the whole backlog is read again where nothing was overdue. Until then a scan begins
+    /// where the last whole reading ended.
+    pub whole_backlog_share: u32,
+    /// After how long it is read again at the latest.
+    pub whole_backlog_within: Duration,
     /// About how many open runs of leases that are over one transaction takes over.
     pub adopt_page: u32,
     /// In how many lanes claims and results are written at the same time; SQLite always uses one.
@@ -125,6 +130,8 @@ impl Default for EngineConfig {
             look_past: 200,
             seek_jobs: 500,
             open_runs_max: 200_000,
+            whole_backlog_share: 20,
+            whole_backlog_within: Duration::from_secs(60),
             adopt_page: 1_000,
             lanes: 2,
             result_linger: Duration::from_millis(3),

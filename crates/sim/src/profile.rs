@@ -117,6 +117,8 @@ pub(crate) fn engine_config(node_name: String) -> EngineConfig {
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
         adopt_page: 3,
+        // A simulated database answers within milliseconds: as if it took half a second.
+        whole_backlog_share: 200,
         ..EngineConfig::default()
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod caught_up;
 pub(crate) mod command;
 pub(crate) mod heal;
 pub(crate) mod in_memory;
+mod low_water;
 pub(crate) mod ring;
 pub(crate) mod scan;
 pub(crate) mod share;

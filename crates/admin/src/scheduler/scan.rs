@@ -24,6 +24,7 @@ use crate::definitions::{Compiled, Key};
 use crate::metrics::FireOutcome;
 use crate::node::Shared;
 use crate::scheduler::caught_up::CaughtUp;
+use crate::scheduler::low_water::LowWater;
 use crate::scheduler::share::LeftToOthers;
 
 /// Dense instants that one statement reads.
@@ -39,6 +40,12 @@ pub(crate) struct ScanLoop {
     /// As of when this scan judges what is late, by the boot-time clock.
     judged_as_of: i64,
     next_dense_look_at: Timestamp,
+    /// From where the backlog is read, for these homes.
+    low_water: LowWater,
+    backlog_homes: Vec<NodeId>,
+    /// Due jobs that were read of the backlog, whoever may claim them, and whether the whole of it was read.
+    due_count: usize,
+    is_whole: bool,
 }
 
 /// What a range gave.
@@ -102,6 +109,10 @@ impl ScanLoop {
             caught_up: CaughtUp::default(),
             judged_as_of: 0,
             next_dense_look_at: Timestamp::EPOCH,
+            low_water: LowWater::default(),
+            backlog_homes: Vec::new(),
+            due_count: 0,
+            is_whole: false,
         }
     }
 
@@ -121,7 +132,10 @@ impl ScanLoop {
         let taken = self.claim_due(&held, &homes, now).await?;
         self.left.forget_taken(now);
         if taken.is_all {
-            self.caught_up.complete(began);
+            // What may lie below the low-water mark was not looked for.
+            if self.is_whole {
+                self.caught_up.complete(began);
+            }
         } else if !self.is_full() {
             // What is left does not wait for a period.
             self.shared.scan_poke.notify_one();
@@ -131,15 +145,40 @@ impl ScanLoop {
 
     /// What is due soon comes first: a job that is in time stays so beside any number of late ones.
     async fn claim_due(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
-        let (claim_budget, backlog_budget) = (self.shared.config.claim_budget, self.shared.config.backlog_budget);
+        let claim_budget = self.shared.config.claim_budget;
         let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);
         let soon = self.claim_between(held, homes, (now, near), claim_budget).await?;
         let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
         let waiting = self.take_waiting(held, near, claim_budget).await?;
-        let backlog = (Timestamp::EPOCH, just_before(overdue_before));
-        let overdue = self.claim_between(held, homes, backlog, backlog_budget).await?;
+        let overdue = self.claim_backlog(held, homes, overdue_before).await?;
         let dense = self.claim_dense(held, homes, now).await?;
         Ok(soon.and(late).and(waiting).and(overdue).and(dense))
+    }
+
+    /// What became due before the look-ahead.
+    async fn claim_backlog(
+        &mut self,
+        held: &Held,
+        homes: &[NodeId],
+        overdue_before: Timestamp,
+    ) -> Result<Taken, StoreError> {
+        let config = &self.shared.config;
+        let (budget, share, within) = (config.backlog_budget, config.whole_backlog_share, config.whole_backlog_within);
+        if self.backlog_homes != homes {
+            // Jobs of a home that was another node's may be due for long.
+            self.low_water.forget();
+            self.backlog_homes = homes.to_vec();
+        }
+        let began = Instant::now();
+        let from = self.low_water.from(began);
+        (self.due_count, self.is_whole) = (0, from == Timestamp::EPOCH);
+        let taken = self.claim_between(held, homes, (from, just_before(overdue_before)), budget).await?;
+        if self.due_count > 0 || !taken.is_all {
+            self.low_water.forget();
+        } else if self.is_whole {
+            self.low_water.raise(overdue_before, Instant::now(), (began.elapsed() * share).min(within));
+        }
+        Ok(taken)
     }
 
     async fn claim_between(
@@ -209,6 +248,7 @@ impl ScanLoop {
             }
             let due = self.shared.store.due_jobs(homes, range).await?;
             let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
+            self.due_count += due.len();
             let last = due.last().map(|due| due.next_fire_at);
             let mine = self.mine(held, whose, due);
             let all_mine = u32::try_from(mine.len()).is_ok_and(|mine| mine == count);

@@ -1,0 +1,64 @@
+//! From where a range of an index is read that begins long ago and is nearly always empty.
+//!
+//! What was there and went leaves dead entries behind, which every reading steps over until the database removes them: not
+//! as long as any old transaction may see them. Two million of them take most of a second, each second. So after a reading
+//! of the whole range that found nothing, the next ones begin at a low-water mark, and the whole range is read
+//! again after a multiple of the time that it took: a database without dead entries is read as a whole each time.
+//!
+//! This is safe because nothing is concluded from the mark: what comes to be below it afterwards (a transaction with an older key that
+//! commits late, a job that is healed or moves here with a fire of long ago) is found by the next reading of the whole range.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use tokio::time::Instant;
+
+/// The mark of one range.
+#[derive(Debug, Default)]
+pub(crate) struct LowWater {
+    mark: Option<Mark>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    from: Timestamp,
+    /// When the whole range is read again.
+    until: Instant,
+}
+
+impl LowWater {
+    /// Where the next reading begins.
+    pub(crate) fn from(&self, now: Instant) -> Timestamp {
+        self.mark.as_ref().filter(|mark| now < mark.until).map_or(Timestamp::EPOCH, |mark| mark.from)
+    }
+
+    /// A reading of the whole range found nothing below `from`, and took so long.
+    pub(crate) fn raise(&mut self, from: Timestamp, now: Instant, wait: Duration) {
+        self.mark = Some(Mark { from, until: now + wait });
+    }
+
+    /// The next reading is one of the whole range.
+    pub(crate) fn forget(&mut self) {
+        self.mark = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_whole_range_is_read_again_after_a_while() {
+        let second = Duration::from_secs(1);
+        let mut low_water = LowWater::default();
+        assert_eq!(low_water.from(Instant::now()), Timestamp::EPOCH);
+        low_water.raise(Timestamp::from_secs(100), Instant::now(), 5 * second);
+        tokio::time::advance(4 * second).await;
+        assert_eq!(low_water.from(Instant::now()), Timestamp::from_secs(100));
+        tokio::time::advance(second).await;
+        assert_eq!(low_water.from(Instant::now()), Timestamp::EPOCH);
+        low_water.raise(Timestamp::from_secs(200), Instant::now(), 5 * second);
+        low_water.forget();
+        assert_eq!(low_water.from(Instant::now()), Timestamp::EPOCH);
+    }
+}
