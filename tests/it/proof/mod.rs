@@ -3,6 +3,7 @@
 
 mod database;
 mod executors;
+mod mariadb;
 mod matrix;
 mod matrix_people;
 mod matrix_upkeep;
