@@ -35,7 +35,7 @@ async fn seen_running(api: &Api, run: &str) {
 
 /// Waits until so many lines with process ids are in the file.
 async fn pids(path: &Path, count: usize) -> Vec<String> {
-    wait_until(Duration::from_secs(30), "the processes have told their ids", async || {
+    wait_until(Duration::from_secs(30), "the processes have reported their ids", async || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let pids: Vec<String> = text.lines().map(str::to_owned).collect();
         if pids.len() >= count { Ok(pids) } else { Err(text) }
@@ -155,7 +155,7 @@ pub(crate) async fn log(api: &Api, run: &str) -> Vec<String> {
     lines
 }
 
-/// How much a flood prints, in MiB: 64 where nobody says anything.
+/// How much a flood prints, in MiB: 64 by default.
 pub(crate) fn flood_mib() -> u64 {
     rondel_tests::variable("TEST_FLOOD_MIB").and_then(|text| text.parse().ok()).unwrap_or(64)
 }
@@ -208,7 +208,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
     }
     let after = (peak_kib(agent_id), peak_kib(server_id));
     let mib = |kib: u64| kib / 1024;
-    let told = format!(
+    let summary = format!(
         "{} MiB printed twice: agent {} → {} MiB, server {} → {} MiB",
         flood_mib(),
         mib(before.0),
@@ -216,7 +216,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
         mib(before.1),
         mib(after.1)
     );
-    std::io::stdout().write_all(format!("{told}\n").as_bytes()).expect("say so");
+    std::io::stdout().write_all(format!("{summary}\n").as_bytes()).expect("print the summary");
     // Reading the pages of the log back is in it as well.
     let limit = 32 * 1024;
     assert!(after.0 - before.0 < limit && after.1 - before.1 < limit, "{before:?} KiB → {after:?} KiB");

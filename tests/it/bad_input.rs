@@ -67,7 +67,7 @@ async fn a_second_server_on_one_sqlite_file_is_refused_in_one_sentence() {
     assert!(!std::path::Path::new(&data).exists(), "something was left behind");
 }
 
-/// Wrong token, then an app that comes into being while the agent knocks: refused with the reason, said once.
+/// Wrong token, then an app that is created while the agent retries: refused with the reason, logged once.
 #[tokio::test]
 async fn an_executor_is_refused_with_the_reason_once() {
     let (_db, mut server) = server().await;

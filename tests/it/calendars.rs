@@ -1,4 +1,4 @@
-//! Business calendars: the days that a person would say, and what a change of them does to a job that is firing.
+//! Business calendars: the computed days, and how a change of them affects a job that is firing.
 
 use std::time::Duration;
 

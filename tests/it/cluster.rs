@@ -315,7 +315,7 @@ async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     .await;
     assert!(ended["message"].as_str().is_some_and(|message| message.contains("switch of its app")), "{ended:#}");
     api.post("/api/v1/jobs/quick/runs", json!({})).await.expect(201);
-    wait_until(LIMIT, "what is due is passed over", async || {
+    wait_until(LIMIT, "due fires are skipped", async || {
         let run = api.runs("quick").await.into_iter().max_by_key(|run| run["id"].to_string()).expect("a run");
         if run["status"] == "skipped" && run["reason"] == "stopped" { Ok(()) } else { Err(run) }
     })
@@ -358,9 +358,9 @@ async fn numbers_that_do_not_fit_are_refused_before_anything_is_opened() {
         let mut command = Command::new(binary());
         command.args(["server", "check-config", "--database", "sqlite:///nowhere/x.db"]).args(args);
         let output = command.output().expect("run rondel");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(sentence), "{args:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.contains(sentence), "{args:?}: {message}");
     }
     assert_eq!(Backend::ALL.len(), 3);
 }

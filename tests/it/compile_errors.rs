@@ -1,4 +1,4 @@
-//! What the compiler says about functions under `#[rondel::job]` that cannot be jobs: at their place, in words that help.
+//! Compiler errors for functions under `#[rondel::job]` that cannot be jobs: at the right place, in helpful words.
 //!
 //! Each program is checked by one `rustc` against the SDK as it is built for the other tests, which takes a second. What the
 //! attribute refuses by itself is tested in `crates/macros/src/tests.rs`.
@@ -29,7 +29,7 @@ fn sdk() -> (PathBuf, PathBuf) {
     (library.expect("cargo names the SDK's library"), deps)
 }
 
-/// What the compiler says about a program with this in it: nothing where it takes it.
+/// The compiler errors of a program with this code; `None` if it compiles.
 fn complaints((library, deps): &(PathBuf, PathBuf), folder: &Path, code: &str) -> Option<String> {
     let file = folder.join("program.rs");
     std::fs::write(&file, format!("{code}\nfn main() {{}}\n")).expect("write the program");
@@ -74,7 +74,7 @@ fn complaints_point_at_their_place_in_words_that_help() {
             "not an async function of a run",
         ),
     ] {
-        let said = complaints(&sdk, folder.path(), code).unwrap_or_else(|| panic!("the compiler takes {code}"));
-        assert!(said.contains(place) && said.contains(words), "{code}\nsays\n{said}");
+        let errors = complaints(&sdk, folder.path(), code).unwrap_or_else(|| panic!("the compiler accepts {code}"));
+        assert!(errors.contains(place) && errors.contains(words), "{code}\ngives\n{errors}");
     }
 }

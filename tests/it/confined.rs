@@ -13,7 +13,7 @@ use crate::agent::log;
 use crate::verdicts::{trigger, verdict};
 
 const SECRET: &str = "correct-horse-battery";
-/// The user id of nobody, on every system that tests run on.
+/// The id of the user `nobody` on every system that runs the tests.
 const NOBODY: u32 = 65534;
 
 async fn create(api: &Api, name: &str, params: Value) {
@@ -89,17 +89,17 @@ async fn an_agent_is_closed_to_other_processes_of_its_user() {
     let api = server.api();
     let token = std::fs::read_to_string(server.token_file()).expect("the token").trim().to_owned();
     let folder = tempfile::tempdir().expect("make a folder");
-    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).expect("give it away");
+    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).expect("change the owner");
     let mut command = Command::new(binary());
     command.args(["agent", "--server", server.url(), "--app", "files", "--allow-scripts", "--work-dir"]);
     command.arg(folder.path().join("work")).env("RONDEL_TOKEN", &token).uid(NOBODY).gid(NOBODY).current_dir("/");
     let mut agent = Process::start("the agent", command);
     let peek = "id -u; for file in environ mem maps; do cat /proc/$PPID/$file | head -c 100; done; ls /proc/$PPID/fd; echo looked";
     create(&api, "peek", json!({"script": peek})).await;
-    let (ended, said) = run(&api, "peek").await;
+    let (ended, printed) = run(&api, "peek").await;
     assert_eq!(ended["status"], "succeeded", "{ended:#}");
-    assert!(said.contains(&NOBODY.to_string()) && said.contains("looked"), "{said}");
-    assert_eq!(said.lines().filter(|line| line.contains("ermission denied")).count(), 4, "{said}");
+    assert!(printed.contains(&NOBODY.to_string()) && printed.contains("looked"), "{printed}");
+    assert_eq!(printed.lines().filter(|line| line.contains("ermission denied")).count(), 4, "{printed}");
     agent.terminate(Duration::from_secs(30)).await;
 }
 
@@ -127,16 +127,16 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     );
     let params = json!({"script": script, "args": "x", "env": {"GREETING": "hello", "LD_LIBRARY_PATH": "/tmp"}});
     create(&api, "who", params).await;
-    let (ended, said) = run(&api, "who").await;
-    assert_eq!(ended["status"], "succeeded", "{ended:#} {said}");
+    let (ended, printed) = run(&api, "who").await;
+    assert_eq!(ended["status"], "succeeded", "{ended:#} {printed}");
     let groups = Command::new("id").args(["-G", "nobody"]).output().expect("ask for groups");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines.contains(&"nobody") && lines.contains(&String::from_utf8_lossy(&groups.stdout).trim()), "{said}");
-    assert!(lines.iter().any(|line| line.ends_with(" nobody")) && lines.contains(&"written"), "{said}");
-    assert!(lines.contains(&"hello x") && lines.contains(&"end"), "{said}");
-    assert!(lines.iter().filter(|line| line.contains("ermission denied")).count() >= 6, "{said}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines.contains(&"nobody") && lines.contains(&String::from_utf8_lossy(&groups.stdout).trim()), "{printed}");
+    assert!(lines.iter().any(|line| line.ends_with(" nobody")) && lines.contains(&"written"), "{printed}");
+    assert!(lines.contains(&"hello x") && lines.contains(&"end"), "{printed}");
+    assert!(lines.iter().filter(|line| line.contains("ermission denied")).count() >= 6, "{printed}");
     let secret = std::fs::read_to_string(&token).expect("the token");
-    assert!(!said.contains(secret.trim()) && !said.contains("incarnation"), "{said}");
+    assert!(!printed.contains(secret.trim()) && !printed.contains("incarnation"), "{printed}");
 
     create(&api, "there", json!({"argv": ["nosuchprogram"]})).await;
     let (ended, _) = run(&api, "there").await;
@@ -190,10 +190,10 @@ async fn an_agent_with_a_list_starts_no_other_program() {
         ("linker", json!({"argv": ["date"], "env": {"LD_PRELOAD": "/tmp/x.so"}}), "LD_PRELOAD"),
     ] {
         create(&api, name, params).await;
-        let (ended, said) = run(&api, name).await;
+        let (ended, printed) = run(&api, name).await;
         let message = ended["attempts"][0]["message"].as_str().unwrap_or_default();
         let expected = if word.is_empty() { "succeeded" } else { "failed" };
-        assert!(ended["status"] == expected && message.contains(word), "{name}: {ended:#} {said}");
+        assert!(ended["status"] == expected && message.contains(word), "{name}: {ended:#} {printed}");
     }
     let handlers = wait_until(Duration::from_secs(20), "the agent is listed", async || {
         let all = api.get("/api/v1/apps/files/handlers").await.expect(200);

@@ -19,13 +19,13 @@ echo "to stderr" >&2
 for i in $(seq 1 20); do echo "line $i of 20"; sleep 0.3; done"#;
 
 /// Whether a test that cannot have a browser must fail.
-#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment is how they are told")]
+#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment configures them")]
 fn is_required() -> bool {
     std::env::var("RONDEL_TEST_REQUIRE").is_ok_and(|list| list.split(',').any(|item| item.trim() == "chromium"))
 }
 
 /// Whether the pictures stay.
-#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment is how they are told")]
+#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment configures them")]
 fn keeps() -> bool {
     std::env::var("RONDEL_TEST_KEEP").as_deref() == Ok("1")
 }
@@ -54,7 +54,7 @@ async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
     let line = dev.process().wait_for_line(Duration::from_secs(10), "sign in: ").await;
     let link = line.split_once("sign in: ").expect("a link").1.to_owned();
     browser.goto(&format!("{}/runs?status=failed", dev.url())).await;
-    browser.until("who is not signed in is told how to", "location.pathname === '/sign-in'").await;
+    browser.until("a caller without a session is sent to the sign-in", "location.pathname === '/sign-in'").await;
     assert!(!browser.complaints().await.is_empty(), "the browser notes the 401");
     // To look at the link does not use it up.
     browser.goto(&link).await;
@@ -74,10 +74,10 @@ async fn make_a_job(browser: &mut Browser, shots: &Path) {
     browser.fill("[name=cron]", "0 30 2 ? * MON-FRI").await;
     browser.until("the preview is back", "document.querySelectorAll('#preview li').length === 10").await;
     browser.fill("[name=name]", "nightly-report").await;
-    browser.fill("[name=description]", "Counts to twenty, and says so").await;
+    browser.fill("[name=description]", "Counts to twenty and logs each number").await;
     browser.fill("[name=app]", "demo").await;
     browser.fill("[name=handler]", "shell").await;
-    // The handler says what it takes: a field for each.
+    // The handler declares its parameters: a field for each.
     browser.until("the fields are there", "document.querySelector('[name=\"param.json.argv\"]')").await;
     browser.fill("[name=\"param.json.argv\"]", &json!(["sh", "-c", SCRIPT]).to_string()).await;
     browser.shoot(&shots.join("new.png")).await;
@@ -119,11 +119,11 @@ async fn furnish(api: &Api) {
             "overrides": "all"}),
         json!({"name": "inventory.sync", "handler": "shell", "params": shell("true"), "route": "broadcast",
             "schedule": {"cron": "0 */15 * * * ?"}}),
-        json!({"name": "billing.tell", "handler": "shell", "params": shell("echo $RONDEL_PARENTS"),
+        json!({"name": "billing.report", "handler": "shell", "params": shell("echo $RONDEL_PARENTS"),
             "schedule": {"after": ["billing.close-month"], "on": "failure"}}),
         json!({"name": "billing.file", "handler": "shell", "params": shell("true"), "route": "broadcast",
-            "schedule": {"after": ["billing.close-month", "billing.tell"], "on": "either"}}),
-        json!({"name": "nobody.there", "handler": "missing", "schedule": {"every": "1h"}, "enabled": false}),
+            "schedule": {"after": ["billing.close-month", "billing.report"], "on": "either"}}),
+        json!({"name": "unserved.job", "handler": "missing", "schedule": {"every": "1h"}, "enabled": false}),
         json!({"name": "legacy.import", "handler": "shell", "params": shell("true"),
             "schedule": {"cron": "0 0 4 * * ?"}, "enabled": false}),
     ];
@@ -174,7 +174,7 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
         ("run-failed", format!("/runs/{failed}")),
         ("run-broadcast", format!("/runs/{whole}")),
         ("run-search", format!("/runs/{nightly}?contains=line+1")),
-        ("job-warned", "/jobs/nobody.there".to_owned()),
+        ("job-warned", "/jobs/unserved.job".to_owned()),
         ("executors", "/executors".to_owned()),
     ];
     for (lang, tag) in [("en", "en"), ("zh", "zh-CN")] {
@@ -224,14 +224,14 @@ async fn switch_on_the_list(browser: &mut Browser, url: &str) {
 async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
     browser.goto(&format!("{url}/jobs/cache.warm")).await;
     browser.until("the account is there", "document.querySelectorAll('#fires tbody tr').length >= 2").await;
-    browser.until("what succeeded is told", "document.querySelector('#fires .s-succeeded')").await;
-    browser.until("what comes is told", "document.querySelector('#fires .s-pending')").await;
+    browser.until("succeeded fires are listed", "document.querySelector('#fires .s-succeeded')").await;
+    browser.until("planned fires are listed", "document.querySelector('#fires .s-pending')").await;
     browser.goto(&format!("{url}/jobs/billing.close-month")).await;
     browser.fill("#why [name=at]", "2030-01-01T01:00").await;
     browser.follow("#why button").await;
     browser.until("the answer is there", "location.search && document.querySelector('.answer')").await;
-    let said = browser.eval("document.querySelector('.answer .big').textContent").await;
-    assert!(said.as_str().expect("text").contains("2030-01-01 01:00 Asia/Shanghai"), "{said}");
+    let found = browser.eval("document.querySelector('.answer .big').textContent").await;
+    assert!(found.as_str().expect("text").contains("2030-01-01 01:00 Asia/Shanghai"), "{found}");
     assert_eq!(browser.eval("document.querySelector('#why [name=zone]').value").await, "Asia/Shanghai");
     browser.shoot(&shots.join("why.png")).await;
 }
@@ -242,7 +242,7 @@ async fn edit_a_job(browser: &mut Browser, url: &str) {
     browser.follow("#edit").await;
     browser
         .until(
-            "the preview tells both clocks",
+            "the preview shows both clocks",
             "document.querySelector('#preview li')?.textContent.includes('Asia/Shanghai')",
         )
         .await;
@@ -259,7 +259,7 @@ async fn edit_a_job(browser: &mut Browser, url: &str) {
         .await;
 }
 
-/// Who cancels is asked why, and the verdict says it.
+/// A user who cancels is asked for the reason, and the verdict shows it.
 async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path) {
     api.patch("/api/v1/jobs/nightly-report", json!({"overrides": ["/argv"]})).await.expect(200);
     let params = json!({"params": {"argv": ["sleep", "60"]}});
@@ -279,8 +279,8 @@ async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path)
     browser.shoot(&shots.join("cancel.png")).await;
     browser.follow("#cancel-yes").await;
     browser.until("it is cancelled", "document.querySelector('#status').dataset.status === 'cancelled'").await;
-    let said = browser.eval("document.querySelector('#status').textContent").await;
-    assert!(said.as_str().expect("text").contains("the disk is full"), "{said}");
+    let found = browser.eval("document.querySelector('#status').textContent").await;
+    assert!(found.as_str().expect("text").contains("the disk is full"), "{found}");
 }
 
 async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {

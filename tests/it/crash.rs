@@ -32,7 +32,9 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     tokio::time::sleep(pause).await;
     server.kill().await;
     // Shown where the test fails: the moment is the only thing that differs from run to run.
-    std::io::stdout().write_all(format!("killed {pause:?} after three lines a job\n").as_bytes()).expect("say so");
+    std::io::stdout()
+        .write_all(format!("killed {pause:?} after three lines a job\n").as_bytes())
+        .expect("print the pause");
     let before = journal.lines().len();
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.restart().await;
@@ -108,7 +110,7 @@ async fn the_run_of_an_agent_that_died_while_its_server_was_away_is_tried_again_
     run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
 }
 
-/// A run whose row says that it waits goes on in its attempt after its server was killed; one that may have been sent is not
+/// A run whose row shows that it waits continues in its attempt after its server was killed; one that may have been sent does not
 /// shown as running until the executors have answered the server that starts again.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_what_waited_is_known_to_be_unsent_and_the_rest_is_not_called_running() {
@@ -134,8 +136,8 @@ async fn after_a_kill_what_waited_is_known_to_be_unsent_and_the_rest_is_not_call
     let why = run["why"]["en"].as_str().unwrap_or_default();
     assert!(why.contains("for the executors to report whether they have it"), "{run:#}");
     let account = server.api().get("/api/v1/jobs/other/why").await.expect(200);
-    let says = account["answer"]["en"].as_str().unwrap_or_default();
-    assert!(says.contains("It is not known yet whether it began"), "{account:#}");
+    let sentence = account["answer"]["en"].as_str().unwrap_or_default();
+    assert!(sentence.contains("It is not known yet whether it began"), "{account:#}");
     let waits = server.api().get(&behind).await.expect(200);
     assert_eq!((&waits["status"], &waits["attempt"]), (&json!("pending"), &json!(1)), "{waits:#}");
     assert_eq!(waits["detail"]["waits_for"], "run", "{waits:#}");

@@ -1,4 +1,4 @@
-//! Jobs that code declares: registered when an executor starts, changed on redeploy, and what people edit stays.
+//! Jobs that code declares: registered when an executor starts, changed on redeploy, and the edits of users stay.
 
 use std::time::Duration;
 
@@ -78,12 +78,12 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     assert_eq!((&job["declared"]["drift"], &job["declared"]["undeclared_at"]), (&json!([]), &json!(null)));
     until(&api, "mail is there", LIMIT, |job| job["declared"].is_object()).await;
     assert_eq!(api.get("/api/v1/jobs/taken").await.expect(200)["app"], "other");
-    let told = wait_until(LIMIT, "the problem is told", async || {
-        let told = api.get("/api/v1/apps/billing/declaration-problems").await.expect(200)["items"].clone();
-        if told.as_array().is_some_and(|all| !all.is_empty()) { Ok(told) } else { Err(told) }
+    let problems = wait_until(LIMIT, "the problem is listed", async || {
+        let problems = api.get("/api/v1/apps/billing/declaration-problems").await.expect(200)["items"].clone();
+        if problems.as_array().is_some_and(|all| !all.is_empty()) { Ok(problems) } else { Err(problems) }
     })
     .await;
-    assert_eq!((&told[0]["job"], told.as_array().map(Vec::len)), (&json!("taken"), Some(1)), "{told:#}");
+    assert_eq!((&problems[0]["job"], problems.as_array().map(Vec::len)), (&json!("taken"), Some(1)), "{problems:#}");
 
     // The next build changes one job and drops another, while the old build still runs: no flapping.
     let second = Build::start(&server, "two", &[close(late)]);
@@ -113,7 +113,7 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     assert_eq!(api.get("/api/v1/jobs/close").await.expect(200)["version"], version, "it went back");
     again.stop().await;
 
-    // People's edits stay, across a redeploy too, and are shown.
+    // The edits of users stay, also across a redeploy, and are shown.
     api.patch("/api/v1/jobs/close", json!({"timeout": "7m"})).await.expect(200);
     second.stop().await;
     let third = Build::start(&server, "three", &[close("0 0 5 * * ?")]);
@@ -129,7 +129,7 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     let refused = api.post("/api/v1/jobs/taken/reset", json!({})).await;
     assert_eq!((refused.status, &refused.body["code"]), (409, &json!("job_not_declared")));
 
-    // Nobody declares the other job any more: it goes on, and that is shown; declared again, it is not.
+    // The other job is no longer declared: it stays active and is marked as such; declared again, it is not marked.
     let gone = |job: &Value| job["declared"]["undeclared_at"].is_string();
     let job = until(&api, "mail is not declared any more", GONE_LIMIT, gone).await;
     assert_eq!((&job["enabled"], &job["schedule"]["every"]), (&json!(true), &json!("1h")));

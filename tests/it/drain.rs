@@ -21,7 +21,7 @@ fn slow_job(journal: &Journal) -> Value {
     json!({"name": "slow", "app": "files", "handler": "shell", "params": params})
 }
 
-/// An agent that is told to stop finishes its run, and the server has the verdict.
+/// A stopping agent finishes its run, and the server has the verdict.
 async fn an_agent_finishes_its_run(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -36,7 +36,7 @@ async fn an_agent_finishes_its_run(db: ScratchDb) {
 }
 on_each_database!(an_agent_finishes_its_run);
 
-/// A server that is told to stop waits for the run's result; after a restart it is in the ledger, and nothing ran twice.
+/// A stopping server waits for the run's result; after a restart it is in the ledger, and nothing ran twice.
 async fn a_server_waits_for_a_result(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let journal = Journal::new();
@@ -78,7 +78,7 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     assert!(server.stop().await.success());
     drop(agent);
     server.restart().await;
-    // Without any executor: nobody answers for what was open, and nobody has to.
+    // Without any executor: no executor has to report the open runs.
     wait_until(Duration::from_secs(8), "no run is in anybody's hands", async || {
         let runs = server.api().all("/api/v1/runs", &[]).await;
         let held: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
@@ -92,8 +92,8 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
 }
 on_each_database!(what_was_not_sent_is_never_lost);
 
-/// Fires that wait for an executor as their server stops were not missed: the next server keeps them for as long as their
-/// queue time says, also those that are later than the tolerance of the misfire policy.
+/// Fires that wait for an executor while their server stops were not missed: the next server keeps them for their
+/// queue time, even if they are later than the tolerance of the misfire policy.
 async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let journal = Journal::new();

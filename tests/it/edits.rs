@@ -131,7 +131,7 @@ impl Chance {
         let given = rondel_tests::variable("RONDEL_TEST_SEED").and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| RandomState::new().hash_one(()) >> 16);
         std::io::Write::write_all(&mut std::io::stdout(), format!("RONDEL_TEST_SEED={seed}\n").as_bytes())
-            .expect("say the seed");
+            .expect("print the seed");
         Self(seed)
     }
 
@@ -146,8 +146,8 @@ fn now_ms() -> i64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().expect("milliseconds")
 }
 
-/// Random edits of a job and its calendar, pauses and resumes, while its fires are claimed: what ran is what a model of
-/// the history says.
+/// Random edits of a job and its calendar, pauses and resumes, while its fires are claimed: the runs match a model of
+/// the history.
 async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
     const STEPS: usize = 28;
     let server = Server::start(&db).await;
@@ -217,7 +217,7 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
 on_each_database!(a_random_history_of_edits_agrees_with_a_model);
 
 fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
-    let told = |fire: i64| {
+    let around = |fire: i64| {
         let near = |run: &&Value| (seconds(run["fire_at"].as_str().unwrap_or_default()) - fire).abs() <= 2;
         let rows: Vec<&Value> = runs.iter().filter(near).collect();
         let states: Vec<&Held> = history.iter().filter(|held| (held.asked_ms / 1_000 - fire).abs() <= 4).collect();
@@ -249,7 +249,7 @@ fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
             assert!(
                 !is_planned || ran.iter().any(has_run),
                 "the fire of {fire} under definition {tag} is lost: {}",
-                told(fire)
+                around(fire)
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What happens in a cluster is told by each of its servers, and on the command line.
+//! The events of a cluster are sent by each of its servers and shown on the command line.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -45,21 +45,21 @@ impl Ear {
         }
     }
 
-    /// What is told up to an event that is waited for.
+    /// The events up to the expected one.
     async fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Vec<Value> {
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         loop {
             let event = self.next().await;
             let is_last = is_it(&event);
-            told.push(event);
+            received.push(event);
             if is_last {
-                return told;
+                return received;
             }
         }
     }
 }
 
-/// Whatever happens at one server is told by the other.
+/// Events of one server are sent by the other.
 async fn told_by_the_other(db: ScratchDb) {
     let mut first = Server::start(&db).await;
     let mut second = Server::start(&db).await;
@@ -72,28 +72,28 @@ async fn told_by_the_other(db: ScratchDb) {
     let job = json!({"name": "nap", "app": "billing", "handler": "shell", "params": {"argv": ["sleep", "4"]}});
     first.api().post("/api/v1/jobs", job).await.expect(201);
     let run = first.api().post("/api/v1/jobs/nap/runs", json!({})).await.expect(201);
-    let told = ear.until(|event| event["data"]["status"] == "succeeded").await;
-    let of_run: Vec<&Value> = told.iter().filter(|event| event["data"]["id"] == run["id"]).collect();
+    let received = ear.until(|event| event["data"]["status"] == "succeeded").await;
+    let of_run: Vec<&Value> = received.iter().filter(|event| event["data"]["id"] == run["id"]).collect();
     let statuses: Vec<&str> = of_run.iter().filter_map(|event| event["data"]["status"].as_str()).collect();
-    assert!(statuses.ends_with(&["running", "succeeded"]), "{told:#?}");
+    assert!(statuses.ends_with(&["running", "succeeded"]), "{received:#?}");
     assert_eq!(of_run[of_run.len() - 1]["data"]["executor"], json!(agent.name()));
     assert!(
-        told.iter().any(|event| event["data"]["change"] == "created" && event["data"]["name"] == "nap"),
-        "{told:#?}"
+        received.iter().any(|event| event["data"]["change"] == "created" && event["data"]["name"] == "nap"),
+        "{received:#?}"
     );
     assert!(agent.stop().await.success());
-    let told = ear.until(|event| event["event"] == "executor").await;
-    assert_eq!(told.last().expect("one")["data"]["status"], "offline");
+    let received = ear.until(|event| event["event"] == "executor").await;
+    assert_eq!(received.last().expect("one")["data"]["status"], "offline");
     first.kill().await;
-    let told = ear.until(|event| event["event"] == "node" && event["data"]["status"] == "dead").await;
-    let ids: BTreeSet<&str> = told.iter().filter_map(|event| event["id"].as_str()).collect();
-    assert_eq!(ids.len(), told.len(), "each has its own id");
+    let received = ear.until(|event| event["event"] == "node" && event["data"]["status"] == "dead").await;
+    let ids: BTreeSet<&str> = received.iter().filter_map(|event| event["id"].as_str()).collect();
+    assert_eq!(ids.len(), received.len(), "each has its own id");
     // And the stream ends with its server.
     let ending = async {
         assert!(second.stop().await.success());
     };
-    let (told, ()) = tokio::join!(ear.until(|event| event["event"] == "end"), ending);
-    assert_eq!(told.last().expect("one")["data"]["reason"], "stopping");
+    let (received, ()) = tokio::join!(ear.until(|event| event["event"] == "end"), ending);
+    assert_eq!(received.last().expect("one")["data"]["reason"], "stopping");
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn the_command_line_prints_it() {
     command.arg(server.token_file());
     let mut listener = Process::start("rondel events", command);
     let mut number = 0;
-    // Nothing says when it has begun to listen: jobs are made until it has heard of two.
+    // Nothing shows when it has begun to listen: jobs are created until it has received two.
     let status = wait_until(LIMIT, "it has printed two", async || {
         number += 1;
         let job = json!({"name": format!("job-{number}"), "app": "a", "handler": "h"});
@@ -128,11 +128,11 @@ async fn the_command_line_prints_it() {
     })
     .await;
     assert!(status.success());
-    let said = listener.stdout();
+    let printed = listener.stdout();
     assert_eq!(
-        said.lines().filter(|line| line.contains(" job ") && line.contains("created, version 1")).count(),
+        printed.lines().filter(|line| line.contains(" job ") && line.contains("created, version 1")).count(),
         2,
-        "{said}"
+        "{printed}"
     );
     assert!(server.stop().await.success());
 }

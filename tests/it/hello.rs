@@ -79,7 +79,7 @@ async fn what_keeps_the_program_from_working_is_on_its_stderr() {
     drop(free);
     let mut program = start("with a wrong port", "hello", &nowhere, &server.token_file());
     let parts = ["WARN", "no session with the server at", &nowhere, "onnection refused", "goes on trying"];
-    line_with(&program, "it says that nothing listens there", SOON, &parts).await;
+    line_with(&program, "it reports that nothing listens there", SOON, &parts).await;
     // At once, and not at each of its attempts.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(program.stderr().matches("no session with").count(), 1, "{}", program.stderr());
@@ -91,22 +91,22 @@ async fn what_keeps_the_program_from_working_is_on_its_stderr() {
     make_private(&wrong);
     let mut program = start("with a bad token", "hello", server.url(), &wrong);
     let parts = ["ERROR", "refused by the server at", server.url(), "wrong.token", "rondel token create"];
-    line_with(&program, "it says that its token is refused", SOON, &parts).await;
+    line_with(&program, "it reports that its token is refused", SOON, &parts).await;
     program.terminate(LIMIT).await;
 
     // No file at all: a sentence, not the name of a variant.
     let mut program = start("without a token", "hello", server.url(), &folder.path().join("missing.token"));
     assert_eq!(program.wait(LIMIT).await.code(), Some(1));
-    let said = program.stderr();
-    assert!(said.contains("Error: cannot read ") && said.contains("missing.token: No such file"), "{said}");
-    assert!(!said.contains("File {"), "{said}");
+    let printed = program.stderr();
+    assert!(printed.contains("Error: cannot read ") && printed.contains("missing.token: No such file"), "{printed}");
+    assert!(!printed.contains("File {"), "{printed}");
 
     // A job that the server does not accept: job and reason. The name belongs to another app.
     let taken = json!({"name": "invoices.close", "app": "other", "handler": "h"});
     api.post("/api/v1/jobs", taken).await.expect(201);
     let mut program = start("with a refused declaration", "invoices", server.url(), &server.token_file());
     let parts = ["ERROR", "refused a job that this code declares", "\"invoices.close\"", "another app"];
-    line_with(&program, "it says which job is refused", LIMIT, &parts).await;
+    line_with(&program, "it names the refused job", LIMIT, &parts).await;
     let problems = api.get("/api/v1/apps/billing/declaration-problems").await.expect(200);
     assert!(problems["items"].as_array().is_some_and(|all: &Vec<Value>| !all.is_empty()), "{problems:#}");
     program.terminate(LIMIT).await;

@@ -1,4 +1,4 @@
-//! Clients that mean harm, against a real server: each is answered in words or let go, nobody else waits for it, and the
+//! Malicious clients against a real server: each is answered or disconnected, no other client waits for it, and the
 //! server's memory stays where it was.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// How much more memory a server may take while somebody attacks it.
+/// How much more memory a server may take under attack.
 const GROWTH_MAX_KIB: u64 = 64 * 1024;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -53,8 +53,8 @@ impl Target {
         assert!(began.elapsed() < Duration::from_secs(2), "others wait: {:?}", began.elapsed());
         let now = rss_kib(self.server.process().id());
         assert!(now < self.rss_kib + GROWTH_MAX_KIB, "{} KiB before, {now} KiB now", self.rss_kib);
-        let said = self.server.process().stderr();
-        assert!(!said.contains("panicked") && !said.contains(" 500 "), "{said}");
+        let log = self.server.process().stderr();
+        assert!(!log.contains("panicked") && !log.contains(" 500 "), "{log}");
     }
 }
 
@@ -172,7 +172,7 @@ async fn huge_headers_are_refused_and_not_kept() {
     target.is_unharmed().await;
 }
 
-/// The length of a message is what a stranger says it is.
+/// The length of a message is chosen by the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn temporal_go_2025_3953_a_message_that_says_it_has_4_gib_is_refused_in_words() {
     let mut target = Target::start().await;
@@ -180,7 +180,7 @@ async fn temporal_go_2025_3953_a_message_that_says_it_has_4_gib_is_refused_in_wo
     let mut tasks = JoinSet::new();
     for (bearer, begin, code) in [
         (token.trim(), &[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], "3"),
-        // Compressed, in a way that nobody agreed upon.
+        // Compressed, with an encoding that was not negotiated.
         (token.trim(), &[1, 0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], "13"),
         (token.trim(), &[7, 0, 0, 0, 1, 1][..], "13"),
         ("rondel_nobody", &[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], "16"),
@@ -194,8 +194,8 @@ async fn temporal_go_2025_3953_a_message_that_says_it_has_4_gib_is_refused_in_wo
         body.send_data(Bytes::copy_from_slice(begin), false).expect("sent");
         let answer = timeout(LIMIT, answer).await.expect("an answer in time").expect("an answer");
         assert_eq!(answer.status(), 200, "gRPC has its own codes");
-        let said = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let (status, message) = (said("grpc-status"), said("grpc-message").unwrap_or_default());
+        let field = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (status, message) = (field("grpc-status"), field("grpc-message").unwrap_or_default());
         assert!(status.as_deref() == Some(code) && !message.is_empty(), "{begin:?}: {status:?} {message}");
     }
     target.is_unharmed().await;
@@ -238,7 +238,7 @@ async fn ten_thousand_guesses_are_throttled_in_bounded_memory() {
     target.is_unharmed().await;
 }
 
-/// The server's clock alone says when a token is over: what a client says of the time is not asked.
+/// Only the server's clock decides when a token expires: the time in a client's request is ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_over_stays_over_whatever_the_client_says_of_the_time() {
     let mut target = Target::start().await;

@@ -28,7 +28,7 @@ async fn run(api: &Api, job: Value) -> Value {
     .await
 }
 
-/// XXL-JOB before 2.2.0, `PowerJob` CVE-2026-82630: whoever reaches the executor's port runs programs there. It has none.
+/// XXL-JOB before 2.2.0, `PowerJob` CVE-2026-82630: a client that reaches the executor's port runs programs there. Ours has no port.
 #[tokio::test(flavor = "multi_thread")]
 async fn xxl_job_2_2_0_an_executor_opens_no_port() {
     let (_db, server) = server().await;
@@ -65,7 +65,7 @@ async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() 
         let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, field: url})).await.expect(422);
         assert_eq!(refused["errors"][0]["code"], "unknown_field", "{field}: {refused:#}");
     }
-    // As parameters they are parameters, which the handler refuses; nobody is dialled.
+    // As parameters they are parameters, which the handler refuses; no connection is opened.
     let _agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/j/runs", json!({"params": {"addressList": url}})).await;
     api.post("/api/v1/jobs/j/runs", json!({})).await.expect(201);
@@ -74,7 +74,7 @@ async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() 
         if runs.iter().any(|run| run["status"] == "succeeded") { Ok(()) } else { Err(runs) }
     })
     .await;
-    assert!(trap.accept().is_err(), "somebody came");
+    assert!(trap.accept().is_err(), "a connection was opened");
 }
 
 /// XXL-JOB CVE-2025-7787, `PowerJob` CVE-2025-14518: a job, or a test of a connection, that asks what only the server or the
@@ -116,10 +116,10 @@ async fn airflow_cve_2020_11978_parameters_are_no_shell() {
     assert!(!mark.exists());
 }
 
-/// Dkron #176 and #319: one key, and everybody who has it is a shell on every host. Text of scripts is run where the agent
-/// was told so, and nowhere else.
+/// Dkron #176 and #319: one key gives a shell on every host. The text of scripts is run only where the agent permits
+/// it.
 #[tokio::test(flavor = "multi_thread")]
-async fn dkron_176_script_text_is_run_only_where_the_agent_was_told_so() {
+async fn dkron_176_script_text_is_run_only_where_the_agent_permits_it() {
     let (_db, server) = server().await;
     let _agent = Agent::start(&server, "files").await;
     let folder = tempfile::tempdir().expect("a folder");

@@ -79,8 +79,8 @@ pub(crate) fn seconds(instant: &str) -> i64 {
     days * 86_400 + digits(11..13) * 3600 + digits(14..16) * 60 + digits(17..19)
 }
 
-/// Holds the journal against the ledger: each line is an attempt of a run, each run began at most once per attempt, and
-/// two lines for a fire are two attempts, of which the ledger says why.
+/// Compares the journal with the ledger: each line is an attempt of a run, each run began at most once per attempt, and
+/// two lines for a fire are two attempts, with the reason in the ledger.
 pub(crate) fn check_against_ledger(lines: &[Line], runs: &[Value]) {
     let by_id: BTreeMap<&str, &Value> = runs.iter().map(|run| (run["id"].as_str().expect("an id"), run)).collect();
     let mut begun = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! An outage of the server: what ran late and what the ledger says was skipped is what the misfire policy promises.
+//! An outage of the server: the late runs and the skipped fires in the ledger follow the misfire policy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn an_outage_ends_in_the_misfire_policy(db: ScratchDb) {
 }
 on_each_database!(an_outage_ends_in_the_misfire_policy);
 
-/// What became of each instant from the first to the last: it ran, or it was passed over, and never both.
+/// The outcome of each instant from the first to the last: it ran or was skipped, never both.
 fn check(policy: &str, journal: &Journal, runs: &[Value]) {
     let mut instants: BTreeMap<i64, &Value> = BTreeMap::new();
     for run in runs.iter().filter(|run| run["reason"] != "paused") {
@@ -56,7 +56,7 @@ fn check(policy: &str, journal: &Journal, runs: &[Value]) {
         assert_eq!(run["span_count"].as_i64().unwrap_or(1), last - first + 1, "{run}");
         for instant in first..=last {
             let before = instants.insert(instant, run);
-            assert!(before.is_none(), "{policy}: {instant} is told twice: {before:?} and {run}");
+            assert!(before.is_none(), "{policy}: {instant} is recorded twice: {before:?} and {run}");
         }
     }
     let (first, last) = (*instants.keys().next().expect("it fired"), *instants.keys().last().expect("it fired"));
@@ -64,16 +64,16 @@ fn check(policy: &str, journal: &Journal, runs: &[Value]) {
     assert!(holes.is_empty(), "{policy}: no verdict for {holes:?}");
 
     let ran = |run: &Value| run["status"] == "succeeded";
-    let told: Vec<i64> = instants.iter().filter(|(_, run)| ran(run)).map(|(instant, _)| *instant).collect();
+    let recorded: Vec<i64> = instants.iter().filter(|(_, run)| ran(run)).map(|(instant, _)| *instant).collect();
     let mut began: Vec<i64> = journal.by_fire().keys().map(|fire| seconds(fire)).collect();
     began.retain(|instant| *instant <= last);
-    assert_eq!(began, told, "{policy}: what began, and what the ledger says");
+    assert_eq!(began, recorded, "{policy}: left: the journal; right: the ledger");
 
     let skipped = instants.values().filter(|run| run["status"] == "skipped");
     assert!(skipped.clone().all(|run| run["reason"] == "misfire"), "{policy}");
-    let passed_over: Vec<i64> =
+    let missed: Vec<i64> =
         instants.iter().filter(|(_, run)| run["status"] == "skipped").map(|(instant, _)| *instant).collect();
-    assert!(passed_over.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{policy}: one stretch: {passed_over:?}");
+    assert!(missed.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{policy}: one stretch: {missed:?}");
     let spans: Vec<&Value> = runs.iter().filter(|run| run["span_count"].as_i64().unwrap_or(1) > 1).collect();
     let late_ms: BTreeMap<i64, i64> =
         read_starts(journal).into_iter().map(|(fire_at, start)| (fire_at, start - fire_at * 1000)).collect();
@@ -85,7 +85,7 @@ fn check(policy: &str, journal: &Journal, runs: &[Value]) {
         "once" => {
             assert_eq!(spans.len(), 1, "{spans:#?}");
             // The newest missed one ran, later than the tolerance, and none of the later ones is late.
-            let newest = passed_over.last().expect("some were passed over") + 1;
+            let newest = missed.last().expect("some were skipped") + 1;
             assert!(late_ms[&newest] >= TOLERANCE_MS, "{newest}: {late_ms:?}");
             let late = late_ms.iter().filter(|(_, late)| **late > TOLERANCE_MS + SLACK_MS);
             assert!(late.clone().all(|(at, _)| *at == newest), "{newest}: {late_ms:?}");

@@ -104,13 +104,13 @@ async fn no_text_breaks_the_server(db: ScratchDb) {
         api.post("/api/v1/jobs/plain/runs", json!({})).await.expect(201)["id"].as_str().expect("an id").to_owned();
     for text in TEXTS {
         for (method, path, body) in BODIES {
-            say(&api, method, &path.replace("RUN", &run), &body.replace('~', text)).await;
+            send(&api, method, &path.replace("RUN", &run), &body.replace('~', text)).await;
         }
     }
     // What is no text at all, and what goes on for ever.
     let long = format!("\"{}\"", "\u{1f980}".repeat(60_000));
     for (method, path, body) in BODIES {
-        say(&api, method, &path.replace("RUN", &run), &body.replace('~', &long)).await;
+        send(&api, method, &path.replace("RUN", &run), &body.replace('~', &long)).await;
         let whole = body.replace('~', "\"\u{fffd}\"").into_bytes();
         let broken: Vec<u8> = whole.split(|byte| *byte == 0xef).collect::<Vec<_>>().join(&b"\xff\xc0"[..]);
         bytes(&api, method, &path.replace("RUN", &run), broken).await;
@@ -118,7 +118,7 @@ async fn no_text_breaks_the_server(db: ScratchDb) {
     for word in WORDS {
         for (method, path) in PATHS {
             let path = path.replace("RUN", &run).replace('~', word);
-            say(&api, method, &path, r#"{"state": "active"}"#).await;
+            send(&api, method, &path, r#"{"state": "active"}"#).await;
         }
     }
     let log = server.process().stderr();
@@ -129,7 +129,7 @@ async fn no_text_breaks_the_server(db: ScratchDb) {
     }
 }
 
-async fn say(api: &Api, method: &str, path: &str, body: &str) {
+async fn send(api: &Api, method: &str, path: &str, body: &str) {
     bytes(api, method, path, body.as_bytes().to_vec()).await;
 }
 

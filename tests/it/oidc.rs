@@ -1,4 +1,4 @@
-//! People sign in through an OIDC provider, end to end over HTTP, and nobody else does.
+//! Users sign in through an OIDC provider, end to end over HTTP, and no other caller does.
 
 mod provider;
 
@@ -125,7 +125,7 @@ async fn somebody_of_whom_the_provider_tells_signs_in_once() {
     let account = browser.go("/account").await;
     assert!(account.status == 200 && account.text.contains("ann@example.com"), "{}", account.text);
     assert_eq!(logged(&server).await[0], ("ann@example.com".to_owned(), "allowed".to_owned(), String::new()));
-    // The same again, by whoever has seen the address and has the cookie.
+    // The same request again, by a client that has seen the address and has the cookie.
     let mut thief = Browser { cookies: before.clone(), ..Browser::new(&server) };
     let refused = thief.go(&back).await;
     assert!(refused.status == 403 && refused.text.contains("invalid_grant"), "{}", refused.text);
@@ -196,7 +196,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     }
     provider.set_fault(Fault::None);
     provider.set_person(ann());
-    // Somebody else's sign-in, with the cookie of one's own, or without any.
+    // The sign-in of another user, with one's own cookie or without any.
     let mut victim = Browser::new(&server);
     victim.there().await;
     let mut attacker = Browser::new(&server);
@@ -220,7 +220,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     other.push_str("&iss=http%3A%2F%2F127.0.0.1%3A1");
     assert!(attacker.go(&other).await.text.contains("comes from another provider"));
     assert!(!victim.is_signed_in().await);
-    // The secret is read each time: a wrong one is told, and the right one works again.
+    // The secret is read each time: a wrong one is reported, and the right one works again.
     let secret = folder.path().join("client.secret");
     std::fs::write(&secret, "another").expect("write");
     let refused = Browser::new(&server).sign_in().await;
@@ -271,8 +271,8 @@ async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
     provider.set_fault(Fault::Endless);
     wait_until(AWAY, "it asks again, and does not read on for ever", async || {
         let away = browser.go("/sign-in/oidc").await;
-        let said = server.process().stderr();
-        if away.status == 503 && said.contains("the answer has more than") { Ok(()) } else { Err((away.text, said)) }
+        let log = server.process().stderr();
+        if away.status == 503 && log.contains("the answer has more than") { Ok(()) } else { Err((away.text, log)) }
     })
     .await;
     provider.set_fault(Fault::None);
@@ -314,7 +314,7 @@ async fn groups_give_roles_to_users_that_are_made_on_the_way() {
     assert_eq!(grants().await, json!([{"role": "viewer", "namespace": "default", "app": null}]));
     assert_eq!(browser.go("/jobs").await.status, 200);
     assert_eq!(browser.go("/users").await.status, 403);
-    // In another browser, with other groups: what the first one may do changes with it, which is to say it ends.
+    // In another browser, with other groups: the session of the first one changes with them, that is, it ends.
     provider.set_person(person(&[]));
     let mut second = Browser::new(&server);
     assert_eq!(second.sign_in().await.status, 303);

@@ -148,7 +148,7 @@ async fn jobs_with_one_key_share_a_limit() {
         });
         create(&api, job(name, params, more)).await;
     }
-    // Two come due each second, and two of a second each may run: what piles up ends, and says why.
+    // Two come due each second, and two of a second each may run: the surplus ends with a reason.
     let expired = wait_until(LIMIT, "one has waited as long as it may", async || {
         let mut runs = api.runs("one").await;
         runs.extend(api.runs("two").await);
@@ -193,8 +193,8 @@ async fn no_more_runs_start_than_the_rate_allows() {
     begun(&intervals, "hourly", 1).await;
     let late = verdict(&api, &trigger(&api, "hourly").await).await;
     assert_eq!((&late["status"], &late["reason"]), (&json!("skipped"), &json!("expired")));
-    let said = late["message"].as_str().unwrap_or_default();
-    assert!(said.ends_with("s for the job's rate limit (1 per 1 h)"), "{late:#}");
+    let reason = late["message"].as_str().unwrap_or_default();
+    assert!(reason.ends_with("s for the job's rate limit (1 per 1 h)"), "{late:#}");
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn who_has_the_higher_priority_goes_first() {
     assert_eq!(begins, expected, "by priority, then in order");
 }
 
-/// Everything that can be open of a job, however it waits, ends when it is cancelled, and says who wanted that and why.
+/// Everything that can be open of a job, however it waits, ends when it is cancelled, and records who cancelled it and why.
 #[tokio::test]
 async fn whatever_is_open_can_be_cancelled() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -237,7 +237,7 @@ async fn whatever_is_open_can_be_cancelled() {
     create(&api, long(json!({}))).await;
     create(&api, job("fails", intervals.params("fails", "exit 3"), json!({"retry": {"max": 1, "backoff": "1h"}})))
         .await;
-    create(&api, json!({"name": "nobody", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}})).await;
+    create(&api, json!({"name": "unserved", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}})).await;
     create(&api, job("all", intervals.params("all", "sleep 60 & wait $!"), json!({"route": "broadcast"}))).await;
 
     // In an executor's hands, and in the queue behind it; a run and then the rest of its job.
@@ -250,7 +250,7 @@ async fn whatever_is_open_can_be_cancelled() {
     assert_eq!(ended["message"], "cancelled by token:admin: the disk is full");
     begun(&intervals, "long", 2).await;
     let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
-    let said = rondel(
+    let output = rondel(
         &[
             "job",
             "cancel",
@@ -267,7 +267,7 @@ async fn whatever_is_open_can_be_cancelled() {
         &[],
     )
     .await;
-    assert_eq!(said.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{said:?}");
+    assert_eq!(output.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{output:?}");
     for id in [&queued, &behind[0], &behind[1]] {
         let ended = verdict(&api, id).await;
         assert_eq!(
@@ -278,7 +278,7 @@ async fn whatever_is_open_can_be_cancelled() {
     assert_eq!(intervals.of("long").len(), 2, "what was queued never began");
 
     // Waiting for its next attempt in an hour; and for an executor that never comes.
-    let (retried, parked) = (trigger(&api, "fails").await, trigger(&api, "nobody").await);
+    let (retried, parked) = (trigger(&api, "fails").await, trigger(&api, "unserved").await);
     wait_until(LIMIT, "it waits for its second attempt", async || {
         let run = run(&api, &retried).await;
         if run["status"] == "waiting" { Ok(()) } else { Err(run) }

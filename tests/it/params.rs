@@ -1,4 +1,4 @@
-//! Parameters against what handlers say of them, with executors that come and go.
+//! Parameters checked against the declarations of handlers, with executors that connect and disconnect.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct ImportOf {
     source: String,
 }
 
-/// An executor that runs until it is told to stop.
+/// An executor that runs until it is stopped.
 struct Running {
     stop: oneshot::Sender<()>,
     task: JoinSet<Result<(), ExecutorError>>,
@@ -74,7 +74,7 @@ fn job(name: &str, change: &Value) -> Value {
     job
 }
 
-/// A page of the console, for somebody who signed in by a link.
+/// A page of the console, for a user who signed in by a link.
 async fn page(server: &Server, path: &str) -> String {
     let link = server.api().post("/api/v1/sign-in-links", json!({})).await.expect(201);
     let token = link["path"].as_str().and_then(|path| path.split_once("token=")).expect("a link").1.to_owned();
@@ -87,7 +87,7 @@ async fn page(server: &Server, path: &str) -> String {
     request.send().await.expect("an answer").text().await.expect("a page")
 }
 
-/// Where a refusal points to, and what it says of the first place.
+/// The places of a refusal, and its message for the first.
 fn complaint(problem: &Value) -> (Vec<&str>, &str) {
     let errors = problem["errors"].as_array().expect("errors");
     let pointers = errors.iter().filter_map(|error| error["pointer"].as_str()).collect();
@@ -99,7 +99,7 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let api = server.api();
-    // Nobody is there: saved, with a word of warning.
+    // No executor is connected: saved, with a warning.
     let early = api.post("/api/v1/jobs", job("early", &json!({"params": {"rows": "x"}}))).await.expect(201);
     assert_eq!(early["warnings"], json!(["no executor of app billing that is online has a handler import"]));
     assert_eq!(api.get(HANDLERS).await.expect(200)["items"], json!([]));
@@ -125,7 +125,7 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
     assert_eq!(api.get("/api/v1/jobs/bad").await.status, 404, "something was saved");
     for (name, change) in [
         ("good", json!({"params": {"table": "t", "rows": 1}, "schedule": hourly})),
-        ("told-later", json!({})),
+        ("declared-later", json!({})),
         ("secret", json!({"params": {"table": "{{secret.table}}", "rows": "{{secret.rows}}"}})),
         ("follower", json!({"params": {"table": "t", "parents": 1}, "schedule": {"after": ["good"]}})),
         ("plain", json!({"handler": "plain", "params": 7})),
@@ -148,10 +148,10 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
     assert!(self::page(&server, "/executors").await.contains("import"));
 
     // A run.
-    let refused = api.post("/api/v1/jobs/told-later/runs", json!({"params": {"rows": 1}})).await.expect(422);
+    let refused = api.post("/api/v1/jobs/declared-later/runs", json!({"params": {"rows": 1}})).await.expect(422);
     assert_eq!(complaint(&refused).0, ["/params/table"]);
-    assert!(api.runs("told-later").await.is_empty());
-    api.post("/api/v1/jobs/told-later/runs", json!({"params": {"table": "t"}})).await.expect(201);
+    assert!(api.runs("declared-later").await.is_empty());
+    api.post("/api/v1/jobs/declared-later/runs", json!({"params": {"table": "t"}})).await.expect(201);
 
     // What was saved once can be switched off and edited elsewhere.
     api.post("/api/v1/jobs/early/pause", json!({})).await.expect(200);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::journal::{Journal, seconds};
 use crate::on_each_database;
 
-/// a → b, c → d: d runs once per fire of a, after both, and is told what they returned.
+/// a → b, c → d: d runs once per fire of a, after both, and receives their results.
 async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -31,7 +31,7 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let circle = api.patch("/api/v1/jobs/a", circle).await.expect(422);
     assert!(circle["errors"][0]["message"].as_str().is_some_and(|text| text.contains("d -> a -> b -> d")), "{circle}");
     let missing = json!({"name": "e", "app": "files", "handler": "shell", "params": {"argv": ["true"]},
-        "schedule": {"after": ["nobody"]}});
+        "schedule": {"after": ["missing"]}});
     let missing = api.post("/api/v1/jobs", missing).await.expect(422);
     assert_eq!(missing["errors"][0]["pointer"], "/schedule/after/0", "{missing}");
     api.post("/api/v1/jobs/a/resume", json!({})).await.expect(200);
@@ -47,11 +47,11 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
         let run = api.get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
         assert_eq!(run["trigger"], "parent");
         for parent in ["b", "c"] {
-            let told = &run["params"]["parents"][parent];
-            let id = told["run_id"].as_str().expect("the parent's run");
+            let given = &run["params"]["parents"][parent];
+            let id = given["run_id"].as_str().expect("the parent's run");
             let of_parent = api.get(&format!("/api/v1/runs/{id}")).await.expect(200);
             assert_eq!((&of_parent["fire_at"], &of_parent["job"]), (fire_at, &json!(parent)));
-            assert_eq!((&told["status"], &told["result"]), (&json!("succeeded"), &of_parent["result"]));
+            assert_eq!((&given["status"], &given["result"]), (&json!("succeeded"), &of_parent["result"]));
             let [ended, began] =
                 [&of_parent["finished_at"], &run["started_at"]].map(|at| seconds(at.as_str().expect("an instant")));
             assert!(ended <= began, "d began before {parent} ended");

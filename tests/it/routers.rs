@@ -106,7 +106,7 @@ async fn each_router_over_five_executors() {
         hashed.extend(shares.into_keys());
     }
     assert!(hashed.len() > 1, "eight jobs all hash to {hashed:?}");
-    // Whoever has a run of the job is passed over; when all have one, the sixth waits.
+    // An executor with a run of the job is skipped; when all have one, the sixth run waits.
     for route in ["least_active", "busyover"] {
         let name = format!("{route}-long");
         job(&api, &name, "sleep 2", json!({"route": route, "overlap": {"policy": "allow"}})).await;
@@ -133,8 +133,8 @@ async fn labels_and_names_say_who_may() {
     let had_it: Vec<String> =
         whole["shards"].as_array().expect("shards").iter().map(|run| text(&run["executor"])).collect();
     assert_eq!(had_it, ["e1", "e3", "e5"], "{whole:#}");
-    job(&api, "nobody", "true", json!({"select": {"labels": ["gpu"]}, "queue_timeout": "1s"})).await;
-    let run = verdict(&api, &trigger(&api, "nobody").await).await;
+    job(&api, "unserved", "true", json!({"select": {"labels": ["gpu"]}, "queue_timeout": "1s"})).await;
+    let run = verdict(&api, &trigger(&api, "unserved").await).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("no_executor")), "{run:#}");
     assert_eq!(run["trace"]["of"], json!([]), "{run:#}");
 }

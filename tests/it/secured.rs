@@ -53,8 +53,8 @@ async fn plain_http_beyond_this_machine_needs_a_word() {
     command.args(["server", "--database", "sqlite://x.db", "--listen", "0.0.0.0:0"]).current_dir(folder.path());
     let done = command.output().expect("the binary starts");
     assert_eq!(done.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(said.contains("insecure_http") && said.contains("tls_cert"), "{said}");
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(errors.contains("insecure_http") && errors.contains("tls_cert"), "{errors}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was made");
 }
 
@@ -124,21 +124,21 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
     let set_up = server.wait_for_line(LIMIT, "set up: ").await;
     assert!(set_up.contains("/set-up?token=rondel_"), "{set_up}");
     let admin = at.join("data/admin.token");
-    let (done, _, said) = client(at, &url, &admin, &["node", "list"]);
-    assert!(done, "{said}");
-    let (done, secret, said) = client(
+    let (done, _, errors) = client(at, &url, &admin, &["node", "list"]);
+    assert!(done, "{errors}");
+    let (done, secret, errors) = client(
         at,
         &url,
         &admin,
         &["token", "create", "agents", "--kind", "executor", "--role", "executor:default/billing"],
     );
-    assert!(done && secret.starts_with("rondel_exec_"), "{said}");
+    assert!(done && secret.starts_with("rondel_exec_"), "{errors}");
     let token = at.join("billing.token");
     std::fs::write(&token, secret).expect("a file");
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&token, private).expect("its owner's alone");
-    let (done, _, said) = client(at, &url, &token, &["job", "list"]);
-    assert!(!done && said.contains("opens sessions only"), "{said}");
+    let (done, _, errors) = client(at, &url, &token, &["job", "list"]);
+    assert!(!done && errors.contains("opens sessions only"), "{errors}");
     let agent = |app: &str, certificate: Option<&str>| {
         let mut command = Command::new(binary());
         command.args(["agent", "--server", &url, "--app", app, "--token-file", "billing.token", "--ca-file", "ca.pem"]);
@@ -165,7 +165,7 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
     })
     .await;
     good.terminate(LIMIT).await;
-    let (done, listed, said) = client(at, &url, &admin, &["audit", "--action", "token.create"]);
-    assert!(done && listed.contains("agents"), "{listed}{said}");
+    let (done, listed, errors) = client(at, &url, &admin, &["audit", "--action", "token.create"]);
+    assert!(done && listed.contains("agents"), "{listed}{errors}");
     server.terminate(LIMIT).await;
 }

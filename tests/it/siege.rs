@@ -116,7 +116,7 @@ impl Waits {
     }
 }
 
-/// Calls as people, probes and an executor do, for so long.
+/// Calls as users, probes and an executor do, for this long.
 async fn good_callers(besieged: &Besieged, stream: &mut ExecutorStream, length: Duration) -> Waits {
     let (mut waits, began) = (Waits::default(), Instant::now());
     while began.elapsed() < length {
@@ -187,10 +187,10 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     println!("{waits:?}; peak {peak} KiB; at the attacker's address: /readyz {probes:?}, a page {pages:?}");
     waits.check(&calm);
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
-    // At the attacker's address a signed-in caller and a probe are served too; now and then one is told to come back.
+    // At the attacker's address a signed-in caller and a probe are served too; now and then one is asked to retry.
     assert!(share(&probes, 200) > 0.5 && share(&pages, 200) > 0.5, "{probes:?} {pages:?}");
-    let said = besieged.server.process().stderr();
-    let lines = said.matches("a limit of the port was reached").count();
+    let log = besieged.server.process().stderr();
+    let lines = log.matches("a limit of the port was reached").count();
     assert!((1..=40).contains(&lines), "{lines} lines");
 }
 

@@ -51,8 +51,8 @@ async fn nobody_noticed(api: &Api, app: &str) {
     }
 }
 
-/// Each start of the program settles what died with the one before. A run that takes down whoever has it is not sent for
-/// ever.
+/// Each start of the program settles what died with the one before. A run that crashes every executor is not sent
+/// forever.
 async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -140,7 +140,7 @@ async fn a_flood_into_a_log_is_bounded(db: ScratchDb) {
 }
 on_each_database!(a_flood_into_a_log_is_bounded);
 
-/// Whatever a handler says, its result can be stored, and is shown.
+/// Any result of a handler can be stored and is shown.
 async fn what_is_no_text_is_kept_as_text(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();

@@ -1,4 +1,4 @@
-//! Every way to end: failed, retried, timed out, cancelled, passed over.
+//! Every way to end: failed, retried, timed out, cancelled, skipped.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
         shell("fails", &twice, json!({"retry": {"max": 1, "backoff": "100ms"}})),
         shell("hangs", "sleep 60", json!({"timeout": "500ms"})),
         shell("long", "sleep 60", json!({})),
-        json!({"name": "nobody", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}, "queue_timeout": "1s"}),
+        json!({"name": "unserved", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}, "queue_timeout": "1s"}),
         json!({"name": "nothing", "app": "files", "handler": "no.such.handler", "queue_timeout": "1s"}),
     ] {
         api.post("/api/v1/jobs", job).await.expect(201);
@@ -64,7 +64,7 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
     let run = verdict(&api, &long).await;
     assert_eq!(run["status"], "cancelled", "{run:#}");
 
-    for job in ["nobody", "nothing"] {
+    for job in ["unserved", "nothing"] {
         let run = verdict(&api, &trigger(&api, job).await).await;
         assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("no_executor")), "{job}: {run:#}");
     }

@@ -154,14 +154,14 @@ async fn each_failed_run_is_told_once(db: ScratchDb) {
     ends(&first, "failed").await;
     ends(&works, "succeeded").await;
     let calls = comes(2).await;
-    // Whatever else was to be told about the first run would come before this.
+    // Any further report about the first run would arrive before this.
     let second = trigger("fails").await;
     ends(&second, "failed").await;
     comes(3).await;
 
-    let told: Vec<Value> = receiver.calls().iter().map(data).collect();
-    let runs: Vec<&str> = told.iter().filter_map(|data| data["run_id"].as_str()).collect();
-    assert_eq!(runs, [first.as_str(), first.as_str(), second.as_str()], "{told:#?}");
+    let sent: Vec<Value> = receiver.calls().iter().map(data).collect();
+    let runs: Vec<&str> = sent.iter().filter_map(|data| data["run_id"].as_str()).collect();
+    assert_eq!(runs, [first.as_str(), first.as_str(), second.as_str()], "{sent:#?}");
     let answers: Vec<u16> = receiver.calls().iter().map(|call| call.answered).collect();
     assert_eq!(answers, [500, 200, 200]);
     assert_eq!(calls[0].headers["webhook-id"], calls[1].headers["webhook-id"]);
@@ -170,8 +170,8 @@ async fn each_failed_run_is_told_once(db: ScratchDb) {
         check_signature(&call, &secret);
         assert_eq!(call.headers["content-type"], "application/json");
     }
-    assert_eq!((&told[0]["job"], &told[0]["status"]), (&json!("fails"), &json!("failed")));
-    assert_eq!((&told[0]["attempt"], &told[0]["namespace"]), (&json!(2), &json!("default")));
+    assert_eq!((&sent[0]["job"], &sent[0]["status"]), (&json!("fails"), &json!("failed")));
+    assert_eq!((&sent[0]["attempt"], &sent[0]["namespace"]), (&json!(2), &json!("default")));
     assert!(api.get(hook).await.expect(200).get("secret").is_none());
 }
 on_each_database!(each_failed_run_is_told_once);
@@ -197,7 +197,7 @@ async fn create_skipping_jobs(api: &Api) {
     }
 }
 
-/// Skips are reported by default where nobody meant them: no executor, a misfire, an expiry. An overlap is reported where the
+/// Skips are reported by default unless they were intended: no executor, a misfire, an expiry. An overlap is reported if the
 /// job asks for it.
 async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
     let receiver = Receiver::start().await;
@@ -310,8 +310,8 @@ async fn a_receiver_that_never_answers_holds_up_no_other_namespace() {
         let query = format!("?namespace={namespace}");
         api.post("/api/v1/namespaces", json!({ "name": namespace })).await.expect(201);
         api.put(&format!("/api/v1/namespaces/{namespace}/failure-webhook"), json!({ "url": url })).await.expect(201);
-        api.post(&format!("/api/v1/apps{query}"), json!({"name": "nobody"})).await.expect(201);
-        let job = json!({"name": "waits", "app": "nobody", "handler": "shell", "params": {"argv": ["true"]}, "queue_timeout": "1s"});
+        api.post(&format!("/api/v1/apps{query}"), json!({"name": "unserved"})).await.expect(201);
+        let job = json!({"name": "waits", "app": "unserved", "handler": "shell", "params": {"argv": ["true"]}, "queue_timeout": "1s"});
         api.post(&format!("/api/v1/jobs{query}"), job).await.expect(201);
         api.post(&format!("/api/v1/jobs/waits/runs{query}"), json!({})).await.expect(201);
     };

@@ -1,4 +1,4 @@
-//! `rondel job why NAME`, without an instant: what an operator is told, for twelve stories, in both languages.
+//! `rondel job why NAME`, without an instant: its answers in twelve situations, in both languages.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ impl Stage<'_> {
         self.api.post("/api/v1/jobs", job).await.expect(201);
     }
 
-    /// The command says this in both languages, sooner or later.
-    pub(crate) async fn says(&self, job: &str, en: &str, zh: &str) {
+    /// Waits until the command gives this answer in both languages.
+    pub(crate) async fn expect_why(&self, job: &str, en: &str, zh: &str) {
         for (lang, pattern) in [("en", en), ("zh", zh)] {
             let (url, token) = (self.server.url(), self.server.token_file());
             let token = token.display().to_string();
@@ -64,7 +64,7 @@ pub(crate) fn cron_in(seconds: i64) -> String {
 async fn planned_stories(stage: &Stage<'_>) {
     stage.job(shell("never", "files", "true")).await;
     stage
-        .says(
+        .expect_why(
             "never",
             "It has not run so far: the job has no schedule and runs only when it is triggered.",
             "至今没有执行过：任务没有调度，只在被触发时执行。",
@@ -72,7 +72,7 @@ async fn planned_stories(stage: &Stage<'_>) {
         .await;
     stage.job(with(shell("paused", "files", "true"), &json!({"schedule": {"every": "1s"}, "enabled": false}))).await;
     stage
-        .says(
+        .expect_why(
             "paused",
             "Last fire * UTC: It did not run: the job was paused.",
             "最近一次触发 * UTC：没有执行：当时任务已暂停。",
@@ -83,7 +83,7 @@ async fn planned_stories(stage: &Stage<'_>) {
     let closed = json!({"schedule": {"cron": "* * * * * ?"}, "calendar": {"name": "never-open", "rule": "only"}});
     stage.job(with(shell("closed", "files", "true"), &closed)).await;
     stage
-        .says(
+        .expect_why(
             "closed",
             "Last fire * UTC: It did not run: the calendar \"never-open\" removes this fire",
             "最近一次触发 * UTC：没有执行：日历 \"never-open\" 排除了这次触发",
@@ -94,17 +94,17 @@ async fn planned_stories(stage: &Stage<'_>) {
 /// No executor takes the run.
 async fn unserved_stories(stage: &Stage<'_>, agent: &str) {
     let second = json!({"queue_timeout": "1s"});
-    stage.job(with(shell("nobody", "empty", "true"), &second)).await;
+    stage.job(with(shell("unserved", "empty", "true"), &second)).await;
     stage.job(json!({"name": "nothing", "app": "files", "handler": "no.such.handler", "queue_timeout": "1s"})).await;
     let elsewhere = json!({"queue_timeout": "1s", "select": {"labels": ["zone=moon"]}});
     stage.job(with(shell("elsewhere", "files", "true"), &elsewhere)).await;
-    for job in ["nobody", "nothing", "elsewhere"] {
+    for job in ["unserved", "nothing", "elsewhere"] {
         let run = verdict(&stage.api, &trigger(&stage.api, job).await).await;
         assert_eq!(run["reason"], "no_executor", "{run:#}");
     }
     stage
-        .says(
-            "nobody",
+        .expect_why(
+            "unserved",
             "Last fire * UTC: It did not run: no executor of app empty was online for *s.",
             "最近一次触发 * UTC：没有执行：*内应用 empty 没有在线的执行器。",
         )
@@ -115,14 +115,14 @@ async fn unserved_stories(stage: &Stage<'_>, agent: &str) {
         ),
         format!("没有执行：*内应用 files 没有执行器具有处理器 \"no.such.handler\"（{agent} 在线但没有它）。"),
     );
-    stage.says("nothing", &en, &zh).await;
+    stage.expect_why("nothing", &en, &zh).await;
     let (en, zh) = (
         format!(
             "It did not run: no executor of app files could take it for *: {agent} does not meet label condition zone=moon."
         ),
         format!("没有执行：*内应用 files 没有执行器可以接收它：{agent} 不满足标签条件 zone=moon。"),
     );
-    stage.says("elsewhere", &en, &zh).await;
+    stage.expect_why("elsewhere", &en, &zh).await;
 }
 
 /// The run waits, and for what.
@@ -136,7 +136,7 @@ async fn waiting_stories(stage: &Stage<'_>, agent: &str) {
         ),
         format!("未结束的运行 * UTC：尚未开始：*已到期 *，正在等待该任务的运行 {first} 结束。"),
     );
-    stage.says("serial", &en, &zh).await;
+    stage.expect_why("serial", &en, &zh).await;
     // One slot, and a few runs more that an executor takes ahead.
     stage.job(with(shell("many", "files", "sleep 60"), &json!({"overlap": {"policy": "allow"}}))).await;
     for _ in 0..12 {
@@ -146,7 +146,7 @@ async fn waiting_stories(stage: &Stage<'_>, agent: &str) {
         format!("Open run of * UTC: It has not begun yet: *, and waits for a free slot on {agent}."),
         format!("未结束的运行 * UTC：尚未开始：*，正在等待 {agent} 上的空闲槽位。"),
     );
-    stage.says("many", &en, &zh).await;
+    stage.expect_why("many", &en, &zh).await;
     for job in ["serial", "many"] {
         stage.api.post(&format!("/api/v1/jobs/{job}/cancel"), json!({})).await.expect(202);
     }
@@ -165,7 +165,7 @@ async fn ended_stories(stage: &Stage<'_>) {
     let _tardy = Agent::start(stage.server, "tardy").await;
     verdict(api, &run).await;
     stage
-        .says(
+        .expect_why(
             "late",
             "Last fire * UTC: It ran at * UTC on tardy-*, *s late (waited *s for an executor of app tardy (none online)), succeeded.",
             "最近一次触发 * UTC：已于 * UTC 执行（执行器 tardy-*），晚了 *秒（等待应用 tardy 的执行器（没有在线的执行器）用了 *秒），成功。",
@@ -174,7 +174,7 @@ async fn ended_stories(stage: &Stage<'_>) {
     stage.job(with(shell("again", "tardy", "exit 3"), &json!({"retry": {"max": 1, "backoff": "100ms"}}))).await;
     verdict(api, &trigger(api, "again").await).await;
     stage
-        .says(
+        .expect_why(
             "again",
             "Last fire * UTC: It ran at * UTC on tardy-*, failed on attempt 2: exit code 3.",
             "最近一次触发 * UTC：已于 * UTC 执行（执行器 tardy-*），失败（第 2 次尝试）：退出码 3。",
@@ -191,11 +191,11 @@ async fn ended_stories(stage: &Stage<'_>) {
     })
     .await;
     fragile.kill().await;
-    // It names the process before it, so nobody waits until that is silent for long.
+    // It names the process before it, so its silence need not be waited for.
     let _fragile = Agent::start_named(stage.server, "fragile", "w1", &["--data-dir", &folder]).await;
     verdict(api, &run).await;
     stage
-        .says(
+        .expect_why(
             "lost",
             "Last fire * UTC: It ran at * UTC on w1, and its outcome is unknown: executor w1 was lost while it had the run.",
             "最近一次触发 * UTC：已于 * UTC 执行（执行器 w1），结果未知：执行器 w1 在持有它时失联。",
@@ -227,7 +227,7 @@ async fn what_waits_in_an_executors_queue_is_not_running(db: ScratchDb) {
         format!("Open run of * UTC: It has not begun yet: *, and waits for a free slot on {}.", agent.name()),
         format!("未结束的运行 * UTC：尚未开始：*，正在等待 {} 上的空闲槽位。", agent.name()),
     );
-    stage.says("second", &en, &zh).await;
+    stage.expect_why("second", &en, &zh).await;
 
     // The next server learns from the executor which of its runs has begun.
     server.kill().await;
@@ -242,7 +242,7 @@ async fn what_waits_in_an_executors_queue_is_not_running(db: ScratchDb) {
     };
     let adopted = state(&second, "pending").await;
     assert_eq!((&adopted["started_at"], &adopted["attempt"]), (&Value::Null, &json!(1)), "{adopted:#}");
-    stage.says("second", &en, &zh).await;
+    stage.expect_why("second", &en, &zh).await;
     assert!(state(&first, "running").await["started_at"].is_string());
 
     stage.api.post(&format!("/api/v1/runs/{first}/cancel"), json!({})).await.expect(202);
@@ -292,7 +292,7 @@ async fn twelve_stories_are_told(db: ScratchDb) {
     let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
     let stage = Stage { server: &server, api: server.api() };
     stage
-        .says(
+        .expect_why(
             "missed",
             "Last fire * UTC: It did not run: its instant passed while no server was at work, and the job's misfire policy skips it.",
             "最近一次触发 * UTC：没有执行：到期时没有服务器在工作，按任务的错过策略跳过。",
@@ -305,7 +305,7 @@ async fn twelve_stories_are_told(db: ScratchDb) {
 }
 on_each_database!(twelve_stories_are_told);
 
-/// What a policy, a handler or a full executor skips is told with the other run, the handler's words, the executor.
+/// A run skipped by a policy, a handler or a full executor is explained with the other run, the handler's words, the executor.
 async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
     let server = Server::start(&db).await;
     let stage = Stage { server: &server, api: server.api() };
@@ -324,14 +324,14 @@ async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
     let run = verdict(api, &trigger(api, "skips").await).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("handler")), "{run:#}");
     let zh = "，处理器跳过了它：退出码 77：“nothing to do”。";
-    stage.says("skips", ", and the handler skipped it: exit code 77: nothing to do.", zh).await;
+    stage.expect_why("skips", ", and the handler skipped it: exit code 77: nothing to do.", zh).await;
 
     stage.job(with(shell("discards", "files", "sleep 60"), &json!({"overlap": {"policy": "discard"}}))).await;
     let first = trigger(api, "discards").await;
     let run = verdict(api, &trigger(api, "discards").await).await;
     assert_eq!((&run["reason"], &run["detail"]["run"]), (&json!("overlap"), &json!(first)), "{run:#}");
-    let said = format!("Skipped: run {first} had not ended, and the job's overlap policy skips overlapping runs.");
-    assert_eq!(run["why"]["en"], said, "{run:#}");
+    let sentence = format!("Skipped: run {first} had not ended, and the job's overlap policy skips overlapping runs.");
+    assert_eq!(run["why"]["en"], sentence, "{run:#}");
 
     stage.job(with(shell("covers", "files", "sleep 60"), &json!({"overlap": {"policy": "cover"}}))).await;
     let first = trigger(api, "covers").await;

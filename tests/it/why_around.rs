@@ -37,14 +37,14 @@ async fn who_holds_a_limit_is_named() {
         ),
         format!("限制 \"db\" 被占用：任务 long 的运行 {long}（执行器 {name}），自 * UTC 起。"),
     );
-    stage.says("short", &en, &zh).await;
+    stage.expect_why("short", &en, &zh).await;
     // It neither answers nor ends.
     agent.process().signal(Signal::STOP);
     let (en, zh) = (
         format!("on {name}. Executor {name} is silent since * UTC, and is given up at * UTC if it stays silent."),
         format!("执行器 {name} 自 * UTC 起没有音讯，若一直如此，将在 * UTC 视为失联。"),
     );
-    stage.says("long", &en, &zh).await;
+    stage.expect_why("long", &en, &zh).await;
     agent.process().signal(Signal::CONT);
     for job in ["short", "long"] {
         stage.api.post(&format!("/api/v1/jobs/{job}/cancel"), json!({})).await.expect(202);
@@ -68,10 +68,10 @@ async fn an_executor_that_drains_is_named() {
         format!("on {name}. Executor {name} is draining (takes nothing new)."),
         format!("执行器 {name} 正在排空（不再接收新的运行）。"),
     );
-    stage.says("long", &en, &zh).await;
+    stage.expect_why("long", &en, &zh).await;
     trigger(&stage.api, "next").await;
     let (en, zh) = (format!("for an executor*{name} is draining"), format!("执行器*{name} 正在排空"));
-    stage.says("next", &en, &zh).await;
+    stage.expect_why("next", &en, &zh).await;
     stage.api.post("/api/v1/jobs/long/cancel", json!({})).await.expect(202);
     verdict(&stage.api, &long).await;
 }
@@ -93,7 +93,7 @@ async fn the_first_cause_of_a_chain_is_named_and_a_triggered_run_is_found() {
         ),
         format!("上游任务 o.c 已跳过。最初的原因是任务 o.a 的运行 {first}：失败：退出码 3（经由 o.b、o.c）。"),
     );
-    stage.says("o.d", &en, &zh).await;
+    stage.expect_why("o.d", &en, &zh).await;
 
     let run = stage.api.get(&format!("/api/v1/runs/{first}")).await.expect(200);
     let at = run["fire_at"].as_str().expect("an instant");

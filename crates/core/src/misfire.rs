@@ -3,7 +3,7 @@
 //! A fire is missed when it was later than the job's tolerance before a server could claim it: servers or the database were away.
 //! The policy decides how many of the missed ones run late; the others are one [`MissedSpan`], a single row of the ledger.
 //! A fire that became late while servers were at work (they had more to claim or to send than they could) is not missed: it runs,
-//! and its [`Lateness`] says why it is late.
+//! and its [`Lateness`] is the reason why it is late.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 /// How long the browser may take for one thing.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What every page tells us, besides what the browser itself says about it.
+/// The state of every page, besides the messages of the browser.
 const WATCH: &str = "addEventListener('securitypolicyviolation', \
     event => console.error('CSP', event.violatedDirective, event.blockedURI, event.sourceFile, event.lineNumber))";
 
@@ -146,7 +146,7 @@ impl Browser {
 
     /// What the page and the browser have complained about since the last time this was asked.
     pub(super) async fn complaints(&mut self) -> Vec<String> {
-        // Whatever was said before this answer has been read with it.
+        // Messages before this answer have been read as well.
         self.eval("1").await;
         std::mem::take(&mut self.complaints)
     }

@@ -20,8 +20,8 @@ const PHASES: &str = "examples,fuzzing,stateful";
 const ALL_PHASES: &str = "examples,coverage,fuzzing,stateful";
 /// The most memory that the server may ever have had.
 const MEMORY_MAX_MIB: u64 = 256;
-/// What is looked at in each answer: that it is documented, and that nobody gets in without a token, by another method, or
-/// at what is deleted.
+/// The checks of each answer: it is documented, and no caller gets in without a token, by another method, or to a
+/// deleted object.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
     response_schema_conformance,ignored_auth,unsupported_method,allow_header_conformance,use_after_free";
 
@@ -31,7 +31,7 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
         return left_out_without("schemathesis", "schemathesis: RONDEL_TEST_SCHEMATHESIS is not set");
     };
     let Some(db) = scratch(Backend::Postgres).await else { return };
-    // As fast as it can: a refusal for haste says nothing about a call.
+    // As fast as it can: a rate limit would hide the answer to a call.
     let mut server = Server::start_with(&db, &["--api-rate", "0"]).await;
     let known = furnish(&server.api()).await.to_string();
     let document = server.api().get("/api/v1/openapi.json").await.expect(200).to_string();
@@ -59,7 +59,7 @@ struct MadeUp {
 }
 
 impl MadeUp {
-    /// Makes calls with a token, or without one, and tells how many there were.
+    /// Makes calls with a token, or without one, and returns their number.
     async fn call(self, role: &'static str, token: Option<String>) -> u64 {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("openapi.json"), &self.document).expect("a file");
@@ -79,8 +79,8 @@ impl MadeUp {
         command.env("PYTHONPATH", hooks).env("SCHEMATHESIS_HOOKS", "hooks").env("RONDEL_FUZZ_KNOWN", &self.known);
         command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(folder.path()).kill_on_drop(true);
         let done = command.output().await.expect("schemathesis starts");
-        let said = String::from_utf8_lossy(&done.stdout);
-        assert!(done.status.success(), "{role}: {said}\n{}", String::from_utf8_lossy(&done.stderr));
+        let output = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{role}: {output}\n{}", String::from_utf8_lossy(&done.stderr));
         let report = std::fs::read_to_string(folder.path().join("report.json")).expect("a report");
         let report: Value = serde_json::from_str(&report).expect("a report is JSON");
         let count = report["test_cases"]["generated"].as_u64().expect("a number of calls");
@@ -133,6 +133,6 @@ async fn tokens(api: &Api, admin: &Path) -> Vec<(&'static str, Option<String>)> 
 /// The most memory that a process ever had.
 fn memory_mib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has this line");
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") / 1024
 }

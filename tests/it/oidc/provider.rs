@@ -1,5 +1,5 @@
-//! An OIDC provider: a small one, which can be told to do wrong. Whoever comes is signed in as the person that
-//! was set, without being asked.
+//! An OIDC provider: a small one with configurable faults. Every browser is signed in as the person that
+//! was set, without a prompt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 pub(super) const CLIENT_ID: &str = "rondel";
 pub(super) const CLIENT_SECRET: &str = "a secret of the client";
 
-/// What is wrong with what the provider says.
+/// The fault in the answers of the provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Fault {
     #[default]
@@ -39,17 +39,17 @@ pub(super) enum Fault {
     Unsigned,
     SignedWithTheSecret,
     OtherKey,
-    /// A code works as often as it comes.
+    /// A code may be used repeatedly.
     TakesCodesAgain,
     /// Its document never ends.
     Endless,
 }
 
 #[derive(Default)]
-struct Told {
+struct Settings {
     person: Value,
     fault: Fault,
-    /// By code: what the browser came with.
+    /// By code: the parameters of the browser's request.
     codes: BTreeMap<String, BTreeMap<String, String>>,
     code_count: u32,
     key: Option<(String, Arc<EcdsaKeyPair>)>,
@@ -57,7 +57,7 @@ struct Told {
 
 pub(super) struct Provider {
     pub(super) issuer: String,
-    told: Arc<Mutex<Told>>,
+    settings: Arc<Mutex<Settings>>,
     server: JoinHandle<()>,
 }
 
@@ -68,14 +68,14 @@ impl Drop for Provider {
 }
 
 #[derive(Clone)]
-struct Desk {
+struct Endpoints {
     issuer: String,
-    told: Arc<Mutex<Told>>,
+    settings: Arc<Mutex<Settings>>,
 }
 
-impl Desk {
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+impl Endpoints {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,42 +94,42 @@ impl Provider {
     pub(super) async fn start_at(address: &str) -> Self {
         let listener = TcpListener::bind(address).await.expect("bind");
         let issuer = format!("http://{}", listener.local_addr().expect("an address"));
-        let told = Told { key: Some(("first".to_owned(), key())), ..Told::default() };
-        let told = Arc::new(Mutex::new(told));
-        let desk = Desk { issuer: issuer.clone(), told: Arc::clone(&told) };
+        let settings = Settings { key: Some(("first".to_owned(), key())), ..Settings::default() };
+        let settings = Arc::new(Mutex::new(settings));
+        let endpoints = Endpoints { issuer: issuer.clone(), settings: Arc::clone(&settings) };
         let router = Router::new()
             .route("/.well-known/openid-configuration", get(document))
             .route("/keys", get(keys))
             .route("/authorize", get(authorize))
             .route("/token", post(token))
-            .with_state(desk);
+            .with_state(endpoints);
         #[expect(clippy::disallowed_methods, reason = "the test ends it")]
         let server = tokio::spawn(async move { axum::serve(listener, router).await.expect("serve") });
-        Self { issuer, told, server }
+        Self { issuer, settings, server }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The claims of whoever comes from now on.
+    /// The claims of every sign-in from now on.
     pub(super) fn set_person(&self, claims: Value) {
-        self.told().person = claims;
+        self.settings().person = claims;
     }
 
     pub(super) fn set_fault(&self, fault: Fault) {
-        self.told().fault = fault;
+        self.settings().fault = fault;
     }
 
     /// Another key in the place of the one that there was.
     pub(super) fn rotate(&self) {
-        self.told().key = Some(("second".to_owned(), key()));
+        self.settings().key = Some(("second".to_owned(), key()));
     }
 }
 
-async fn document(State(desk): State<Desk>) -> Json<Value> {
-    let issuer = &desk.issuer;
-    let padding = if desk.told().fault == Fault::Endless { "x".repeat(1_000_000) } else { String::new() };
+async fn document(State(endpoints): State<Endpoints>) -> Json<Value> {
+    let issuer = &endpoints.issuer;
+    let padding = if endpoints.settings().fault == Fault::Endless { "x".repeat(1_000_000) } else { String::new() };
     Json(json!({
         "issuer": issuer,
         "authorization_endpoint": format!("{issuer}/authorize"),
@@ -142,35 +142,35 @@ async fn document(State(desk): State<Desk>) -> Json<Value> {
     }))
 }
 
-async fn keys(State(desk): State<Desk>) -> Json<Value> {
-    let told = desk.told();
-    let (id, pair) = told.key.as_ref().expect("there is a key");
+async fn keys(State(endpoints): State<Endpoints>) -> Json<Value> {
+    let settings = endpoints.settings();
+    let (id, pair) = settings.key.as_ref().expect("there is a key");
     let point = pair.public_key().as_ref();
     let (x, y) = (BASE64.encode(&point[1..33]), BASE64.encode(&point[33..]));
     Json(json!({"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": id, "x": x, "y": y}]}))
 }
 
-async fn authorize(State(desk): State<Desk>, Query(asked): Query<BTreeMap<String, String>>) -> Response {
+async fn authorize(State(endpoints): State<Endpoints>, Query(asked): Query<BTreeMap<String, String>>) -> Response {
     let good = asked["response_type"] == "code"
         && asked["client_id"] == CLIENT_ID
         && asked["code_challenge_method"] == "S256"
         && asked["scope"].split(' ').any(|scope| scope == "openid");
     assert!(good, "{asked:?}");
-    let mut told = desk.told();
+    let mut settings = endpoints.settings();
     let (redirect, state) = (asked["redirect_uri"].clone(), asked["state"].clone());
-    let answer = if told.fault == Fault::Denies {
+    let answer = if settings.fault == Fault::Denies {
         "error=access_denied".to_owned()
     } else {
-        told.code_count += 1;
-        let code = format!("code-{}", told.code_count);
-        told.codes.insert(code.clone(), asked);
+        settings.code_count += 1;
+        let code = format!("code-{}", settings.code_count);
+        settings.codes.insert(code.clone(), asked);
         format!("code={code}")
     };
     (StatusCode::SEE_OTHER, [(LOCATION, format!("{redirect}?{answer}&state={state}&session_state=x"))]).into_response()
 }
 
 async fn token(
-    State(desk): State<Desk>,
+    State(endpoints): State<Endpoints>,
     headers: HeaderMap,
     Form(asked): Form<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, (StatusCode, Json<Value>)> {
@@ -180,25 +180,25 @@ async fn token(
     if headers.get(AUTHORIZATION).is_none_or(|given| given.as_bytes() != format!("Basic {pair}").as_bytes()) {
         return refuse("invalid_client");
     }
-    let mut told = desk.told();
-    let kept = told.fault == Fault::TakesCodesAgain;
+    let mut settings = endpoints.settings();
+    let kept = settings.fault == Fault::TakesCodesAgain;
     let code = &asked["code"];
-    let found = if kept { told.codes.get(code).cloned() } else { told.codes.remove(code) };
+    let found = if kept { settings.codes.get(code).cloned() } else { settings.codes.remove(code) };
     let Some(begun) = found else { return refuse("invalid_grant") };
     let challenge = BASE64.encode(Sha256::digest(&asked["code_verifier"]));
     if begun["code_challenge"] != challenge || begun["redirect_uri"] != asked["redirect_uri"] {
         return refuse("invalid_grant");
     }
-    let token = signed(&told, &claims(&told, &desk.issuer, &begun["nonce"]));
+    let token = signed(&settings, &claims(&settings, &endpoints.issuer, &begun["nonce"]));
     Ok(Json(json!({"access_token": "of no use", "token_type": "Bearer", "expires_in": 60, "id_token": token})))
 }
 
-fn claims(told: &Told, issuer: &str, nonce: &str) -> Value {
+fn claims(settings: &Settings, issuer: &str, nonce: &str) -> Value {
     let now = wall_clock_ms() / 1_000;
     let mut claims = json!({
         "iss": issuer, "aud": CLIENT_ID, "sub": "1", "nonce": nonce, "iat": now, "exp": now + 300,
     });
-    match told.fault {
+    match settings.fault {
         Fault::OtherNonce => claims["nonce"] = json!("of another sign-in"),
         Fault::OtherAudience => claims["aud"] = json!("another-client"),
         Fault::OtherIssuer => claims["iss"] = json!("http://127.0.0.1:1"),
@@ -206,15 +206,15 @@ fn claims(told: &Told, issuer: &str, nonce: &str) -> Value {
         Fault::FromTheFuture => claims["iat"] = json!(now + 90),
         _ => {}
     }
-    for (name, value) in told.person.as_object().expect("the person has claims") {
+    for (name, value) in settings.person.as_object().expect("the person has claims") {
         claims[name] = value.clone();
     }
     claims
 }
 
-fn signed(told: &Told, claims: &Value) -> String {
-    let (id, pair) = told.key.as_ref().expect("there is a key");
-    let algorithm = match told.fault {
+fn signed(settings: &Settings, claims: &Value) -> String {
+    let (id, pair) = settings.key.as_ref().expect("there is a key");
+    let algorithm = match settings.fault {
         Fault::Unsigned => "none",
         Fault::SignedWithTheSecret => "HS256",
         _ => "ES256",
@@ -225,7 +225,7 @@ fn signed(told: &Told, claims: &Value) -> String {
         let signature = pair.sign(&SystemRandom::new(), text.as_bytes()).expect("sign");
         BASE64.encode(signature.as_ref())
     };
-    let signature = match told.fault {
+    let signature = match settings.fault {
         Fault::Unsigned => String::new(),
         Fault::SignedWithTheSecret => {
             let mut mac = Hmac::<Sha256>::new_from_slice(CLIENT_SECRET.as_bytes()).expect("a key");

@@ -9,7 +9,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Api, Backend, Method, Process, ScratchDb, Signal, variable, wait_until, wall_clock_ms};
 use serde_json::json;
 
-use super::stage::{Journal, Worker, job, judged, mixed_jobs, say, server};
+use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -118,7 +118,7 @@ pub(super) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A system on it, with somebody who triggers runs all the time.
+/// A system on it, with a client that triggers runs all the time.
 struct Scene {
     postgres: Postgres,
     journal: Journal,
@@ -134,7 +134,7 @@ impl Scene {
             after.ok_or_else(|| starts.last().cloned())
         })
         .await;
-        say(&format!("{what}: handlers began again {} ms after the return", first - back_ms));
+        print(&format!("{what}: handlers began again {} ms after the return", first - back_ms));
         assert!(first - back_ms <= GOES_ON_MS + MACHINE_MS, "{what}: after {} ms", first - back_ms);
         self.journal.grows(2 * JOB_COUNT).await;
     }
@@ -207,11 +207,11 @@ async fn nothing_is_lost_when_postgres_is_in_trouble() {
     scene.out_of_connections().await;
     clicks.abort();
     let report = judged(&scene.api, &scene.journal, Rules::default()).await;
-    say(&format!("a database in trouble: {report}"));
+    print(&format!("a database in trouble: {report}"));
     report.assert_clean();
 }
 
-/// Somebody who triggers five runs a second: what is acknowledged must be there at the end.
+/// A client that triggers five runs a second: acknowledged runs must exist at the end.
 fn triggers(api: Api) -> tokio::task::JoinHandle<()> {
     #[expect(clippy::disallowed_methods, reason = "the test ends it")]
     tokio::spawn(async move {

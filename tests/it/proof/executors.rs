@@ -1,4 +1,4 @@
-//! Executors that die, sleep, come back and are cut off: each run ends as its job says, and the checker finds nothing.
+//! Executors that die, sleep, come back and are cut off: each run ends as its job defines, and the checker finds nothing.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_until};
 use tokio::time::Instant;
 
 use super::proxy::{Cut, Proxy};
-use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, say, server};
+use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
-/// After so long without a sign of an executor its runs are given up; 30 s where nobody says anything.
+/// After this silence an executor is lost; 30 s by default.
 const LOST: Duration = Duration::from_secs(17);
 const PATIENCE: [&str; 6] = ["--heartbeat", "1s", "--silence", "5s", "--lost-after", "17s"];
 /// A restart that proves its predecessor need not be waited for.
@@ -58,7 +58,7 @@ impl Scene {
         wait_until(LOST, "the victim is busy", async || if self.in_hand().is_empty() { Err(()) } else { Ok(()) }).await;
     }
 
-    /// Waits until each of these has a verdict or another attempt, and says how long that took.
+    /// Waits until each of these has a verdict or another attempt, and prints how long that took.
     async fn settles(&self, runs: Vec<Start>, since: Instant, limit: Duration, what: &str) {
         let api = self.second.api();
         for start in &runs {
@@ -74,13 +74,13 @@ impl Scene {
             )
             .await;
         }
-        say(&format!("{what}: {} in hand, settled after {:.1} s", runs.len(), since.elapsed().as_secs_f32()));
+        print(&format!("{what}: {} in hand, settled after {:.1} s", runs.len(), since.elapsed().as_secs_f32()));
     }
 
     async fn judge(self, what: &str) {
         self.journal.grows(3 * JOB_COUNT).await;
         let report = judged(&self.first.api().recording(self.journal.folder()), &self.journal, Rules::default()).await;
-        say(&format!("{what}: {report}"));
+        print(&format!("{what}: {report}"));
         report.assert_clean();
     }
 }
@@ -143,7 +143,7 @@ async fn a_cut_network_ends_as_it_should() {
         tokio::time::sleep(Duration::from_secs(seconds) + Duration::from_millis(137)).await;
         scene.proxies.iter().for_each(|proxy| proxy.cut(Cut::Nothing));
         scene.journal.grows(JOB_COUNT).await;
-        say(&format!("{name}: mended after {:.1} s, and on it goes", cut_at.elapsed().as_secs_f32()));
+        print(&format!("{name}: mended after {:.1} s, and on it goes", cut_at.elapsed().as_secs_f32()));
     }
     scene.judge("cut networks").await;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, wait_until, wall_clock_ms};
 
-use super::stage::{Journal, Worker, judged, mixed_jobs, say, server};
+use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 30;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -123,10 +123,10 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
         starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms).ok_or_else(|| starts.len())
     })
     .await;
-    say(&format!("MariaDB without writes: handlers began again {} ms after the return", first_ms - back_ms));
+    print(&format!("MariaDB without writes: handlers began again {} ms after the return", first_ms - back_ms));
     assert!(first_ms - back_ms <= GOES_ON_MS, "after {} ms", first_ms - back_ms);
     journal.grows(2 * JOB_COUNT).await;
     let report = judged(&api, &journal, Rules::default()).await;
-    say(&format!("MariaDB without writes: {report}"));
+    print(&format!("MariaDB without writes: {report}"));
     report.assert_clean();
 }

@@ -2,7 +2,7 @@
 //!
 //! One system marches through several deaths: a server that died is started again with the next place armed, or, where
 //! there are two of them, the other one takes over meanwhile. Every [`LEG`] deaths the march ends, and the checker judges.
-//! What a march did not come by is tried again in a further one.
+//! Places that a march did not reach are tried again in a further one.
 //! `tests/matrix` runs the long form, several marches at a time, with the results as a table.
 
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::proxy::{Cut, Proxy};
-use super::stage::{Chance, Journal, Worker, job, judged, rounds, say, server, server_with_lease, tell};
+use super::stage::{Chance, Journal, Worker, job, judged, print, record_outcome, rounds, server, server_with_lease};
 
 /// Deaths of one system, one after another.
 const LEG: usize = 24;
 /// Deaths of executors at each of their places, in one march.
 const EXECUTOR_ROUNDS: usize = 5;
-/// How long a place may take to be come by.
+/// How long it may take to reach a place.
 const REACH: Duration = Duration::from_secs(20);
-/// How often somebody does something meanwhile.
+/// How often a client makes a call meanwhile.
 const CLICK_PERIOD: Duration = Duration::from_millis(120);
 /// A server that died in a cluster waits for the end of its lease: most of the time that a death takes.
 const LEASE: [&str; 4] = ["--lease", "2s", "--beat", "400ms"];
-/// Longer than it: what a server leaves is somebody else's then.
+/// Longer than it: by then another server owns the jobs of the dead one.
 const BEYOND_LEASE: Duration = Duration::from_secs(4);
 
-/// Places that a march does not come by, and why. Each has a story of its own.
+/// Places that a march does not reach, and why. Each has a test of its own.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("add_link", ACCOUNTS),
     ("add_token", ACCOUNTS),
@@ -59,14 +59,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("roll_up", "as the purge, of which it is the first step: once a minute elsewhere"),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
-const ACCOUNTS: &str = "of people and tokens, by themselves: no run has to do with them, see matrix_people.rs";
-/// Places that only a cluster comes by.
+const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_users.rs";
+/// Places that only a cluster reaches.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
-/// Places that a server of a cluster comes by when another one has died, or come back.
+/// Places that a server of a cluster reaches when another one has died or returned.
 const OF_SURVIVORS: &[&str] = &["adopt", "free_jobs", "move_jobs"];
-/// Places that it comes by where it does not hear an executor that another one hears.
+/// Places that it reaches if it does not hear an executor that another one hears.
 const OF_THE_DEAF: &[&str] = &["hand_over"];
-/// Places that a march may not come by in its time: it kills at some other moment then.
+/// Places that a march may not reach in time: it kills at another moment then.
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
 /// So that a server that has come back has jobs again.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
@@ -192,7 +192,7 @@ impl March {
         let (method, path, body) = match number % 10 {
             9 => (Method::POST, "/api/v1/apps".to_owned(), json!({"name": format!("app-{number}")})),
             0 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
-            // A limit that nobody has heard of.
+            // An unknown limit.
             1 if number % 20 == 11 => {
                 let job = format!("/api/v1/jobs/limited-{}", number % 100 / 20);
                 (Method::PATCH, job, json!({"concurrency": {"key": format!("k{number}"), "max": 1}}))
@@ -243,7 +243,7 @@ impl March {
         if let Some(other) = &mut self.other {
             self.journal.keep_words("other", other.process());
         }
-        say(&format!("{what}: {report}"));
+        print(&format!("{what}: {report}"));
         report.assert_clean();
     }
 }
@@ -272,7 +272,7 @@ async fn load(api: &Api, is_cluster: bool) {
         job(&format!("job-{number}"), json!({"sleep_ms": (number % 5) * 40}), json!({"delivery": delivery}))
     }));
     if is_cluster {
-        // What the server that died may have sent stays until the executor has said what it has: not all of them have that.
+        // Runs that the dead server may have sent stay until the executor has listed what it holds: not every place has such runs.
         let far = |number| json!({"app": FAR, "schedule": seldom(number)});
         jobs.extend((0..8).map(|number| job(&format!("far-{number}"), json!({}), far(number))));
     }
@@ -285,14 +285,14 @@ fn unscheduled(name: &str) -> Value {
     job(name, json!({"sleep_ms": 1500}), json!({"schedule": null, "overlap": {"policy": "allow"}}))
 }
 
-/// The URL of somebody who says yes to everything, for one minute.
+/// The URL of a server that accepts every request, for one minute.
 async fn listener() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     let serve = async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = [0; 16_384];
-            // Whoever sent it may be dead by now.
+            // The sender may be dead by now.
             if stream.read(&mut request).await.is_err() {
                 continue;
             }
@@ -304,7 +304,7 @@ async fn listener() -> String {
     url
 }
 
-/// What a march misses is tried again, for a server of a cluster may have no jobs when it should come by.
+/// Missed places are tried again: a server of a cluster may have no jobs when it should reach one.
 async fn servers_die(backend: Backend, places: &[String]) {
     let tries = match backend {
         _ if rounds().is_some() => 5,
@@ -316,14 +316,14 @@ async fn servers_die(backend: Backend, places: &[String]) {
         let (missed, failures) = march(backend, &places).await;
         (places, failed) = (missed, failed + failures);
     }
-    assert_eq!(failed, 0, "on {backend} so many marches failed; each is told above");
+    assert_eq!(failed, 0, "some marches on {backend} failed; each is shown above");
     places.retain(|place| !BY_CHANCE.contains(&operation(place).as_str()));
     // In a cluster the other server may have all the jobs by then; a death at another moment is one as well.
-    assert!(places.is_empty() || backend != Backend::Sqlite, "on {backend} no server came by {places:?}");
+    assert!(places.is_empty() || backend != Backend::Sqlite, "on {backend} no server reached {places:?}");
 }
 
-/// So many marches go on at a time, each with a database of its own. All of them end before a violation of one is told.
-/// Answers the places that were not come by, and how many marches failed.
+/// Several marches run at a time, each with a database of its own. All of them end before a violation of one is reported.
+/// Returns the places that were not reached, and how many marches failed.
 async fn march(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
     let lanes = variable("TEST_MATRIX_LANES").and_then(|text| text.parse().ok()).unwrap_or(1);
     let lanes = Arc::new(Semaphore::new(lanes));
@@ -332,7 +332,7 @@ async fn march(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
         for leg in places.chunks(LEG) {
             let (lanes, leg) = (Arc::clone(&lanes), leg.to_vec());
             marches.spawn_local(async move {
-                let _lane = lanes.acquire().await.expect("nobody closes it");
+                let _lane = lanes.acquire().await.expect("it is never closed");
                 march_through(backend, &leg).await
             });
         }
@@ -348,7 +348,7 @@ async fn march(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
     LocalSet::new().run_until(all).await
 }
 
-/// Answers the places that were not come by.
+/// Returns the places that were not reached.
 async fn march_through(backend: Backend, leg: &[String]) -> Vec<String> {
     let Some(db) = scratch(backend).await else { return Vec::new() };
     let mut march = March::begin(&db).await;
@@ -359,13 +359,13 @@ async fn march_through(backend: Backend, leg: &[String]) -> Vec<String> {
     march.judge(&format!("{backend}: {}", leg.join(", "))).await;
     // Only what was judged counts.
     for (place, came) in &deaths {
-        tell(backend, place, if *came { "died" } else { "missed" });
+        record_outcome(backend, place, if *came { "died" } else { "missed" });
     }
-    tell(backend, "march", "judged");
+    record_outcome(backend, "march", "judged");
     deaths.into_iter().filter(|(_, came)| !came).map(|(place, _)| place.clone()).collect()
 }
 
-/// Each place once on `SQLite`, or as often as the long form says.
+/// Each place once on `SQLite`, or as often as the long form asks for.
 fn part(backend: Backend, part: usize, of: usize) -> Vec<String> {
     let all: Vec<String> = server_places(backend).into_iter().skip(part).step_by(of).collect();
     (0..rounds().unwrap_or(1)).flat_map(|_| all.clone()).collect()
@@ -421,7 +421,7 @@ async fn executors_die_at_each_place() {
             for _ in 0..left.min(EXECUTOR_ROUNDS) {
                 for place in points::executor() {
                     let came = march.worker_dies_at(&place).await;
-                    tell(*backend, &place, if came { "died" } else { "missed" });
+                    record_outcome(*backend, &place, if came { "died" } else { "missed" });
                     assert!(came, "no executor came by {place}");
                 }
             }
@@ -456,7 +456,7 @@ async fn old_runs_go(backend: Backend) {
         assert!(mortal.try_restart_with(&["--failpoint", place]).await, "it does not come there before it listens");
         let status = mortal.process().wait(REACH * 2).await;
         assert!(!status.success(), "{place}: {status}");
-        tell(backend, place, "died");
+        record_outcome(backend, place, "died");
         mortal.restart().await;
     }
     journal.grows(3).await;

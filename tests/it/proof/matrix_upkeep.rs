@@ -1,4 +1,4 @@
-//! The kill matrix, its part of places that a march does not come by: what a server heals, or is driven to by
+//! The kill matrix, the part of places that a march does not reach: what a server heals, or is driven to by
 //! others. Each has a story that brings it about. A server dies there before it commits, a second one after it has; what
 //! it did is there as a whole or not at all, and the third one goes on as if nothing had been.
 
@@ -7,9 +7,9 @@ use std::time::Duration;
 use rondel_tests::{Api, Backend, ScratchDb, Server, Signal, has_interpreter, left_out_without, scratch, wait_until};
 use serde_json::{Value, json};
 
-use super::stage::{Journal, Worker, job, rounds, server, settled, tell};
+use super::stage::{Journal, Worker, job, record_outcome, rounds, server, settled};
 
-/// How long a place may take to be come by: healing has a period of 15 s.
+/// How long it may take to reach a place: healing has a period of 15 s.
 const REACH: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(60);
 /// A home that is no node.
@@ -29,14 +29,14 @@ async fn arm(server: &mut Server, place: &str) {
     if server.process().has_ended().is_none() {
         server.stop().await;
     }
-    assert!(server.try_restart_with(&["--failpoint", place]).await, "it does not come by {place} at a start");
+    assert!(server.try_restart_with(&["--failpoint", place]).await, "it does not reach {place} at a start");
 }
 
 async fn dies(server: &mut Server, backend: Backend, place: &str, limit: Duration) {
     let status = server.process().wait(limit).await;
     let last = server.process().stderr();
     assert!(!status.success() && last.contains(&format!("failpoint {place}: ")), "{place}: {status}, {last}");
-    tell(backend, place, "died");
+    record_outcome(backend, place, "died");
 }
 
 fn count(db: &ScratchDb, what: &str) -> usize {
@@ -48,7 +48,7 @@ fn forget_pass(db: &ScratchDb, task: &str) {
     db.sql(&format!("DELETE FROM housekeeping_pass WHERE task = '{task}'"));
 }
 
-/// Jobs with a fire each second, which nobody executes.
+/// Jobs with a fire each second, which no executor runs.
 async fn fire_alone(api: &Api) {
     for name in ["one", "two", "three"] {
         let more = json!({"overlap": {"policy": "allow"}, "misfire": {"policy": "skip"}});
@@ -81,7 +81,7 @@ async fn create_jobs(backend: Backend) {
     for (place, expected) in [("create_jobs.written", 0), ("create_jobs.committed", COUNT)] {
         arm(&mut server, place).await;
         let call = api.request(rondel_tests::Method::POST, "/api/v1/jobs/apply").json(&list);
-        // The beginning of an answer may have come: it says of each job what became of it.
+        // The beginning of an answer may have arrived: it lists the outcome of each job.
         let answer = api.try_answer(call).await;
         dies(&mut server, backend, place, LIMIT).await;
         for table in ["job", "job_due", "job_version"] {
@@ -92,7 +92,7 @@ async fn create_jobs(backend: Backend) {
     // Who was not answered asks again.
     api.post("/api/v1/jobs/apply", Value::from(list)).await.expect(200);
     assert_eq!(api.all("/api/v1/jobs", &[]).await.len(), 1 + COUNT);
-    tell(backend, "create_jobs", "judged");
+    record_outcome(backend, "create_jobs", "judged");
 }
 
 /// Jobs that should fire and have no next fire.
@@ -113,7 +113,7 @@ async fn heal_job(backend: Backend) {
     forget_pass(&db, "heal");
     server.restart().await;
     all_fire(&api).await;
-    tell(backend, "heal_job", "judged");
+    record_outcome(backend, "heal_job", "judged");
 }
 
 /// Jobs whose home is no node any more.
@@ -132,7 +132,7 @@ async fn free_homeless(backend: Backend) {
     }
     server.restart().await;
     all_fire(&api).await;
-    tell(backend, "free_homeless", "judged");
+    record_outcome(backend, "free_homeless", "judged");
 }
 
 /// A node that has been dead for longer than its runs are kept.
@@ -158,7 +158,7 @@ async fn forget_nodes(backend: Backend) {
     server.stop().await;
     gone.restart().await;
     all_fire(&gone.api()).await;
-    tell(backend, "forget_nodes", "judged");
+    record_outcome(backend, "forget_nodes", "judged");
 }
 
 /// A result that the database refuses: the run ends without it.
@@ -170,7 +170,7 @@ async fn finish_unwritable(backend: Backend) {
     let more = json!({"schedule": null});
     api.post("/api/v1/jobs", job("fails", json!({"fail": true}), more)).await.expect(201);
     server.stop().await;
-    // A rule of somebody else's, such as a database has that cannot keep some character.
+    // A rule outside of Rondel, like that of a database that rejects a character.
     db.sql(match backend {
         Backend::Sqlite => {
             "CREATE TRIGGER no_such_text BEFORE UPDATE ON run WHEN NEW.message LIKE '%asked to fail%' \
@@ -199,7 +199,7 @@ async fn finish_unwritable(backend: Backend) {
     assert_eq!((runs.len(), status.as_str()), (1, Some("failed")), "{runs:?}");
     assert_eq!(message, "the result of this run cannot be written to the database");
     assert_eq!(journal.starts().len(), 1, "it began once");
-    tell(backend, "finish_unwritable", "judged");
+    record_outcome(backend, "finish_unwritable", "judged");
 }
 
 /// An at-most-once run that is marked, and known not to have begun: its executor hands it back before it has its turn.
@@ -244,10 +244,10 @@ async fn unmark(backend: Backend) {
         };
         assert!(is_right, "{place}: it began {starts} times and is {status}");
     }
-    tell(backend, "unmark", "judged");
+    record_outcome(backend, "unmark", "judged");
 }
 
-/// The story on `SQLite`, and in the long form as often as that says on each database.
+/// The story on `SQLite`, and in the long form as often as it asks for on each database.
 macro_rules! each_place {
     ($($story:ident: $test:ident),+ $(,)?) => {$(
         #[tokio::test]

@@ -1,12 +1,12 @@
-//! The promises under fire: processes die, sleep and lose each other, and afterwards the checker holds what handlers wrote
-//! against the ledger. `docs/RELIABILITY.md` tells of each.
+//! The promises under fire: processes die, sleep and lose each other, and afterwards the checker compares the journal of
+//! the handlers with the ledger. `docs/RELIABILITY.md` describes each.
 
 mod database;
 mod executors;
 mod mariadb;
 mod matrix;
-mod matrix_people;
 mod matrix_upkeep;
+mod matrix_users;
 mod pooler;
 mod proxy;
 mod sleepers;

@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, binary, left_out_without, wait_until};
 
 use super::database::{Postgres, as_postgres, run};
-use super::stage::{Journal, Worker, judged, mixed_jobs, say, server};
+use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const JOB_COUNT: usize = 30;
@@ -97,7 +97,7 @@ async fn servers_work_behind_a_pooler_that_shares_sessions() {
     }
     assert_eq!(pooler.ask("SELECT COUNT(*) FROM pg_prepared_statements"), "0");
     let report = judged(&api, &journal, Rules::default()).await;
-    say(&format!("behind a pooler: {report}"));
+    print(&format!("behind a pooler: {report}"));
     report.assert_clean();
 }
 

@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut, in both directions or one: what a network does that loses packets and says nothing.
+//! A TCP proxy that can be cut, in both directions or one: like a network that silently loses packets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 pub(super) enum Cut {
     Nothing,
     Everything,
-    /// What the executor says does not reach the server.
+    /// Messages of the executor do not reach the server.
     ToServer,
-    /// What the server says does not reach the executor.
+    /// Messages of the server do not reach the executor.
     ToExecutor,
 }
 
@@ -80,6 +80,6 @@ async fn carry(
             break;
         }
     }
-    // The end of one direction is told after what came before it.
+    // The end of one direction is passed on after the bytes before it.
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

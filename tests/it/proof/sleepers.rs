@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 
-use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, say};
+use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, print};
 
 const JOB_COUNT: usize = 100;
 /// Three leases, and much less than an executor waits for a silent server before it closes the stream (three heartbeats and a
@@ -57,7 +57,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
     let report = judged(&other.api().recording(journal.folder()), &journal, Rules::default()).await;
     let refused = refused(&[&sleeper, &other]).await;
     let what = place.unwrap_or_else(|| "anywhere".to_owned());
-    say(&format!(
+    print(&format!(
         "{backend}, asleep at {what}: {} triggers and {} statements refused; {report}",
         refused.triggers, refused.statements
     ));
@@ -65,7 +65,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
     Some(refused)
 }
 
-/// The counters of all nodes, as each node tells its own.
+/// The counters of all nodes, as each node reports its own.
 async fn refused(servers: &[&Server]) -> Refused {
     let mut refused = Refused { triggers: 0, statements: 0 };
     for server in servers {

@@ -32,7 +32,7 @@ impl Journal {
         append(&self.folder.path().join("test.jsonl"), &format!("{line}\n"));
     }
 
-    /// Keeps what a process said beside what handlers wrote: its next start says something else.
+    /// Keeps the output of a process beside the journal of the handlers: its next start overwrites it.
     pub(super) fn keep_words(&self, of: &str, process: &Process) {
         append(&self.folder.path().join(format!("{of}.log")), &process.stderr());
     }
@@ -50,7 +50,7 @@ impl Journal {
         check::read_journal(self.folder()).expect("read the journal").starts
     }
 
-    /// How many those are, without a look at what they say.
+    /// How many those are, without reading them.
     fn start_count(&self) -> usize {
         let files =
             std::fs::read_dir(self.folder()).expect("list the journal").map(|file| file.expect("a file").path());
@@ -74,7 +74,7 @@ impl Drop for Journal {
     fn drop(&mut self) {
         if rondel_tests::keeps() {
             self.folder.disable_cleanup(true);
-            say(&format!("kept: {}", self.folder().display()));
+            print(&format!("kept: {}", self.folder().display()));
         }
     }
 }
@@ -240,7 +240,7 @@ impl Chance {
         use std::hash::{BuildHasher as _, RandomState};
         let seed = variable("RONDEL_TEST_SEED").and_then(|text| text.parse().ok());
         let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(()) % 1_000_000);
-        say(&format!("RONDEL_TEST_SEED={seed}"));
+        print(&format!("RONDEL_TEST_SEED={seed}"));
         Self(seed)
     }
 
@@ -264,12 +264,12 @@ pub(super) fn rounds() -> Option<usize> {
 }
 
 /// Adds a line to the table of the long form.
-pub(super) fn tell(backend: Backend, place: &str, what: &str) {
+pub(super) fn record_outcome(backend: Backend, place: &str, what: &str) {
     let Some(path) = variable("TEST_MATRIX_OUT") else { return };
     append(Path::new(&path), &format!("{backend} {place} {what}\n"));
 }
 
 /// Shown where the test fails, or with `--nocapture`.
-pub(super) fn say(text: &str) {
-    std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("say so");
+pub(super) fn print(text: &str) {
+    std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use rondel_tests::check::{Lateness, Rules, Start};
 use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 
-use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, say, server};
+use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 500;
-/// So that either has about half of the jobs, whoever met them first.
+/// So that either has about half of the jobs, whichever met them first.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
-/// Beside the lease: the standing query comes by once a second.
+/// Beside the lease: the periodic query runs once a second.
 const TAKE_OVER: Duration = Duration::from_secs(1);
 /// What a busy machine may add to a process's wake-ups, beside what the witness saw.
 const MACHINE_MS: i64 = 500;
@@ -40,7 +40,7 @@ async fn one_of_two_dies(backend: Backend) {
         let report = judged(&api, &journal, Rules::default()).await;
         let took = Took::of(&journal.starts(), killed_ms);
         let witness = witness.end(killed_ms).await;
-        say(&format!(
+        print(&format!(
             "two servers on {backend}, round {round}: {took}; the witness timer's p99 {} ms before and {} ms after; {report}",
             witness.0.p99, witness.1.p99
         ));

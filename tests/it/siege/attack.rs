@@ -154,7 +154,7 @@ impl Attack {
         self.flood(count, || Request::get("http://server/sign-in"));
     }
 
-    /// Executors' streams with a token that nobody has.
+    /// Executors' streams with an unknown token.
     pub(super) fn gateway_floods(&mut self, count: usize) {
         self.flood(count, || {
             Request::post("http://server/rondel.v1.Gateway/Session")

@@ -83,7 +83,7 @@ impl Drop for ExecutorStream {
 }
 
 impl ExecutorStream {
-    /// Says hello; `None` where it is refused.
+    /// Sends a hello; `None` if it is refused.
     pub(super) async fn open(
         to: &str,
         from: IpAddr,

@@ -17,10 +17,10 @@ use tonic::{Request, Response, Status};
 /// Longer than spans are gathered before they are sent.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A span that somebody told.
+/// An exported span.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
-    /// Which program told it.
+    /// The program that exported it.
     pub(super) service: String,
     pub(super) name: String,
     pub(super) kind: i32,
@@ -65,7 +65,7 @@ impl Collector {
     /// Waits for all spans of these names in a trace, so many of each.
     pub(super) async fn spans(&self, trace_id: &str, names: &[(&str, usize)]) -> Vec<Span> {
         wait_until(LIMIT, "the spans of the trace are there", async || {
-            let all = self.spans.0.lock().expect("nobody panicked").clone();
+            let all = self.spans.0.lock().expect("no panic").clone();
             let of_trace: Vec<Span> = all.iter().filter(|span| span.trace_id == trace_id).cloned().collect();
             let count = |name: &str| of_trace.iter().filter(|span| span.name == name).count();
             if names.iter().all(|(name, wanted)| count(name) == *wanted) { Ok(of_trace) } else { Err(all) }
@@ -76,7 +76,7 @@ impl Collector {
     /// Waits for the first span of this name, in whatever trace.
     pub(super) async fn first(&self, name: &str) -> Span {
         wait_until(LIMIT, &format!("there is a span {name}"), async || {
-            let all = self.spans.0.lock().expect("nobody panicked").clone();
+            let all = self.spans.0.lock().expect("no panic").clone();
             all.iter().find(|span| span.name == name).cloned().ok_or(all)
         })
         .await
@@ -95,11 +95,11 @@ impl TraceService for Spans {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let mut known = self.0.lock().expect("nobody panicked");
-        for told in request.into_inner().resource_spans {
-            let resource = texts(told.resource.map(|resource| resource.attributes).unwrap_or_default());
+        let mut known = self.0.lock().expect("no panic");
+        for exported in request.into_inner().resource_spans {
+            let resource = texts(exported.resource.map(|resource| resource.attributes).unwrap_or_default());
             let service = resource.get("service.name").cloned().unwrap_or_default();
-            for span in told.scope_spans.into_iter().flat_map(|scope| scope.spans) {
+            for span in exported.scope_spans.into_iter().flat_map(|scope| scope.spans) {
                 known.push(Span {
                     service: service.clone(),
                     name: span.name,

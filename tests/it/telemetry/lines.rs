@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-/// Every line that a program has written, in order; all of them must be documents, but for those that are for people.
+/// Every line that a program has written, in order; all of them must be documents, except those written for users.
 pub(super) fn lines(stderr: &str) -> Vec<Value> {
     let documents = stderr.lines().filter(|line| line.starts_with('{'));
     documents.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// Those that say something of what has one of these names or ids.
+/// Those that mention one of these names or ids.
 pub(super) fn about<'a>(lines: &'a [Value], words: &[&str]) -> Vec<&'a Value> {
     let is_about = |line: &&Value| {
         let text = line.to_string();
@@ -22,5 +22,5 @@ pub(super) fn saying<'a>(lines: &[&'a Value], message: &str) -> &'a Value {
     lines
         .iter()
         .find(|line| line["message"] == message)
-        .unwrap_or_else(|| panic!("nobody says {message:?}: {lines:#?}"))
+        .unwrap_or_else(|| panic!("no line has {message:?}: {lines:#?}"))
 }

@@ -1,4 +1,4 @@
-//! What `/metrics` tells is what documents, dashboards and rules say that it tells.
+//! `/metrics` exposes what documents, dashboards and rules use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -76,12 +76,12 @@ async fn documents_dashboards_and_rules_name_what_is_told() {
         .filter(|name| name.starts_with("rondel_") || name.starts_with("process_"))
         .map(|name| name.split('{').next().unwrap_or(name).to_owned())
         .collect();
-    let told: BTreeSet<String> = scrape
+    let exposed: BTreeSet<String> = scrape
         .kinds
         .iter()
         .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.clone() })
         .collect();
-    assert_eq!(described, told, "left: docs/METRICS.md; right: /metrics");
+    assert_eq!(described, exposed, "left: docs/METRICS.md; right: /metrics");
 
     for path in ["docs/grafana/overview.json", "docs/grafana/job.json", "docs/prometheus/rules.yml"] {
         let used = ours(&read(path));
@@ -106,11 +106,11 @@ async fn runs_fires_and_jobs_are_counted() {
     for job in [shell("good", "true"), shell("bad", "false"), shell("third", "true")] {
         api.post("/api/v1/jobs", job).await.expect(201);
     }
-    api.post("/api/v1/jobs", json!({"name": "nobody", "app": "empty", "handler": "x", "queue_timeout": "1s"}))
+    api.post("/api/v1/jobs", json!({"name": "unserved", "app": "empty", "handler": "x", "queue_timeout": "1s"}))
         .await
         .expect(201);
     let _agent = Agent::start(&server, "counted").await;
-    for job in ["good", "bad", "bad", "third", "nobody"] {
+    for job in ["good", "bad", "bad", "third", "unserved"] {
         verdict(&api, &trigger(&api, job).await).await;
     }
     let scrape = wait_until(std::time::Duration::from_secs(10), "all is counted", async || {

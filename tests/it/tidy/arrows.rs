@@ -65,7 +65,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("opentelemetry_sdk", &["rondel-cli"]),
     ("prometheus-client", &["rondel-admin"]),
     ("prost", &["rondel-proto"]),
-    // Server and agent call URLs that somebody else chose, and have the guarded client for it.
+    // Server and agent call URLs chosen by others, and have the guarded client for it.
     ("reqwest", &["rondel-bench", "rondel-cli", "rondel-outgoing", "rondel-tests"]),
     // Sign-ins through a provider.
     ("openidconnect", &["rondel-admin"]),
@@ -109,7 +109,7 @@ fn arrows_between_crates_are_those_of_the_table() {
         .collect();
     let wanted: BTreeMap<_, BTreeSet<_>> =
         ARROWS.iter().map(|(name, used)| (*name, used.iter().copied().collect())).collect();
-    assert_eq!(found, wanted, "left: what the manifests say; right: the table");
+    assert_eq!(found, wanted, "left: the manifests; right: the table");
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Compose {
         service
     }
 
-    /// What is said in a list of strings.
+    /// The elements of a list of strings.
     fn list(&self, service: &str, key: &str) -> Vec<String> {
         let list = get(self.service(service), key);
         let list = list.and_then(Yaml::as_vec).expect("a list");
@@ -113,7 +113,7 @@ fn servers_are_asked_whether_they_are_ready() {
         let test = check["test"].as_vec().expect("test is a list").last().and_then(Yaml::as_str).expect("a command");
         assert!(test.contains("GET /readyz "), "{test}");
         let url = format!("--advertise=http://{name}:8080");
-        assert!(compose.list(name, "command").contains(&url), "{name} says where executors reach it");
+        assert!(compose.list(name, "command").contains(&url), "{name} sets the address for executors");
         assert!(compose.list(name, "command").contains(&format!("--node-name={name}")));
     }
     for name in AGENTS {

@@ -78,7 +78,7 @@ fn cargo_run_finds_its_program() {
     assert!(commands > 3, "the documents start programs by cargo");
     assert_eq!(programs("--release"), ["rondel"]);
     assert_eq!(programs("-p rondel-tests --bin check"), ["check"]);
-    assert_eq!(programs("-p rondel-cli --bin nobody"), [""; 0]);
+    assert_eq!(programs("-p rondel-cli --bin nosuch"), [""; 0]);
 }
 
 /// The programs among which `cargo run` with these options would have to choose.

@@ -39,7 +39,7 @@ fn a_build_without_debug_assertions_refuses_to_arm_and_passes_by() {
                 println!(\"{:?}\", rondel_failpoint::arm(\"claim.moved\"));\n}\n";
     std::fs::write(folder.path().join("main.rs"), main).expect("write the program");
     let library = root().join("crates/failpoint/src/lib.rs");
-    let said = |flags: &[&str]| {
+    let printed = |flags: &[&str]| {
         let compile = |args: &[&str]| {
             let mut rustc = Command::new("rustc");
             rustc.args(["--edition", "2024"]).args(flags).args(args).current_dir(folder.path());
@@ -51,6 +51,6 @@ fn a_build_without_debug_assertions_refuses_to_arm_and_passes_by() {
         let output = Command::new(folder.path().join(Path::new("main"))).output().expect("run it");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
-    assert_eq!(said(&["-O"]), "Err(NotCompiledIn)");
-    assert_eq!(said(&[]), "Ok(())");
+    assert_eq!(printed(&["-O"]), "Err(NotCompiledIn)");
+    assert_eq!(printed(&[]), "Ok(())");
 }

@@ -1,4 +1,4 @@
-//! What `docs/SECURITY.md` says of tests is so, and routes are made in one place.
+//! The claims of `docs/SECURITY.md` about tests are true, and routes are made in one place.
 
 use std::path::Path;
 

@@ -69,8 +69,8 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
         jobs::create(&engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     }
     let (up, messages) = mpsc::unbounded_channel();
-    let say = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
-    say(Up::Hello(v1::Hello { slots: 1_000, ..hello("e", 1) }));
+    let send = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
+    send(Up::Hello(v1::Hello { slots: 1_000, ..hello("e", 1) }));
     let messages = UnboundedReceiverStream::new(messages).map(Ok);
     let beat = v1::ExecutorMessage { body: Some(Up::Heartbeat(v1::Heartbeat::default())) };
     let mut down = engine.open_session(messages, "test").await.unwrap();
@@ -86,7 +86,7 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
             let Ok(next) = next else { continue };
             let Some(message) = next else { break };
             match message.body {
-                Some(Down::Triggers(triggers)) => triggers.triggers.iter().for_each(|trigger| say(succeeded(trigger))),
+                Some(Down::Triggers(triggers)) => triggers.triggers.iter().for_each(|trigger| send(succeeded(trigger))),
                 Some(Down::ResultAcks(acks)) => ended.extend(acks.acks.into_iter().map(|ack| ack.run_id)),
                 _ => {}
             }

@@ -1,5 +1,5 @@
-//! The kill matrix, its part of people and tokens: no run has to do with them, so each has a story of its own. A server
-//! dies in the middle of a change of who may come in; afterwards the change is there as a whole, or not at all.
+//! The kill matrix, the part of users and tokens: no run depends on them, so each has a test of its own. A server
+//! dies in the middle of a change of access; afterwards the change is complete or absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use reqwest::{Client, Method, RequestBuilder};
 use rondel_tests::{Backend, ScratchDb, Server, has_interpreter, left_out_without, scratch};
 use serde_json::Value;
 
-use super::stage::{rounds, server, tell};
+use super::stage::{record_outcome, rounds, server};
 
 /// How long a server may take to die of a call.
 const DEATH: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ enum Look {
     /// The status of an answer.
     Answers(Call, u16, u16),
     /// How often the answer has a text.
-    Says(Call, &'static str, usize, usize),
+    Contains(Call, &'static str, usize, usize),
     /// A count in the database, before anybody can have mended anything.
     Counts(&'static str, u32, u32),
 }
@@ -136,9 +136,9 @@ const CHANGES: &[Change] = &[
         ),
         looks: &[
             Look::Counts(ROLES_OF_USER, 1, 1),
-            Look::Says(SEE_USER, "Eve the second", 0, 1),
-            Look::Says(SEE_USER, "\"operator\"", 0, 1),
-            Look::Says(SEE_USER, "\"viewer\"", 1, 0),
+            Look::Contains(SEE_USER, "Eve the second", 0, 1),
+            Look::Contains(SEE_USER, "\"operator\"", 0, 1),
+            Look::Contains(SEE_USER, "\"viewer\"", 1, 0),
             Look::Answers(PAGE, 200, 303),
         ],
     },
@@ -169,7 +169,7 @@ const CHANGES: &[Change] = &[
             Look::Counts("SELECT COUNT(*) FROM role_grant WHERE subject_id = $UID", 1, 0),
             Look::Answers(SEE_USER, 200, 404),
             Look::Answers(PAGE, 200, 303),
-            Look::Says(TOKENS, "own token of $N", 1, 0),
+            Look::Contains(TOKENS, "own token of $N", 1, 0),
             Look::Answers(SIGN_IN, 303, 401),
             Look::Answers(USER, 409, 201),
         ],
@@ -179,7 +179,7 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[],
         call: TOKEN,
-        looks: &[Look::Counts(ROLES_OF_TOKEN, 0, 1), Look::Says(TOKENS, "\"token of $N\"", 0, 1)],
+        looks: &[Look::Counts(ROLES_OF_TOKEN, 0, 1), Look::Contains(TOKENS, "\"token of $N\"", 0, 1)],
     },
     Change {
         operation: "revoke_token",
@@ -201,14 +201,14 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[TOKEN],
         call: Call::admin("POST", "/api/v1/tokens/$ID/rotate", r#"{"overlap": "0s"}"#),
-        looks: &[Look::Answers(ME, 200, 401), Look::Says(TOKENS, "\"token of $N\"", 1, 2)],
+        looks: &[Look::Answers(ME, 200, 401), Look::Contains(TOKENS, "\"token of $N\"", 1, 2)],
     },
     Change {
         operation: "add_link",
         passing: 1,
         before: &[USER],
         call: LINK,
-        // Whoever made it has not heard of it: another one can be made.
+        // Its creator did not receive it: another one can be created.
         looks: &[Look::Counts(LINKS_OF_USER, 0, 1), Look::Answers(LINK, 201, 201)],
     },
     Change {
@@ -262,14 +262,14 @@ const CHANGES: &[Change] = &[
             Look::Counts("SELECT COUNT(*) FROM app WHERE name = 'an-app'", 1, 0),
             Look::Answers(Call::admin("GET", WEBHOOK, ""), 200, 404),
             Look::Answers(NAMESPACE, 409, 201),
-            Look::Says(Call::admin("GET", APPS, ""), "\"an-app\"", 1, 0),
+            Look::Contains(Call::admin("GET", APPS, ""), "\"an-app\"", 1, 0),
         ],
     },
 ];
 
 /// What a server answered.
 #[derive(Debug)]
-struct Said {
+struct Reply {
     status: u16,
     cookie: Option<String>,
     text: String,
@@ -320,62 +320,62 @@ impl<'db> Scene<'db> {
         format!("{}{path}", self.server.url())
     }
 
-    /// What is said to a call; none where nobody is there to answer.
-    async fn try_call(&self, call: &Call) -> Option<Said> {
+    /// The reply to a call; `None` if the server does not answer.
+    async fn try_call(&self, call: &Call) -> Option<Reply> {
         let answer = self.request(call).send().await.ok()?;
         let status = answer.status().as_u16();
         let cookie = answer.headers().get(SET_COOKIE).and_then(|cookie| cookie.to_str().ok());
         let cookie = cookie.and_then(|cookie| cookie.split(';').next()).map(str::to_owned);
-        Some(Said { status, cookie, text: answer.text().await.ok()? })
+        Some(Reply { status, cookie, text: answer.text().await.ok()? })
     }
 
-    async fn call(&mut self, call: &Call) -> Said {
-        let said = self.try_call(call).await;
-        assert!(said.is_some(), "no answer to {} {}", call.method, call.path);
-        let said = said.expect("an answer");
-        if said.status < 400 {
-            let document: Value = serde_json::from_str(&said.text).unwrap_or_default();
+    async fn call(&mut self, call: &Call) -> Reply {
+        let reply = self.try_call(call).await;
+        assert!(reply.is_some(), "no answer to {} {}", call.method, call.path);
+        let reply = reply.expect("an answer");
+        if reply.status < 400 {
+            let document: Value = serde_json::from_str(&reply.text).unwrap_or_default();
             for (word, place) in call.keeps {
                 let is_cookie = *place == "cookie";
                 let found =
-                    if is_cookie { said.cookie.as_deref() } else { document.pointer(place).and_then(Value::as_str) };
-                assert!(found.is_some(), "{place} is not in {said:?}");
+                    if is_cookie { reply.cookie.as_deref() } else { document.pointer(place).and_then(Value::as_str) };
+                assert!(found.is_some(), "{place} is not in {reply:?}");
                 let found = found.expect("just seen");
                 // Of a link, its token.
                 let value = found.split_once("token=").map_or(found, |(_, token)| token);
                 self.known.insert(word, value.to_owned());
             }
         }
-        said
+        reply
     }
 
     /// Starts the server again, to die at a place.
     async fn arm(&mut self, place: &str) {
         self.server.stop().await;
-        assert!(self.server.try_restart_with(&["--failpoint", place]).await, "it does not come by {place} at a start");
+        assert!(self.server.try_restart_with(&["--failpoint", place]).await, "it does not reach {place} at a start");
     }
 
     async fn dies(&mut self, place: &str) {
         let status = self.server.process().wait(DEATH).await;
         let last = self.server.process().stderr();
         assert!(!status.success() && last.contains(&format!("failpoint {place}: ")), "{place}: {status}, {last}");
-        tell(self.db.backend(), place, "died");
+        record_outcome(self.db.backend(), place, "died");
     }
 
     async fn plays(&mut self, change: &Change, number: usize, is_done: bool) {
         let place = format!("{}.{}", change.operation, if is_done { "committed" } else { "written" });
         self.known = BTreeMap::from([("$N", number.to_string())]);
         for call in change.before {
-            let said = self.call(call).await;
-            let is_fine = said.status < 400 || (said.status == 401 && call.body == SIGN_IN_WRONGLY.body);
-            assert!(is_fine, "before {place}: {} {}: {said:?}", call.method, call.path);
+            let reply = self.call(call).await;
+            let is_fine = reply.status < 400 || (reply.status == 401 && call.body == SIGN_IN_WRONGLY.body);
+            assert!(is_fine, "before {place}: {} {}: {reply:?}", call.method, call.path);
         }
         self.arm(&format!("{place}@{}", change.passing)).await;
         let unanswered = self.unanswered();
-        let said = self.try_call(&change.call).await;
-        assert!(said.is_none(), "{place}: it lived to answer {said:?}");
+        let reply = self.try_call(&change.call).await;
+        assert!(reply.is_none(), "{place}: it lived to answer {reply:?}");
         self.dies(&place).await;
-        // Whether it was done or not, it is in the audit log that somebody asked for it.
+        // Whether it was done or not, the audit log has the request.
         let is_audited = matches!(change.call.who, Who::Admin);
         assert_eq!(self.unanswered(), unanswered + u32::from(is_audited), "{place}: calls in the audit log");
         for look in change.looks {
@@ -388,13 +388,13 @@ impl<'db> Scene<'db> {
         for look in change.looks {
             match look {
                 Look::Answers(call, without, with) => {
-                    let (said, expected) = (self.call(call).await, if is_done { with } else { without });
-                    assert_eq!(said.status, *expected, "{place}: {} {}: {said:?}", call.method, call.path);
+                    let (reply, expected) = (self.call(call).await, if is_done { with } else { without });
+                    assert_eq!(reply.status, *expected, "{place}: {} {}: {reply:?}", call.method, call.path);
                 }
-                Look::Says(call, text, without, with) => {
-                    let (said, expected) = (self.call(call).await, if is_done { with } else { without });
-                    let count = said.text.matches(&self.fill(text)).count();
-                    assert_eq!(count, *expected, "{place}: {text} in the answer to {}: {said:?}", call.path);
+                Look::Contains(call, text, without, with) => {
+                    let (reply, expected) = (self.call(call).await, if is_done { with } else { without });
+                    let count = reply.text.matches(&self.fill(text)).count();
+                    assert_eq!(count, *expected, "{place}: {text} in the answer to {}: {reply:?}", call.path);
                 }
                 Look::Counts(..) => {}
             }
@@ -414,7 +414,7 @@ impl<'db> Scene<'db> {
         self.call(&Call::admin("DELETE", "/api/v1/namespaces/passing-$N", "")).await;
     }
 
-    /// The first account of all, which somebody makes who has the link from the server's output.
+    /// The first account of all, created with the link from the server's output.
     async fn first_admin(&mut self) {
         const SET_UP: Call = Call::form("/set-up", "token=$LINK&name=first&password=password+of+the+first");
         const COME_IN: Call = Call::form("/sign-in", "name=first&password=password+of+the+first");
@@ -424,14 +424,14 @@ impl<'db> Scene<'db> {
             let line = self.server.process().wait_for_line(DEATH, "set up: ").await;
             let token = line.split_once("token=").and_then(|(_, rest)| rest.split_whitespace().next()).expect("a link");
             self.known = BTreeMap::from([("$LINK", token.to_owned())]);
-            let said = self.try_call(&SET_UP).await;
-            assert!(said.is_none(), "{place}: it lived to answer {said:?}");
+            let reply = self.try_call(&SET_UP).await;
+            assert!(reply.is_none(), "{place}: it lived to answer {reply:?}");
             self.dies(place).await;
             let roles = self.db.sql("SELECT COUNT(*) FROM role_grant WHERE subject_kind = 'account'");
             assert_eq!(roles, if is_done { "1" } else { "0" }, "{place}");
             self.server.restart().await;
-            let said = self.call(&COME_IN).await;
-            assert_eq!(said.status, if is_done { 303 } else { 401 }, "{place}: {said:?}");
+            let reply = self.call(&COME_IN).await;
+            assert_eq!(reply.status, if is_done { 303 } else { 401 }, "{place}: {reply:?}");
             // Without one, the next start has made another link.
             let word = if is_done { "sign in: " } else { "set up: " };
             self.server.process().wait_for_line(DEATH, word).await;
@@ -456,7 +456,7 @@ async fn people_survive(backend: Backend, half: usize) {
             scene.plays(change, 2 * number, false).await;
             scene.plays(change, 2 * number + 1, true).await;
         }
-        tell(backend, "people", "judged");
+        record_outcome(backend, "users", "judged");
     }
 }
 
