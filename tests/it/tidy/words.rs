@@ -1,15 +1,16 @@
-//! Words that read as translated do not come back: `words.tsv` has each one with its replacement, and the folders and files
-//! that are free of it.
+//! Words that read as translated do not return: `words.tsv` lists each one with its replacement and its exceptions, the
+//! folders and files that may still have it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{files, read};
 
-/// A word, its replacement, and where it must not occur.
+/// A word, its replacement, and the folders and files that may have it.
 struct Row<'a> {
     word: &'a str,
     replacement: &'a str,
-    areas: Vec<&'a str>,
+    exceptions: Vec<&'a str>,
 }
 
 const TABLE: &str = include_str!("words.tsv");
@@ -21,10 +22,16 @@ fn rows(table: &str) -> Vec<Row<'_>> {
 fn row(line: &str) -> Row<'_> {
     let columns: Vec<&str> = line.split('\t').collect();
     assert_eq!(columns.len(), 3, "three columns: {line:?}");
-    Row { word: columns[0], replacement: columns[1], areas: columns[2].split(' ').collect() }
+    Row { word: columns[0], replacement: columns[1], exceptions: columns[2].split_whitespace().collect() }
 }
 
-/// Whether a line has the word by itself: not as a part of a longer one. A word in small letters is found in any case.
+impl Row<'_> {
+    fn excepts(&self, path: &Path) -> bool {
+        self.exceptions.iter().any(|exception| path.starts_with(exception))
+    }
+}
+
+/// Whether a line has the word by itself, not as part of a longer one. A word in lower case is found in any case.
 fn has(line: &str, word: &str) -> bool {
     let is_prose = word.chars().all(|c| c.is_lowercase() || c == ' ');
     let line = if is_prose { line.to_lowercase() } else { line.to_owned() };
@@ -39,32 +46,37 @@ fn has(line: &str, word: &str) -> bool {
 
 /// Text that is written here, in the languages of the table.
 fn is_text(path: &Path) -> bool {
+    /// The table, and its test, whose examples have the words.
+    const OF_THE_TABLE: [&str; 2] = ["tests/it/tidy/words.tsv", "tests/it/tidy/words.rs"];
     const ENDINGS: [&str; 13] =
         ["rs", "md", "toml", "sql", "proto", "html", "css", "js", "txt", "yaml", "yml", "json", "tsv"];
     let is_ours = !path.components().any(|part| part.as_os_str() == "generated" || part.as_os_str() == "vendor");
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    is_ours && ENDINGS.contains(&ending) && path != Path::new("tests/it/tidy/words.tsv")
+    is_ours && ENDINGS.contains(&ending) && !OF_THE_TABLE.iter().any(|table| path == Path::new(table))
 }
 
 #[test]
-fn words_that_went_do_not_come_back() {
+fn replaced_words_do_not_return() {
     let rows = rows(TABLE);
-    let files: Vec<_> = files().into_iter().filter(|path| is_text(path)).collect();
-    let mut found = Vec::new();
-    for path in &files {
-        let held: Vec<_> = rows.iter().filter(|row| row.areas.iter().any(|area| path.starts_with(area))).collect();
-        if held.is_empty() {
-            continue;
-        }
-        for (index, line) in read(path).lines().enumerate() {
-            for Row { word, replacement, .. } in held.iter().filter(|row| has(line, row.word)) {
-                found.push(format!("{}:{}: {word:?}: write {replacement}", path.display(), index + 1));
+    let (mut found, mut used) = (Vec::new(), BTreeSet::new());
+    for path in files().into_iter().filter(|path| is_text(path)) {
+        for (index, line) in read(&path).lines().enumerate() {
+            for row in rows.iter().filter(|row| has(line, row.word)) {
+                if !row.excepts(&path) {
+                    let (word, replacement) = (row.word, row.replacement);
+                    found.push(format!("{}:{}: {word:?}: write {replacement}", path.display(), index + 1));
+                }
+                let exceptions = row.exceptions.iter().filter(|exception| path.starts_with(exception));
+                used.extend(exceptions.map(|exception| (row.word, *exception)));
             }
         }
     }
     assert!(found.is_empty(), "{found:#?}");
-    for area in rows.iter().flat_map(|row| &row.areas) {
-        assert!(files.iter().any(|path| path.starts_with(area)), "words.tsv: there is no {area}");
+    for row in &rows {
+        for exception in &row.exceptions {
+            let is_used = used.contains(&(row.word, *exception));
+            assert!(is_used, "words.tsv: {exception} does not have {:?} any more: remove the exception", row.word);
+        }
     }
 }
 
@@ -73,6 +85,8 @@ fn a_word_is_found_by_itself() {
     assert!(has("Nobody listens", "nobody") && has("it told: no", "told") && has("2 job(s)", "(s)"));
     assert!(!has("is_nobody_there", "nobody") && !has("a told_one", "told") && !has("essay", "say"));
     assert!(has("struct Known {", "struct Known") && !has("struct KnownSeat {", "struct Known"));
-    let table = "# a comment\nnobody\tno caller\tdocs README.md";
-    assert_eq!(rows(table)[0].areas, ["docs", "README.md"]);
+    let table = "# a comment\nnobody\tno caller\tdocs README.md\nwhoever\tthe caller\t";
+    let rows = rows(table);
+    assert!(rows[0].excepts(Path::new("docs/API.md")) && rows[0].excepts(Path::new("README.md")));
+    assert!(!rows[0].excepts(Path::new("docs_of_web/API.md")) && !rows[1].excepts(Path::new("docs/API.md")));
 }
