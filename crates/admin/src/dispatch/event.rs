@@ -108,7 +108,7 @@ pub(crate) struct IncomingResult {
 }
 
 impl IncomingResult {
-    /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock says.
+    /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock shows.
     pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
         // From here on its lane counts it.
         drop(self.memory);

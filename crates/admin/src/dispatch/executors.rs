@@ -18,7 +18,7 @@ use crate::registry::OnlineExecutor;
 pub(crate) struct Online {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
-    /// What tells it from the others of its app: its name, with a suffix where a living one has the same.
+    /// The name that is unique within the app: its own, with a suffix if a live executor has the same.
     pub(crate) name: String,
     /// The name that it gave itself.
     given_name: String,
@@ -99,7 +99,7 @@ impl Online {
     }
 }
 
-/// Stands between a name that two share and what tells them apart; no name has it.
+/// Separates a shared name from its distinguishing suffix; no name contains it.
 const SUFFIX: char = '~';
 
 /// Whether an executor with this obstacle could take the run later as it is.
@@ -117,7 +117,7 @@ const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     online: BTreeMap<ExecutorId, Online>,
-    /// By stable name, which routers order by; the incarnation tells two of one name apart.
+    /// By stable name, the order of the routers; the incarnation distinguishes two with one name.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Who is not connected here, and when some node last heard of it.
     gone: BTreeMap<ExecutorId, Timestamp>,
@@ -158,7 +158,7 @@ impl Executors {
         self.online.insert(id, online);
     }
 
-    /// The name under which this executor is known here. Two that share one are told apart: only the journal in a data
+    /// The name of this executor on this node. Two with one name get distinct ones: only the journal in a data
     /// directory proves that one is the other's successor, or that both had the directory of a third one after it.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
         let is_other = |online: &Online| {

@@ -72,7 +72,7 @@ pub(crate) fn fence(lease: LeaseToken) -> v1::Fence {
     v1::Fence { node_id: lease.node.get(), node_epoch: lease.epoch }
 }
 
-/// A result from the wire; an unknown status is a failure that says so.
+/// A result from the wire; an unknown status becomes a failure with a message about it.
 pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
     use v1::result::Status;
     let status = result.status();
@@ -137,7 +137,7 @@ pub(crate) fn ack(run: RunId, attempt: i32, finished: &Finished) -> v1::ResultAc
         Finished::Duplicate => Kind::Duplicate,
         Finished::Superseded => Kind::Superseded,
         Finished::Late => Kind::Late,
-        // What an executor says is stored whoever the owner is.
+        // A report of a run that another executor owns is answered like one of an unknown run.
         Finished::NoSuchRun | Finished::NotOwner => Kind::NoSuchRun,
     };
     v1::ResultAck { run_id: run.get(), attempt, kind: kind.into() }

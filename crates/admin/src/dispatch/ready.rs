@@ -102,7 +102,7 @@ impl Ready {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
     }
 
-    /// Whether the store is to know that it is sent before it is: it may run at most once, or its row says that it waits, which
+    /// Whether the run is marked in the store before it is sent: it may run at most once, or its row records a wait, which
     /// proves to the next lease holder that no executor has it.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);

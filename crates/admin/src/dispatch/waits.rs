@@ -164,8 +164,8 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     }
 }
 
-/// From here on these are marked before they are sent, for their rows may say that no executor has them; and the rows of those
-/// that an executor has accepted name it.
+/// From here on these are marked before they are sent, because their rows may record that no executor holds them; the rows
+/// of those that an executor has accepted name it.
 fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {

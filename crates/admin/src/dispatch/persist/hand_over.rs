@@ -1,9 +1,9 @@
-//! Jobs whose runs this node cannot start go to one that can: with all that is open of them, or not at all, since a job has
+//! Jobs whose runs this node cannot start move to a node that can: with all their open runs, or not at all, since a job has
 //! one home.
 //!
-//! A job that is on its way starts nothing here. Its runs stay where they wait until it is known which of them went, or
-//! that nobody knows: those are forgotten here, and what stayed after all is found by the standing query for strays. A run
-//! that the tick has read, and that comes to the dispatcher only then, is among the [departing](crate::cluster::Departing).
+//! A job that is moving starts nothing here. Its runs stay queued until the result of the move is known, or is known to be
+//! unknown: then the moved runs are forgotten here, and the periodic query for strays finds those that stayed. A run
+//! that the tick has read and that reaches the dispatcher later is among the [departing](crate::cluster::Departing).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -386,7 +386,7 @@ mod tests {
         let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
         let key = LimitKey::JobRate(JobId::new(1));
         let mut starts: Vec<i64> = Vec::new();
-        // One comes due each 700 ms; the loop wakes up when it is told to.
+        // A run is due every 700 ms; the loop wakes at the requested instants.
         let mut now = at(0);
         let mut due = 0;
         while starts.len() < 40 {

@@ -295,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nobody_does_not_hide_who_has_somebody() {
-        let (nobody, served) = (definition(&json!({"priority": 9, "handler": "gone"})), definition(&json!({})));
-        let mut runs: Vec<(i64, &Arc<Compiled>)> = (1..=10_000).map(|second| (second, &nobody)).collect();
+    fn runs_without_an_executor_do_not_hide_runs_with_one() {
+        let (unserved, served) = (definition(&json!({"priority": 9, "handler": "gone"})), definition(&json!({})));
+        let mut runs: Vec<(i64, &Arc<Compiled>)> = (1..=10_000).map(|second| (second, &unserved)).collect();
         runs.push((20_000, &served));
         let mut parked = parked(&runs);
         let mut offered_count = 0;

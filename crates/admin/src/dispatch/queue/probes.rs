@@ -1,7 +1,7 @@
-//! Runs whose router wants to know something of the executors first: they wait here for the answers, but not for long.
+//! Runs whose router needs answers of the executors first: they wait here for the answers, for a bounded time.
 //!
-//! All executors are asked at once, one message each for all jobs of a turn. Who says nothing until the deadline is passed
-//! by. Nothing is kept of an answer once its run has gone on.
+//! All executors are asked at once, with one message each for all jobs of a turn. An executor without an answer by the
+//! deadline is skipped. An answer is dropped once its run has been routed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;

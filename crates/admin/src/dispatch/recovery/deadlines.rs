@@ -84,7 +84,7 @@ mod tests {
         deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(100));
         deadlines.began(&ready(2, &definition(&json!({}))), at(100));
         let run = RunId::new(1_000);
-        // Said twice, it began when it was said first.
+        // Reported twice: the first report counts.
         deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(120));
         for (second, what) in
             [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]

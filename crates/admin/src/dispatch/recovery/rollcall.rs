@@ -367,9 +367,9 @@ mod tests {
         }
     }
 
-    /// What an executor says of runs, and of whom it succeeds, is its word alone.
+    /// An executor's report about runs and its predecessors counts for its own app only.
     #[test]
-    fn nobody_of_another_app_is_heard() {
+    fn executors_of_another_app_are_not_heard() {
         for (app, expected) in [(2, "not yet"), (1, "held by 7")] {
             let mut executors = Executors::default();
             let mut rollcall = called(&mut executors);

@@ -255,7 +255,7 @@ mod tests {
         let any = || json!({});
         assert_eq!(target(&[], any()), None);
         assert_eq!(target(&[session(1, 1, 1)], any()), None, "here");
-        assert_eq!(target(&[session(2, 4, 2), session(2, 4, 4)], any()), None, "nobody has the handler");
+        assert_eq!(target(&[session(2, 4, 2), session(2, 4, 4)], any()), None, "no executor has the handler");
         assert_eq!(target(&[session(2, 3, 1)], any()), None, "heard under an epoch that is over");
         assert_eq!(target(&[session(4, 1, 1)], any()), None, "the node is dead");
         assert_eq!(target(&[closed], any()), None);

@@ -56,7 +56,7 @@ pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
         let triggers = d.state.executors.silences.left_unanswered(executor, since, now);
         tracing::warn!(
             executor_id = %executor, executor = name, count = triggers.count, since = %triggers.since,
-            "an executor does not answer triggers; its stream is ended, and its next hello says which runs it has"
+            "an executor does not answer triggers; its stream is ended, and its next hello lists its runs"
         );
         d.effects.push(Effect::EndStream(session));
         d.effects.push(Effect::ShowUnanswered(executor, Some(triggers)));

@@ -72,7 +72,7 @@ impl Reporter {
         }
         let taken_if = |is_taken| if is_taken { Claim::Taken } else { Claim::Refused };
         let was_sent = reported.sent_to.is_some_and(|id| self.is(id));
-        // An attempt that ended without a name was lost with its home. Only an executor can tell how it went on.
+        // An attempt that ended without an executor's name was lost with its home. Only an executor knows how it continued.
         let is_unclaimed = |status, reason| is_provisional(status, reason) && reason != Some(Reason::NotReceived);
         if attempt < run.attempt {
             let Some(past) = reported.past else { return Claim::Refused };

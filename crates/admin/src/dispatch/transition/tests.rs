@@ -162,7 +162,7 @@ fn a_roll_call_waits_for_every_executor_that_may_have_the_run() {
     }
 }
 
-/// A row says that a run which this node sent is another node's: its own clock is wrong about its lease.
+/// The row of a run that this node sent names another node: this node is wrong about its lease.
 #[test]
 fn a_run_that_another_node_has_ends_this_lease() {
     let mut world = with_executors(1);
@@ -342,7 +342,7 @@ fn late_is_not_missed() {
         world.join(1, 1, Report::default());
         assert_eq!(world.flush(), if came_at == 1 { vec![expected] } else { Vec::new() });
     }
-    // Without an executor it waits as long as its job says.
+    // Without an executor it waits for the job's queue time.
     let mut world = World::new();
     world.arrive([ready(1, &job)]);
     assert_eq!(world.at(1.0), NOTHING);

@@ -11,7 +11,7 @@ use super::world::World;
 use super::*;
 use crate::dispatch::event::{Reply, Report};
 
-/// A row that says what a run waits for proves that no executor has it: before that is untrue, the run is marked.
+/// A row with a recorded wait proves that no executor holds the run: before that becomes untrue, the run is marked.
 #[test]
 fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
     let mut world = World::new();

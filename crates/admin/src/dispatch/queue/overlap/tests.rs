@@ -22,7 +22,7 @@ fn seconds(runs: &[RunId]) -> Vec<i64> {
     runs.iter().map(|run| run.get() / 1_000).collect()
 }
 
-fn said(entry: Entry) -> String {
+fn outcome(entry: Entry) -> String {
     match entry {
         Entry::Passed(_) => "passed".to_owned(),
         Entry::Queued => "queued".to_owned(),
@@ -84,11 +84,11 @@ impl Gated {
 }
 
 fn enter(gates: &mut Gated, ready: Ready) -> String {
-    said(gates.gates.enter(ready, &mut gates.runs))
+    outcome(gates.gates.enter(ready, &mut gates.runs))
 }
 
 fn enter_at(gates: &mut Gated, ready: Ready, executor: i64) -> String {
-    said(gates.gates.enter_at(ready, ExecutorId::new(executor), &mut gates.runs))
+    outcome(gates.gates.enter_at(ready, ExecutorId::new(executor), &mut gates.runs))
 }
 
 fn passed(passed: &[Passed]) -> Vec<i64> {
@@ -184,7 +184,7 @@ fn after_a_restart_the_order_is_as_before() {
     assert_eq!(leave(&mut gates, 1), [3]);
     assert_eq!(leave(&mut gates, 3), [4]);
 
-    // One that was another node's for a while is back, and may still be in somebody's hands.
+    // A run that belonged to another node for a while is back, and an executor may still hold it.
     let mut gates = Gated::default();
     gates.restore(&restored(1, RunStatus::Running, 1, &serial));
     assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
@@ -360,7 +360,7 @@ fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
         (shard.run.status, shard.run.attempt) = (status, attempt);
         gates.restore(&shard);
     }
-    assert_eq!(enter(&mut gates, second), "queued", "of its broadcast, one may be in somebody's hands");
+    assert_eq!(enter(&mut gates, second), "queued", "an executor may hold a shard of its broadcast");
     assert_eq!(enter(&mut gates, two), "queued");
     // Of the later one none is: the first has an executor, which has not begun the other shard yet.
     assert_eq!(again(&mut gates, 20), [11]);
