@@ -101,7 +101,7 @@ async fn servers_work_behind_a_pooler_that_shares_sessions() {
     report.assert_clean();
 }
 
-/// What is wrong with the pooler is said with what to do, and no server starts half.
+/// A wrong pooler setting is reported with its remedy, and no server starts partially.
 #[tokio::test]
 async fn a_pooler_that_is_not_set_up_is_named_at_the_start() {
     let Some(program) = program() else { return };

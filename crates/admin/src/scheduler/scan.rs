@@ -43,7 +43,7 @@ pub(crate) struct ScanLoop {
     /// From where the backlog is read, for these homes.
     low_water: LowWater,
     backlog_homes: Vec<NodeId>,
-    /// Due jobs that were read of the backlog, whoever may claim them, and whether the whole of it was read.
+    /// Due jobs read from the backlog, including those that another node may claim, and whether all of it was read.
     due_count: usize,
     is_whole: bool,
 }
