@@ -30,8 +30,8 @@ impl MariaDb {
             run(Command::new("chown").arg("mysql").arg(folder.path()));
         }
         run(as_mysql("mariadb-install-db", folder.path())
-            .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal", "--datadir"])
-            .arg(&data));
+            .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"])
+            .arg(format!("--datadir={}", data.display())));
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .expect("a port")
@@ -43,8 +43,9 @@ impl MariaDb {
             "--skip-name-resolve",
             "--character-set-server=utf8mb4",
         ]);
-        command.arg(format!("--port={port}")).arg("--datadir").arg(&data);
-        command.arg("--socket").arg(folder.path().join("socket")).arg("--pid-file").arg(folder.path().join("pid"));
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        command.arg(format!("--port={port}")).arg(format!("--datadir={}", data.display()));
+        command.arg(format!("--socket={}", path("socket"))).arg(format!("--pid-file={}", path("pid")));
         let database = Self { folder, port, _process: Process::start("MariaDB", command) };
         wait_until(LIMIT, "MariaDB answers", async || database.try_sql("SELECT 1")).await;
         // A user with all rights on everything may write to a database that takes no writes.
@@ -65,7 +66,10 @@ impl MariaDb {
     fn try_sql(&self, statement: &str) -> Result<(), String> {
         let mut client = Command::new("mariadb");
         client.args(["--no-defaults", "--user=root", "--execute", statement]);
-        let output = client.arg("--socket").arg(self.folder.path().join("socket")).output().expect("run mariadb");
+        let output = client
+            .arg(format!("--socket={}", self.folder.path().join("socket").display()))
+            .output()
+            .expect("run mariadb");
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }
 

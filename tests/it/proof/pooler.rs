@@ -90,15 +90,15 @@ async fn servers_work_behind_a_pooler_that_shares_sessions() {
     journal.grows(3 * JOB_COUNT).await;
     second.kill().await;
     journal.grows(4 * JOB_COUNT).await;
+    let report = judged(&api, &journal, Rules::default()).await;
+    print(&format!("behind a pooler: {report}"));
+    report.assert_clean();
     for (setting, default) in [("lock_timeout", "0"), ("statement_timeout", "0"), ("enable_seqscan", "on")] {
         for _ in 0..10 {
             assert_eq!(pooler.ask(&format!("SHOW {setting}")), default, "{setting}");
         }
     }
     assert_eq!(pooler.ask("SELECT COUNT(*) FROM pg_prepared_statements"), "0");
-    let report = judged(&api, &journal, Rules::default()).await;
-    print(&format!("behind a pooler: {report}"));
-    report.assert_clean();
 }
 
 /// A wrong pooler setting is reported with its remedy, and no server starts partially.
