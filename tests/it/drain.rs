@@ -120,3 +120,56 @@ async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
     .await;
 }
 on_each_database!(what_waited_in_time_is_not_missed);
+
+/// A server that is away for longer than executors let runs go on that are to stop, and for less than they let others go on:
+/// what goes on ends on its first attempt, and what stops is sent again without having failed.
+async fn a_server_comes_back_to_runs_that_went_on(db: ScratchDb) {
+    let options = ["--heartbeat", "1s", "--silence", "3s", "--lost-after", "13s", "--continue-max", "40s"];
+    let mut server = Server::start_with(&db, &options).await;
+    let journal = Journal::new();
+    let job = |name: &str, delivery: &str, on_silence: Value| {
+        json!({
+            "name": name, "app": "files", "handler": "shell", "params": journal.params("sleep 22; echo done"),
+            "delivery": delivery, "on_silence": on_silence,
+        })
+    };
+    for (name, delivery, on_silence) in [
+        ("goes-on", "at_least_once", json!("continue")),
+        ("once", "at_most_once", Value::Null),
+        ("stops", "at_least_once", Value::Null),
+    ] {
+        server.api().post("/api/v1/jobs", job(name, delivery, on_silence)).await.expect(201);
+    }
+    let _agent = Agent::start(&server, "files").await;
+    for name in ["goes-on", "once", "stops"] {
+        for _ in 0..2 {
+            server.api().post(&format!("/api/v1/jobs/{name}/runs"), json!({})).await.expect(201);
+        }
+    }
+    wait_until(Duration::from_secs(20), "three runs are noted as running", async || {
+        let runs = running(&server).await;
+        if runs.len() == 3 { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    let begun = running(&server).await;
+    server.kill().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    server.restart().await;
+    wait_until(Duration::from_secs(120), "every run has succeeded", async || {
+        let runs = server.api().all("/api/v1/runs", &[]).await;
+        if runs.iter().all(|run| run["status"] == "succeeded") { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    for run in begun {
+        let ended = server.api().get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
+        // What was stopped in the silence has not failed, and used up no retry.
+        let attempt = if run["job"] == "stops" { 2 } else { 1 };
+        assert_eq!(ended["attempt"], json!(attempt), "{ended:#}");
+    }
+}
+
+async fn running(server: &Server) -> Vec<Value> {
+    let runs = server.api().all("/api/v1/runs", &[]).await;
+    runs.into_iter().filter(|run| run["status"] == "running").collect()
+}
+on_each_database!(a_server_comes_back_to_runs_that_went_on);

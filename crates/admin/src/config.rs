@@ -73,6 +73,10 @@ pub struct EngineConfig {
     pub silence: Duration,
     /// After how long without a sign of an executor its runs are given up; longer than the silence and a grace.
     pub lost_after: Duration,
+    /// How long an executor may have been silent while a run of its that goes on in silence keeps its place in its job's
+    /// order; at least [`lost_after`](Self::lost_after). The executor stops it sooner, by as much as `lost_after` is longer
+    /// than the silence.
+    pub continue_max: Duration,
     /// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace, and a result's way.
     pub overdue_ask: Duration,
     /// How long after the deadline it is given up.
@@ -139,6 +143,7 @@ impl Default for EngineConfig {
             heartbeat: Duration::from_secs(2),
             silence: Duration::from_secs(15),
             lost_after: Duration::from_secs(30),
+            continue_max: Duration::from_secs(120),
             overdue_ask: Duration::from_secs(20),
             overdue_give_up: Duration::from_secs(60),
             answer_within: Duration::from_secs(15),

@@ -80,6 +80,7 @@ const SHOWN: &[&str] = &[
     "not",
     "notify",
     "on",
+    "on_silence",
     "over",
     "overlap",
     "overrides",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::spec::JobSpec;
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "name",
     "app",
     "handler",
@@ -24,6 +24,7 @@ const ORDER: [&str; 23] = [
     "rate",
     "priority",
     "delivery",
+    "on_silence",
     "timeout",
     "queue_timeout",
     "retry",
@@ -94,7 +95,7 @@ mod tests {
             "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}, "calendar": {"name": "cn", "rule": "except"},
             "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},
             "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},
-            "priority": 7, "delivery": "at_most_once", "timeout": "1m", "queue_timeout": "2m",
+            "priority": 7, "delivery": "at_most_once", "on_silence": "stop", "timeout": "1m", "queue_timeout": "2m",
             "retry": {"max": 2}, "over": "children", "notify": {"skipped": ["overlap"]}, "enabled": false,
         });
         let spec: JobSpec = serde_json::from_value(whole.clone()).unwrap();

@@ -10,8 +10,8 @@ use crate::outcome::AfterPolicy;
 use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::spec::{
-    CalendarRule, ConcurrencySpec, Delivery, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, Over, OverlapPolicy,
-    OverlapSpec, RateSpec, Route, ScheduleSpec,
+    CalendarRule, ConcurrencySpec, Delivery, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over,
+    OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec,
 };
 use crate::timetable::{Applied, Timetable};
 
@@ -64,6 +64,8 @@ pub struct Job {
     pub over: Over,
     /// What happens to a run whose executor is lost.
     pub delivery: Delivery,
+    /// What an executor does with a run while no server answers it.
+    pub on_silence: OnSilence,
     /// How long one attempt may take.
     pub timeout: Option<Duration>,
     /// How long a due run waits for an executor.
@@ -119,6 +121,7 @@ impl Job {
             priority: spec.priority,
             over: spec.over,
             delivery: spec.delivery,
+            on_silence: spec.on_silence.unwrap_or_else(|| OnSilence::default_of(spec.delivery, spec.overlap.policy)),
             timeout: spec.timeout,
             queue_timeout: spec.queue_timeout,
             after: AfterPolicy {
@@ -137,6 +140,13 @@ impl Job {
     #[must_use]
     pub const fn is_sharded(&self) -> bool {
         is_sharded(self.route, self.shards)
+    }
+
+    /// Whether a run keeps its place until it is known how it ended, or a bound has passed, when its executor is lost: it
+    /// may go on there, and no other run of the job may begin beside it.
+    #[must_use]
+    pub fn holds_in_silence(&self) -> bool {
+        self.on_silence == OnSilence::Continue && self.overlap.policy != OverlapPolicy::Allow
     }
 
     /// How many runs may be with executors at the same time; `None` for any number.

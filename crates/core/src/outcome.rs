@@ -60,6 +60,11 @@ pub enum Outcome {
     Skipped(Reason),
     /// The executor was lost with it, or never received it.
     Lost(Reason),
+    /// Its executor stopped it since no server answered. Where its handler had not begun, it never will.
+    Silenced {
+        /// Whether the handler had begun.
+        has_begun: bool,
+    },
     /// Its timeout passed, and its executor reported no end of it. It may still run: there is no further attempt.
     Unreported,
 }
@@ -157,6 +162,7 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
             retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
         }
         Outcome::Lost(reason) => lost(policy, ended, reason, now),
+        Outcome::Silenced { has_begun } => silenced(policy, ended, has_begun, now, jitter),
         Outcome::Unreported => match ended.cancel_asked {
             Some(_) => verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)),
             None => verdict(RunStatus::Unknown, None),
@@ -172,6 +178,21 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
     }
     let wait = doubled(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
     Some(After::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
+}
+
+/// Losing the servers is not the run's fault: it is sent again without being counted as a retry.
+fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> After {
+    if !has_begun {
+        // The executor's own report: neither its mark nor its delivery keeps it from being sent again.
+        return lost(policy, Ended { marked: false, ..ended }, Reason::NotReceived, now);
+    }
+    match ended.cancel_asked {
+        Some(asked) => After::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
+        None if policy.at_least_once => lost(policy, ended, Reason::ExecutorLost, now),
+        // It began, and must not begin again unless the job's own retries allow that.
+        None => retry(policy, ended, true, now, jitter)
+            .unwrap_or(After::Verdict { status: RunStatus::Failed, reason: None }),
+    }
 }
 
 fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
@@ -309,6 +330,25 @@ mod tests {
         );
         // The fourth attempt is the first that failed by itself.
         check_after(POLICY, after_three, FAILED, again_in(10, Reason::Retry, 3));
+    }
+
+    #[test]
+    fn a_run_that_its_executor_stopped_in_silence_is_sent_again_without_a_retry() {
+        let none = AfterPolicy { retry_max: 0, ..POLICY };
+        let begun = Outcome::Silenced { has_begun: true };
+        check_after(none, FIRST, begun, again_in(0, Reason::ExecutorLost, 1));
+        check_after(none, Ended { attempt: 2, lost_count: 1, ..FIRST }, FAILED, verdict(RunStatus::Failed, None));
+        let after_three = Ended { attempt: 4, lost_count: 3, ..FIRST };
+        check_after(none, after_three, begun, verdict(RunStatus::Failed, Some(Reason::ExecutorLost)));
+        let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
+        check_after(none, asked, begun, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
+
+        let at_most_once = AfterPolicy { at_least_once: false, ..none };
+        let marked = Ended { marked: true, ..FIRST };
+        check_after(at_most_once, marked, begun, verdict(RunStatus::Failed, None));
+        let waiting = Outcome::Silenced { has_begun: false };
+        check_after(at_most_once, marked, waiting, again_in(0, Reason::NotReceived, 0));
+        check_after(none, after_three, waiting, again_in(0, Reason::NotReceived, 3));
     }
 
     #[test]

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::policies::{
-    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, Over, OverlapPolicy, OverlapScope,
-    OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
+    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over, OverlapPolicy,
+    OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
 };
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
@@ -97,6 +97,10 @@ pub struct JobSpec {
     /// What happens to a run whose executor is lost.
     #[serde(default)]
     pub delivery: Delivery,
+    /// What an executor does with a run while no server answers it; left out for `stop` where a run may be repeated and
+    /// must not overlap, and `continue` elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_silence: Option<OnSilence>,
     /// How long one attempt may take; nothing for no limit.
     #[serde(default, with = "optional_duration")]
     #[schemars(with = "Option<DurationText>")]

@@ -201,6 +201,12 @@ impl Declaration {
         self.within("overlap", "policy", policy.into())
     }
 
+    /// What an executor does with a run while no server answers it: `continue` or `stop`.
+    #[must_use]
+    pub fn on_silence(self, what: impl Into<String>) -> Self {
+        self.option("on_silence", what.into())
+    }
+
     /// Which executor gets a run: `round`, `broadcast`, …
     #[must_use]
     pub fn route(self, route: impl Into<String>) -> Self {

@@ -1,5 +1,7 @@
 //! How an attempt ended, as it is reported to the server.
 
+use std::time::Duration;
+
 use rondel_core::RunStatus;
 use rondel_proto::v1;
 use serde::Serialize;
@@ -21,15 +23,17 @@ pub struct Ending {
     /// JSON text.
     pub(crate) result: Option<String>,
     pub(crate) retryable: bool,
+    /// How long no server had answered, where it was stopped for that.
+    pub(crate) silent: Option<Duration>,
 }
 
 impl Ending {
     pub(crate) fn succeeded() -> Self {
-        Self { status: RunStatus::Succeeded, message: String::new(), result: None, retryable: false }
+        Self { status: RunStatus::Succeeded, message: String::new(), result: None, retryable: false, silent: None }
     }
 
     pub(crate) fn new(status: RunStatus, message: impl Into<String>, retryable: bool) -> Self {
-        Self { status, message: message.into(), result: None, retryable }
+        Self { status, message: message.into(), result: None, retryable, silent: None }
     }
 
     /// Makes it fit for the wire: one masked line of bounded length, no NUL, a result of bounded length.

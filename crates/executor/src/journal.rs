@@ -273,6 +273,9 @@ struct Line {
     retryable: bool,
     started_at_ms: i64,
     finished_at_ms: i64,
+    /// Journals of older executors do not have it.
+    #[serde(default)]
+    silent_ms: i64,
 }
 
 impl From<&v1::Result> for Line {
@@ -287,6 +290,7 @@ impl From<&v1::Result> for Line {
             retryable: result.retryable,
             started_at_ms: result.started_at_ms,
             finished_at_ms: result.finished_at_ms,
+            silent_ms: result.silent_ms,
         }
     }
 }
@@ -303,6 +307,7 @@ impl From<Line> for v1::Result {
             started_at_ms: line.started_at_ms,
             finished_at_ms: line.finished_at_ms,
             job_id: line.job_id,
+            silent_ms: line.silent_ms,
         }
     }
 }
@@ -312,7 +317,7 @@ mod tests {
     use super::*;
 
     fn result(run_id: i64) -> v1::Result {
-        v1::Result { run_id, attempt: 1, message: "line\nbreak".to_owned(), ..v1::Result::default() }
+        v1::Result { run_id, attempt: 1, message: "line\nbreak".to_owned(), silent_ms: 15_000, ..v1::Result::default() }
     }
 
     fn open(dir: &Path, incarnation: i64) -> Opened {

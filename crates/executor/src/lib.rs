@@ -126,7 +126,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// | `on` | how the jobs of `after` must have ended: `success`, `failure`, `either` |
 /// | `retry`, `backoff` | attempts beyond the first; the wait before them, `"10s"` or `"10s..5m"` |
 /// | `timeout` | how long one attempt may take |
-/// | `misfire`, `overlap`, `route`, `priority`, `enabled` | as in the REST API |
+/// | `misfire`, `overlap`, `on_silence`, `route`, `priority`, `enabled` | as in the REST API |
 ///
 /// Names, expressions, zones, lengths and words are checked while the program compiles, by the server's own parsers:
 ///

@@ -50,6 +50,10 @@ mutants! {
     DueMeansUnsent = "due_means_unsent",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
+    /// A run that goes on in silence is sent again as soon as its executor is lost.
+    NoHoldInSilence = "no_hold_in_silence",
+    /// An executor runs on in silence without a bound.
+    ContinueWithoutEnd = "continue_without_end",
     /// A verdict that was given because the executor was lost stays when the executor reports the result.
     LostVerdictIsFinal = "lost_verdict_is_final",
     /// A result of an earlier attempt ends the later one.

@@ -24,6 +24,7 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "timeout", path: &["timeout"], method: "timeout", wants: Wants::Text },
     Kind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: Wants::Text },
     Kind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: Wants::Text },
+    Kind { name: "on_silence", path: &["on_silence"], method: "on_silence", wants: Wants::Text },
     Kind { name: "route", path: &["route"], method: "route", wants: Wants::Text },
     Kind { name: "priority", path: &["priority"], method: "priority", wants: Wants::Number },
     Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: Wants::WordOrTexts },

@@ -15,7 +15,7 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message::Body as Down;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use self::handler::{result, stopped};
+use self::handler::{never_begun, result, stopped};
 use crate::link::{Arrival, Held, Link, Refused, Stop};
 use crate::node::{NodeHost, Stream};
 use crate::process::Process;
@@ -175,6 +175,19 @@ impl ExecutorHost {
     }
 }
 
+/// After how long without any server's answer a run stops, as the SDK has it.
+fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
+    match trigger.on_silence() {
+        v1::OnSilence::Unspecified => (trigger.serial || trigger.at_most_once).then_some(limit),
+        v1::OnSilence::Stop => Some(limit),
+        v1::OnSilence::Continue if mutant::on(Mutant::ContinueWithoutEnd) => None,
+        v1::OnSilence::Continue => {
+            let max = u64::try_from(trigger.silence_max_ms).ok().filter(|max| *max > 0);
+            max.map(|max| Duration::from_millis(max).max(limit))
+        }
+    }
+}
+
 impl Executor {
     fn world(&self) -> &Arc<World> {
         &self.host.world
@@ -317,9 +330,16 @@ impl Executor {
         Some((link, *lock(&self.silences)))
     }
 
-    /// No server was heard for too long: what must not run twice stops.
+    /// No server was heard for too long: each run stops that may not go on for so long.
     fn silenced(self: &Arc<Self>) {
-        self.stop(Stop::Silence, |held| held.trigger.serial || held.trigger.at_most_once);
+        let (limit, silent) = (*lock(&self.silence), self.silent());
+        self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
+    }
+
+    /// How long no server was heard.
+    fn silent(&self) -> Duration {
+        let silent = self.now_ms() - *lock(&self.heard_ms);
+        Duration::from_millis(u64::try_from(silent).unwrap_or(0))
     }
 
     /// Comes also before each run begins: it may be another executor's by now.
@@ -389,13 +409,14 @@ impl Executor {
     fn acked(&self, ack: &v1::ResultAck) {
         let key = RunKey::new(ack.run_id, ack.attempt);
         let mut table = lock(&self.table);
-        let Some(status) = table.outbox.unacked(key).map(v1::Result::status) else { return };
+        let unacked = table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0));
+        let Some((status, is_silenced)) = unacked else { return };
         table.acked(std::slice::from_ref(ack), now());
         drop(table);
         lock(&self.host.disk).results.remove(&key);
         self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
         let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
-        self.world().truth().acked.push(Acked { run, attempt, status, kind: ack.kind() });
+        self.world().truth().acked.push(Acked { run, attempt, status, kind: ack.kind(), is_silenced });
     }
 
     fn begin(self: &Arc<Self>, begun: Vec<Held>) {
@@ -406,7 +427,7 @@ impl Executor {
     }
 
     fn stop(self: &Arc<Self>, cause: Stop, which: impl Fn(&Held) -> bool) {
-        let ended = |held: &Held| result(&held.trigger, stopped(cause), self.world().now());
+        let ended = |held: &Held| never_begun(result(&held.trigger, stopped(cause), self.world().now()), cause);
         let running = lock(&self.table).stop(which, ended, now());
         running.iter().for_each(|held| held.stop(cause));
         self.write_journal();

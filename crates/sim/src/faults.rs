@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::chance::Chance;
+use crate::chance::{Chance, mix};
 use crate::executor::ExecutorHost;
 use crate::net::Way;
 use crate::node::NodeHost;
@@ -24,6 +24,10 @@ enum Fault {
     },
     StopNode {
         node: usize,
+        length: Duration,
+    },
+    /// Every node dies, and all come back together: an upgrade that does not go well.
+    Blackout {
         length: Duration,
     },
     KillExecutor {
@@ -62,6 +66,9 @@ enum Fault {
     },
 }
 
+/// What tells the draw of outages of all servers from others of the same seed.
+const BLACKOUTS: u64 = 0xb1ac_0000;
+
 /// Faults with their instants, in milliseconds since the world began.
 #[derive(Debug)]
 pub(crate) struct Plan(Vec<(u64, Fault)>);
@@ -77,6 +84,18 @@ impl Plan {
         }
         plan.sort_by_key(|(at, _)| *at);
         Self(plan)
+    }
+
+    /// The same with an outage of all servers in some seeds: longer than executors let runs go on that are to stop, and
+    /// in some longer than they let any run go on.
+    pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
+        let Some(mut chance) = profile.silences.map(|seed| Chance::new(mix(seed ^ BLACKOUTS))) else { return self };
+        if profile.node_faults && chance.happens(200_000) {
+            let at = chance.between(1_500, profile.faulty_ms);
+            self.0.push((at, Fault::Blackout { length: chance.millis(3_000, 12_000) }));
+            self.0.sort_by_key(|(at, _)| *at);
+        }
+        self
     }
 }
 
@@ -167,6 +186,10 @@ impl Hosts {
                 self.nodes[node].start_later(back_after + Duration::from_secs(2));
             }
             Fault::StopNode { node, length } => self.nodes[node].stop_for(length),
+            Fault::Blackout { length } => {
+                self.nodes.iter().for_each(|node| node.kill());
+                self.nodes.iter().for_each(|node| node.start_later(length));
+            }
             Fault::KillExecutor { executor, back_after } => {
                 self.executors[executor].kill();
                 self.executors[executor].start_later(back_after);

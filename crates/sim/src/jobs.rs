@@ -3,7 +3,7 @@
 use rondel_core::{JobSpec, Timestamp};
 use serde_json::{Value, json};
 
-use crate::chance::Chance;
+use crate::chance::{Chance, mix};
 use crate::profile::Profile;
 
 /// Draws the jobs of a world; their schedules end at `end`.
@@ -38,6 +38,14 @@ fn document(chance: &mut Chance, profile: &Profile, index: usize, parents: &[Str
     };
     if chance.happens(350_000) {
         job["delivery"] = json!("at_most_once");
+    }
+    if let Some(seed) = profile.silences {
+        let mut chance = Chance::new(mix(seed ^ mix(index as u64)));
+        match chance.below(4) {
+            0 => job["on_silence"] = json!("stop"),
+            1 | 2 => job["on_silence"] = json!("continue"),
+            _ => {}
+        }
     }
     if chance.happens(400_000) {
         let backoff = *chance.pick(&["1s", "500ms", "2s"]);

@@ -35,6 +35,9 @@ pub(crate) struct Profile {
     pub(crate) drift_ppm: u64,
     /// How many runs each executor takes at once; drawn where it is not set.
     pub(crate) slots: Option<u32>,
+    /// Decides what jobs say of a silence of all servers, and when there is one; apart from all else, so that what was
+    /// drawn before there was such a thing stays as it was. Nothing for neither.
+    pub(crate) silences: Option<u64>,
 }
 
 impl Profile {
@@ -68,6 +71,7 @@ impl Profile {
             delay_ppm: ppm(delays, chance.between(5_000, 100_000)),
             drift_ppm: if clock_faults { 200 } else { 20 },
             slots: None,
+            silences: None,
         }
     }
 
@@ -96,6 +100,7 @@ impl Profile {
             delay_ppm: 0,
             drift_ppm: 0,
             slots: Some(slots),
+            silences: None,
         }
     }
 
@@ -116,6 +121,7 @@ pub(crate) fn engine_config(node_name: String) -> EngineConfig {
         heartbeat: Duration::from_millis(500),
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
+        continue_max: Duration::from_secs(10),
         adopt_page: 3,
         // A simulated database answers within milliseconds: as if it took half a second.
         whole_backlog_share: 200,

@@ -82,8 +82,8 @@ pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Outp
 
 async fn live(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(seed);
-    let profile = Profile::draw(&mut chance);
-    let plan = Plan::draw(&mut chance, &profile);
+    let profile = Profile { silences: Some(seed), ..Profile::draw(&mut chance) };
+    let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile);
     let world = World::new(seed, profile.clone(), options.is_told);
     world.record("profile", 0, || format!("{profile:?}"));
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();

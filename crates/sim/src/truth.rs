@@ -37,6 +37,8 @@ pub(crate) struct Acked {
     pub(crate) attempt: i32,
     pub(crate) status: v1::result::Status,
     pub(crate) kind: v1::result_ack::Kind,
+    /// The executor stopped it since no server answered.
+    pub(crate) is_silenced: bool,
 }
 
 /// A requested run whose caller got the answer that it exists.
@@ -70,7 +72,7 @@ pub(crate) struct Truth {
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
     /// Verdicts, as the store gave them.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
-    /// Runs whose verdict was `unknown` until the true one came late: what followed from the first one stays.
+    /// Runs whose verdict was provisional until the true one came late: what followed from the first one stays.
     pub(crate) corrected: BTreeSet<RunId>,
     /// What is wrong, as soon as it is seen.
     pub(crate) violations: Vec<String>,

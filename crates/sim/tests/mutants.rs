@@ -47,6 +47,11 @@ const UNSEEN: &[&str] = &[
     "no_misfire_at_tick",
     // `late_fires_that_count_as_missed_are_noticed` in crates/admin/tests/gateway/overload.rs.
     "late_is_missed",
+    // `a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it` in
+    // crates/admin/src/dispatch/recovery/rollcall.rs.
+    "no_hold_in_silence",
+    // `a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it` in crates/executor/tests/it/stopping.rs.
+    "continue_without_end",
     // `a_look_ahead_that_stands_still_is_noticed` in crates/admin/src/dispatch/queue/parked.rs.
     "look_ahead_stands_still",
     // A server that asks again whether a broadcast is expanded names the same shards. `a_broadcast_is_expanded_once` in

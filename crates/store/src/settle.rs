@@ -86,7 +86,11 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     }
     if is_correctable(row, finish) {
         // Only an executor knows.
+        let is_silenced = matches!(finish.outcome, Outcome::Silenced { .. });
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
+            Some((RunStatus::Failed, _)) if row.cancel_asked.is_some() && is_silenced => {
+                Judgement::Late(RunStatus::Cancelled, row.cancel_asked)
+            }
             Some((RunStatus::Cancelled, reason)) => Judgement::Late(RunStatus::Cancelled, row.cancel_asked.or(reason)),
             Some((status, reason)) => Judgement::Late(status, reason),
             None => Judgement::Duplicate,
@@ -136,7 +140,8 @@ fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
         Outcome::Cancelled => Some((RunStatus::Cancelled, Some(Reason::Requested))),
         Outcome::Skipped(reason) => Some((RunStatus::Skipped, Some(reason))),
-        Outcome::Lost(_) | Outcome::Unreported => None,
+        Outcome::Silenced { has_begun: true } => Some((RunStatus::Failed, None)),
+        Outcome::Silenced { has_begun: false } | Outcome::Lost(_) | Outcome::Unreported => None,
     }
 }
 

@@ -70,7 +70,7 @@ pub trait Heal {
 pub trait Stats {
     /// Counts runs whose ids were made before `before` into the statistics, each once: the next `limit` of them by id, and as
     /// many of those that were open when they were passed and are not any more. Answers how many rows it looked at; 0 means
-    /// that everything is counted. A verdict `unknown` that becomes the true one within a day is counted anew.
+    /// that everything is counted. A provisional verdict that becomes the true one within a day is counted anew.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// What is counted of a job's runs that were planned from `from` on and before `to`, by hour and verdict.

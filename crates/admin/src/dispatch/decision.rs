@@ -25,6 +25,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) uptime: Duration,
     /// Whether the database's clock may have stepped ahead within the time after which executors count as lost.
     pub(crate) may_have_stepped_ahead: bool,
+    /// The same within the time for which runs keep their places that go on in silence.
+    pub(crate) may_have_stepped_ahead_long: bool,
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,
     pub(crate) lease_holds: bool,
@@ -42,6 +44,9 @@ pub(crate) struct Settings {
     /// No other server may share the store.
     pub(crate) is_single_server: bool,
     pub(crate) lost_after: Duration,
+    pub(crate) continue_max: Duration,
+    /// After how long without any server's answer an executor stops a run that goes on in silence.
+    pub(crate) silence_max: Duration,
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,
     pub(crate) overdue_give_up: Duration,

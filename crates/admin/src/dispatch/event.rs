@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::reason::Detail;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
@@ -17,6 +18,7 @@ use super::active::Phase;
 use super::begin::{Begins, Start};
 use super::ready::{Ready, jitter};
 use super::step::Step;
+use super::waits::lost_detail;
 use crate::registry::OnlineExecutor;
 
 /// The sending end of an executor's stream.
@@ -103,6 +105,8 @@ pub(crate) struct IncomingResult {
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Timestamp,
     pub(crate) received_at: Timestamp,
+    /// How long no server had answered the executor when it stopped the run for that.
+    pub(crate) silent_ms: Option<u64>,
     /// Its share, with the others of its message, of what results may take before their lanes take them up.
     pub(crate) memory: Option<Arc<dyn fmt::Debug + Send + Sync>>,
 }
@@ -114,6 +118,8 @@ impl IncomingResult {
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let earliest = due_at.min(self.received_at);
+        let silent = |silent_ms| Detail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
+        let detail = self.silent_ms.map(|silent_ms| Box::new(silent(silent_ms)));
         AttemptEnd {
             run: self.run,
             job: run.job,
@@ -126,7 +132,7 @@ impl IncomingResult {
             message: self.message,
             result: self.result,
             trace: None,
-            detail: None,
+            detail,
             jitter: jitter(self.run, self.attempt),
             owner: None,
         }

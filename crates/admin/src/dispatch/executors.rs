@@ -111,7 +111,18 @@ fn given_name(name: &str) -> &str {
     name.split_once(SUFFIX).map_or(name, |(given, _)| given)
 }
 
-/// How long it is remembered that an executor was lost.
+/// An executor that no node has heard for too long.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    /// When that was found.
+    at: Timestamp,
+    /// When it was heard last.
+    heard_at: Timestamp,
+    /// Nothing is left that it may be doing: its process has ended, or it has stopped even what goes on in silence.
+    is_over: bool,
+}
+
+/// How long it is remembered that an executor was lost; longer than any run may go on in silence.
 const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
@@ -121,8 +132,8 @@ pub(crate) struct Executors {
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Who is not connected here, and when some node last heard of it.
     gone: BTreeMap<ExecutorId, Timestamp>,
-    /// Whom no node has heard for too long, and when that was found.
-    lost: BTreeMap<ExecutorId, Timestamp>,
+    /// Whom no node has heard for too long.
+    lost: BTreeMap<ExecutorId, Lost>,
     pub(crate) silences: Silences,
 }
 
@@ -215,15 +226,33 @@ impl Executors {
         self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
     }
 
-    /// No node has heard it for too long. False where it has come meanwhile.
-    pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp) -> bool {
-        self.lost.retain(|_, at| *at + LOST_KEPT_FOR > now);
-        let is_gone = self.gone.remove(&id).is_some();
-        if is_gone {
-            self.silences.end(id);
-            self.lost.insert(id, now);
+    /// No node has heard it for too long: since `over_before` even what goes on in silence has stopped. False where it has
+    /// come meanwhile.
+    pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp, over_before: Timestamp) -> bool {
+        self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
+        let Some(heard_at) = self.gone.remove(&id) else { return false };
+        self.silences.end(id);
+        self.lost.insert(id, Lost { at: now, heard_at, is_over: heard_at < over_before });
+        true
+    }
+
+    /// Its process has ended. False where that is known, and where it is connected.
+    pub(crate) fn end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
+        self.lose(id, now, Timestamp::MAX)
+            || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.is_over, true))
+    }
+
+    /// Watches a lost one again that may have run something on in silence until `before`: some node may have heard it since.
+    pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
+        if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.is_over && lost.heard_at < before) {
+            self.lost.remove(&id);
+            self.gone.insert(id, lost.heard_at);
         }
-        is_gone
+    }
+
+    /// Whether nothing is left that it may be doing, not even what goes on in silence.
+    pub(crate) fn is_over(&self, id: ExecutorId) -> bool {
+        self.lost.get(&id).is_some_and(|lost| lost.is_over)
     }
 
     pub(crate) fn is_lost(&self, id: ExecutorId) -> bool {
@@ -359,9 +388,9 @@ mod tests {
         executors.watch(id, at(30));
         executors.watch(id, at(25));
         assert_eq!((executors.suspects(at(30)), executors.suspects(at(31))), (vec![], vec![id]));
-        assert!(executors.lose(id, at(60)) && executors.is_lost(id) && !executors.lose(id, at(61)));
+        assert!(executors.lose(id, at(60), at(0)) && executors.is_lost(id) && !executors.lose(id, at(61), at(0)));
         let (session, online, _stream) = executor(1, 8);
         executors.join(session, &online, Report::default());
-        assert!(!executors.is_lost(id) && !executors.lose(id, at(62)));
+        assert!(!executors.is_lost(id) && !executors.lose(id, at(62), at(0)));
     }
 }

@@ -1,9 +1,11 @@
 //! Between the dispatcher's words and the wire's.
 
+use std::time::Duration;
+
 use rondel_core::outcome::Outcome;
-use rondel_core::spec::{Delivery, OverlapPolicy};
+use rondel_core::spec::{Delivery, OnSilence, OverlapPolicy};
 use rondel_core::time::millis;
-use rondel_core::{Reason, RunId, Timestamp, TraceParent};
+use rondel_core::{Job, Reason, RunId, Timestamp, TraceParent};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
@@ -30,7 +32,12 @@ fn fence_term(ready: &Ready) -> i64 {
 }
 
 /// A run as an executor gets it. `number` rises with each start of the job's runs within a term.
-pub(crate) fn trigger(ready: &Ready, number: i64, parent: Option<TraceParent>, now: Timestamp) -> v1::Trigger {
+pub(crate) fn trigger(
+    ready: &Ready,
+    number: i64,
+    parent: Option<TraceParent>,
+    (now, silence_max): (Timestamp, Duration),
+) -> v1::Trigger {
     let (run, definition) = (&ready.run, &ready.definition);
     let is_limited = !mutant::on(Mutant::QueueTimeFromTurn);
     v1::Trigger {
@@ -54,6 +61,15 @@ pub(crate) fn trigger(ready: &Ready, number: i64, parent: Option<TraceParent>, n
         traceparent: parent.map(|parent| parent.to_string()).unwrap_or_default(),
         // 0 would be no limit.
         begin_within_ms: if is_limited { millis(ready.waits_until().since(now)).max(1) } else { 0 },
+        on_silence: on_silence(&definition.job).into(),
+        silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },
+    }
+}
+
+const fn on_silence(job: &Job) -> v1::OnSilence {
+    match job.on_silence {
+        OnSilence::Continue => v1::OnSilence::Continue,
+        OnSilence::Stop => v1::OnSilence::Stop,
     }
 }
 
@@ -78,6 +94,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
     let status = result.status();
     let outcome = match status {
         Status::Succeeded => Outcome::Succeeded,
+        Status::Failed if result.silent_ms > 0 => Outcome::Silenced { has_begun: result.started_at_ms != 0 },
         Status::Failed => Outcome::Failed { retryable: result.retryable },
         Status::TimedOut => Outcome::TimedOut,
         Status::Cancelled => Outcome::Cancelled,
@@ -98,6 +115,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         started_at: instant(result.started_at_ms, now),
         finished_at: instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
+        silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0),
         memory: None,
     }
 }
@@ -186,7 +204,7 @@ mod tests {
         let token = |term, epoch, number| {
             let mut ready = Ready { term, ..ready(1, &Arc::clone(&definition)) };
             ready.run.node_epoch = epoch;
-            let trigger = trigger(&ready, number, None, ready.run.due_at);
+            let trigger = trigger(&ready, number, None, (ready.run.due_at, Duration::from_secs(105)));
             (trigger.fence_term, trigger.fence_n)
         };
         let starts =

@@ -8,7 +8,7 @@ use super::active::{Active, NOTE_AFTER, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::turns;
-use super::recovery::{fences, look, overdue, roll, seek, unanswered};
+use super::recovery::{fences, look, overdue, roll, seek, silence, unanswered};
 use super::step::Step;
 use super::waits;
 use super::{expand, flow, place};
@@ -36,6 +36,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
         flow::work_off(d);
     }
     ended.iter().for_each(|lease| fences::announce(d, *lease));
+    silence::look_again(d);
     look::look_for_lost(d);
     look::look_at_rows(d);
     roll::resolve(d);

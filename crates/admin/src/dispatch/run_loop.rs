@@ -46,6 +46,8 @@ impl DispatchLoop {
         let settings = Settings {
             is_single_server: shared.store.is_single_server(),
             lost_after: config.lost_after,
+            continue_max: config.continue_max,
+            silence_max: config.continue_max.saturating_sub(config.lost_after.saturating_sub(config.silence)),
             answer_within: config.answer_within,
             overdue_ask: config.overdue_ask,
             overdue_give_up: config.overdue_give_up,
@@ -226,7 +228,7 @@ impl DispatchLoop {
             let number = ids.next(now);
             // Before it can answer: its log may come at once.
             self.shared.sent_runs.note(run, active.ready.run.attempt, executor);
-            batch.push(trigger(&active.ready, number, parent, now));
+            batch.push(trigger(&active.ready, number, parent, (now, self.settings.silence_max)));
             sent.push((run, number));
         }
         if !batch.is_empty() {
@@ -266,6 +268,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
         uptime: began.elapsed(),
         may_have_stepped_ahead: shared.clock.may_have_stepped_ahead_within(settings.lost_after),
+        may_have_stepped_ahead_long: shared.clock.may_have_stepped_ahead_within(settings.continue_max),
         token: shared.membership.token(),
         lease_holds: shared.membership.holds(),
         in_memory: &shared.in_memory,

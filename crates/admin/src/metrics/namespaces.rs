@@ -82,6 +82,7 @@ impl FireOutcome {
             | Outcome::Failed { .. }
             | Outcome::TimedOut
             | Outcome::Lost(_)
+            | Outcome::Silenced { .. }
             | Outcome::Unreported => None,
         }
     }

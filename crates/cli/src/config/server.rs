@@ -32,6 +32,9 @@ const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
 /// How long an executor without a server lets runs take to end before it kills them.
+/// Longer than any upgrade, and shorter than it is remembered when an executor was lost.
+const CONTINUE_MAX: Duration = Duration::from_secs(1800);
+
 const KILL_GRACE: Duration = Duration::from_secs(10);
 /// Each of them is a handful of series, and looked up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
@@ -108,6 +111,9 @@ settings! {
         /// After how long without a word from an executor its runs are given up; longer than the silence and 10s for its end
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOST_AFTER")]
         lost_after: Length = Length(EngineConfig::default().lost_after);
+        /// After how long without a word from an executor runs are given up that go on in silence and hold back the next run of their job
+        #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_CONTINUE_MAX")]
+        continue_max: Length = Length(EngineConfig::default().continue_max);
         /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_RETENTION")]
         retention: Length = Length(EngineConfig::default().retention);
@@ -325,7 +331,7 @@ impl ServerConfig {
 
     /// An executor must have stopped by itself before its runs are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
-        let ServerValues { heartbeat, silence, lost_after, .. } = self.settings;
+        let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short = |key, length: Length, least: Duration, what: &str| {
             let least = Length(least);
             Err(wrong(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
@@ -340,6 +346,18 @@ impl ServerConfig {
         if lost_after.0 < silence.0 + KILL_GRACE {
             let what = format!("the silence of {silence} and {} for what runs to end", Length(KILL_GRACE));
             return too_short("lost_after", lost_after, silence.0 + KILL_GRACE, &what);
+        }
+        if continue_max.0 < lost_after.0 {
+            let what = format!("the {lost_after} after which an executor is lost");
+            return too_short("continue_max", continue_max, lost_after.0, &what);
+        }
+        if continue_max.0 > CONTINUE_MAX {
+            let most = Length(CONTINUE_MAX);
+            return Err(wrong(
+                SECTION,
+                "continue_max",
+                format!("{continue_max} is too long, it must be at most {most}"),
+            ));
         }
         Ok(())
     }

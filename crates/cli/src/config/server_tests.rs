@@ -26,6 +26,8 @@ fn bad_settings_are_named() {
         (&format!("{DB}heartbeat = \"10ms\""), "heartbeat"),
         (&format!("{DB}silence = \"5s\""), "three heartbeats of 2s"),
         (&format!("{DB}lost_after = \"24s\""), "at least 25s"),
+        (&format!("{DB}continue_max = \"29s\""), "at least 30s"),
+        (&format!("{DB}continue_max = \"31m\""), "at most 30m"),
         (&format!("{DB}node_name = \"Not A Name\""), "node_name"),
         (&format!("{DB}advertise = \"host:1\""), "advertise"),
         (&format!("{DB}log_level = \"a=b=c\""), "log_level"),

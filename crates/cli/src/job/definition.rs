@@ -15,7 +15,7 @@ use crate::input;
 )]
 pub(crate) struct DefinitionArgs {
     /// A JSON file with the definition; - for stdin
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "overrides", "route", "overlap", "delivery", "timeout", "retries", "disabled"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "overrides", "route", "overlap", "delivery", "on_silence", "timeout", "retries", "disabled"])]
     file: Option<PathBuf>,
     /// The job's name
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
@@ -56,6 +56,9 @@ pub(crate) struct DefinitionArgs {
     /// `at_least_once` or `at_most_once`
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<String>,
+    /// What an executor does with a run while no server answers it: `continue` or `stop`
+    #[arg(long, value_name = "WHAT")]
+    on_silence: Option<String>,
     /// How long one attempt may take
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
@@ -85,6 +88,7 @@ impl DefinitionArgs {
             ("description", &self.description),
             ("route", &self.route),
             ("delivery", &self.delivery),
+            ("on_silence", &self.on_silence),
             ("timeout", &self.timeout),
         ];
         for (key, text) in texts {

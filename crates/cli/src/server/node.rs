@@ -68,6 +68,7 @@ impl Node {
             heartbeat: settings.heartbeat.0,
             silence: settings.silence.0,
             lost_after: settings.lost_after.0,
+            continue_max: settings.continue_max.0,
             retention: settings.retention.0,
             log_retention: settings.log_retention.0,
             log_size_max: settings.log_size_max.0,

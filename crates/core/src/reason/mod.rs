@@ -194,6 +194,9 @@ pub struct Detail {
     /// `unknown`, without a code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreported_after_ms: Option<u64>,
+    /// How long no server had answered the executor when it stopped the attempt, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
     /// The other run: the earlier one that it waits behind, or the later one that took its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,

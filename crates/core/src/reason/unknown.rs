@@ -48,6 +48,18 @@ pub(crate) fn unconfirmed_cancel(detail: &Detail, lang: Lang) -> String {
     }
 }
 
+/// Why an executor stopped an attempt; nothing where it did not stop it for a silence of the servers.
+pub(super) fn silenced(detail: &Detail, lang: Lang) -> Option<String> {
+    let silent = short(Duration::from_millis(detail.silent_ms?), lang);
+    let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    Some(match (name, lang) {
+        (Some(name), Lang::En) => format!("executor {name} heard no server for {silent} and stopped it"),
+        (None, Lang::En) => format!("its executor heard no server for {silent} and stopped it"),
+        (Some(name), Lang::Zh) => format!("执行器 {name} 有 {silent} 收不到任何服务器的应答，因此停止了它"),
+        (None, Lang::Zh) => format!("执行器有 {silent} 收不到任何服务器的应答，因此停止了它"),
+    })
+}
+
 /// Why a run is not sent again that may start once at most: the mark of its sending is there, and no executor has it.
 pub(super) fn not_sent_again(detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::unknown::{not_sent_again, unconfirmed_cancel, unreported};
+use super::unknown::{not_sent_again, silenced, unconfirmed_cancel, unreported};
 use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
@@ -88,6 +88,9 @@ pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
 /// Why this attempt ended, or the run never began: a clause for the middle of a sentence.
 #[must_use]
 pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
+    if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+        return text;
+    }
     match lang {
         Lang::En => because_en(reason, detail),
         Lang::Zh => because_zh(reason, detail),
@@ -115,6 +118,9 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, la
 #[must_use]
 pub fn because_again(reason: Reason, detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
+    if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+        return text;
+    }
     match (reason, name, lang) {
         (Reason::Retry, _, Lang::En) => "the previous attempt failed".to_owned(),
         (Reason::Retry, _, Lang::Zh) => "上一次尝试失败".to_owned(),

@@ -150,6 +150,31 @@ impl Default for Delivery {
     }
 }
 
+words! {
+    /// What an executor does with a run while no server answers it.
+    OnSilence {
+        /// It goes on, for a bounded time where runs of the job must not overlap. The next run waits meanwhile.
+        Continue = "continue",
+        /// It stops the run after 15 s, and the run is sent again as one whose executor was lost.
+        Stop = "stop",
+    }
+}
+
+impl OnSilence {
+    /// The default of a job that names none. Work that may be repeated is stopped, so that the job goes on soon if the
+    /// executor is dead; work that must not be repeated goes on, for nothing else would finish it; and where runs may
+    /// overlap, nothing waits for a run that goes on.
+    #[must_use]
+    pub const fn default_of(delivery: Delivery, overlap: OverlapPolicy) -> Self {
+        match (delivery, overlap) {
+            (Delivery::AtMostOnce, _) | (Delivery::AtLeastOnce, OverlapPolicy::Allow) => Self::Continue,
+            (Delivery::AtLeastOnce, OverlapPolicy::Serial | OverlapPolicy::Discard | OverlapPolicy::Cover) => {
+                Self::Stop
+            }
+        }
+    }
+}
+
 /// What happens after a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

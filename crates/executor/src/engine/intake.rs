@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rondel_core::time::millis;
 use rondel_core::{JobId, RunStatus, Timestamp};
 use rondel_proto::v1::{self, Trigger};
 
@@ -53,7 +54,7 @@ impl TableRun for HeldRun {
     }
 
     fn started_after_ms(&self) -> i64 {
-        rondel_core::time::millis(self.0.started_after())
+        millis(self.0.started_after())
     }
 
     fn should_end(&self, now: Instant) -> bool {
@@ -89,5 +90,6 @@ pub(super) fn wire_result(
         started_at_ms,
         finished_at_ms,
         job_id: run.job_id().get(),
+        silent_ms: ending.silent.map_or(0, |silent| millis(silent).max(1)),
     }
 }

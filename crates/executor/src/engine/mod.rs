@@ -32,7 +32,8 @@ use crate::table::{Item, RunKey, RunTable, TableLink as _};
 use crate::trace;
 use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
-use silence::Silence;
+pub(crate) use silence::silence_limit;
+use silence::{Silence, Silent};
 
 /// A handler that can be dropped is, after the grace; only after that margin does it count as stuck.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
@@ -161,11 +162,12 @@ impl Engine {
         self.stop_after(self.silence.exceeded(host::uptime()));
     }
 
-    /// Stops what must not run twice where a silence was too long.
-    fn stop_after(&self, silence: Option<Duration>) {
-        if let Some(length) = silence {
-            self.stop(&StopCause::Silence { length }, RunContext::must_not_run_twice);
-        }
+    /// Stops each run for which the silence was too long.
+    fn stop_after(&self, silent: Option<Silent>) {
+        let Some(Silent { limit, lasted }) = silent else { return };
+        self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
+        let length = Duration::from_secs(lasted.as_secs());
+        self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
     }
 
     /// Makes the verdict of runs that should have ended and have not, because their handlers hold their threads.

@@ -5,6 +5,28 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rondel_proto::v1;
+
+/// A silence of all servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silent {
+    /// After how long runs stop that must not run twice.
+    pub(crate) limit: Duration,
+    pub(crate) lasted: Duration,
+}
+
+/// After how long without any server's answer a run stops; nothing where it goes on.
+pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
+    match trigger.on_silence() {
+        v1::OnSilence::Unspecified => (trigger.serial || trigger.at_most_once).then_some(limit),
+        v1::OnSilence::Stop => Some(limit),
+        v1::OnSilence::Continue => {
+            let max = u64::try_from(trigger.silence_max_ms).ok().filter(|max| *max > 0);
+            max.map(|max| Duration::from_millis(max).max(limit))
+        }
+    }
+}
+
 /// The default, where neither the builder nor a server sets it.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -23,9 +45,17 @@ impl Silence {
         Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0), over_count: AtomicU64::new(0) }
     }
 
+    /// How long no server has answered; nothing before the first welcome.
+    pub(crate) fn lasted(&self, uptime: Duration) -> Option<Silent> {
+        let limit = self.limit_ms.load(Ordering::Relaxed);
+        let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
+        let limit_of_servers = Duration::from_millis(limit);
+        (limit > 0).then_some(Silent { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
+    }
+
     /// A server answered the hello of then: that is when it is known to have been there, for the welcome may have waited in
     /// the socket too. Where the silence before was too long, that is answered, and the streams of before are over.
-    pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration, uptime: Duration) -> Option<Duration> {
+    pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration, uptime: Duration) -> Option<Silent> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_some() {
             self.over_count.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +73,7 @@ impl Silence {
 
     /// A server was heard. Where the silence before was too long, that is answered, and it goes on: what waited in the
     /// socket of a process that stood still may be another executor's by now, and only a new welcome ends it.
-    pub(crate) fn heard(&self, uptime: Duration) -> Option<Duration> {
+    pub(crate) fn heard(&self, uptime: Duration) -> Option<Silent> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_none() {
             self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
@@ -51,11 +81,9 @@ impl Silence {
         exceeded
     }
 
-    /// The length of the silence, where it is too long.
-    pub(crate) fn exceeded(&self, uptime: Duration) -> Option<Duration> {
-        let limit = self.limit_ms.load(Ordering::Relaxed);
-        let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
-        (limit > 0 && silent >= limit).then(|| Duration::from_millis(limit))
+    /// The silence, where it is too long for runs that must not run twice.
+    pub(crate) fn exceeded(&self, uptime: Duration) -> Option<Silent> {
+        self.lasted(uptime).filter(|silent| silent.lasted >= silent.limit)
     }
 }
 
@@ -67,39 +95,63 @@ fn as_ms(length: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    fn limit(silent: Option<Silent>) -> Option<Duration> {
+        silent.map(|silent| silent.limit)
+    }
+
     #[test]
     fn silence_counts_from_the_last_word() {
         let silence = Silence::new(None);
         let at = Duration::from_secs;
-        assert_eq!(silence.exceeded(at(60)), None, "no server was heard yet");
-        assert_eq!(silence.welcomed(3_000, at(60), at(60)), None);
+        assert_eq!(limit(silence.exceeded(at(60))), None, "no server was heard yet");
+        assert_eq!(limit(silence.welcomed(3_000, at(60), at(60))), None);
         silence.heard(at(62));
-        assert_eq!(silence.exceeded(at(64)), None);
-        assert_eq!(silence.exceeded(at(65)), Some(at(3)));
-        assert_eq!(silence.heard(at(65)), Some(at(3)), "a word that waited while the process stood still");
-        assert_eq!(silence.exceeded(at(66)), Some(at(3)));
+        assert_eq!(limit(silence.exceeded(at(64))), None);
+        assert_eq!(limit(silence.exceeded(at(65))), Some(at(3)));
+        assert_eq!(limit(silence.heard(at(65))), Some(at(3)), "a word that waited while the process stood still");
+        assert_eq!(limit(silence.exceeded(at(66))), Some(at(3)));
         assert_eq!(silence.over_count(), 0);
-        assert_eq!(silence.welcomed(3_000, at(66), at(66)), Some(at(3)));
+        assert_eq!(limit(silence.welcomed(3_000, at(66), at(66))), Some(at(3)));
         assert_eq!(silence.over_count(), 1, "the streams of before are over");
-        assert_eq!((silence.heard(at(67)), silence.exceeded(at(69))), (None, None));
-        assert_eq!(silence.welcomed(3_000, at(66), at(69)), None);
-        assert_eq!(silence.exceeded(at(69)), None, "another server was heard since");
+        assert_eq!((limit(silence.heard(at(67))), limit(silence.exceeded(at(69)))), (None, None));
+        assert_eq!(limit(silence.welcomed(3_000, at(66), at(69))), None);
+        assert_eq!(limit(silence.exceeded(at(69))), None, "another server was heard since");
     }
 
     #[test]
     fn a_welcome_that_waited_while_the_process_stood_still_ends_no_silence() {
         let (silence, at) = (Silence::new(None), Duration::from_secs);
         silence.welcomed(3_000, at(60), at(60));
-        assert_eq!(silence.welcomed(3_000, at(61), at(70)), Some(at(3)));
-        assert_eq!(silence.heard(at(70)), Some(at(3)), "what came behind it waited as well");
-        assert_eq!(silence.welcomed(3_000, at(70), at(71)), Some(at(3)));
-        assert_eq!(silence.heard(at(71)), None);
+        assert_eq!(limit(silence.welcomed(3_000, at(61), at(70))), Some(at(3)));
+        assert_eq!(limit(silence.heard(at(70))), Some(at(3)), "what came behind it waited as well");
+        assert_eq!(limit(silence.welcomed(3_000, at(70), at(71))), Some(at(3)));
+        assert_eq!(limit(silence.heard(at(71))), None);
     }
 
     #[test]
     fn what_is_configured_counts_more_than_what_is_told() {
         let silence = Silence::new(Some(Duration::from_secs(1)));
         silence.welcomed(0, Duration::ZERO, Duration::ZERO);
-        assert_eq!(silence.exceeded(Duration::from_secs(1)), Some(Duration::from_secs(1)));
+        assert_eq!(limit(silence.exceeded(Duration::from_secs(1))), Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_in_silence_has_a_bound_of_its_own() {
+        use v1::OnSilence::{Continue, Stop, Unspecified};
+        let at = Duration::from_secs;
+        let limit = |on_silence: v1::OnSilence, is_serial, max| {
+            let trigger = v1::Trigger { on_silence: on_silence.into(), serial: is_serial, ..v1::Trigger::default() };
+            silence_limit(&v1::Trigger { silence_max_ms: max, ..trigger }, at(15))
+        };
+        assert_eq!(limit(Unspecified, true, 0), Some(at(15)));
+        assert_eq!(limit(Unspecified, false, 0), None);
+        assert_eq!(limit(Stop, false, 0), Some(at(15)));
+        assert_eq!(limit(Continue, true, 90_000), Some(at(90)));
+        assert_eq!(limit(Continue, true, 1_000), Some(at(15)), "never sooner than one that is to stop");
+        assert_eq!((limit(Continue, true, 0), limit(Continue, true, -1)), (None, None));
+        let silence = Silence::new(None);
+        assert_eq!(silence.lasted(at(9)), None, "no server was heard yet");
+        silence.welcomed(3_000, at(60), at(60));
+        assert_eq!(silence.lasted(at(62)), Some(Silent { limit: at(3), lasted: at(2) }));
     }
 }

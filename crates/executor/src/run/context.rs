@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::stop::{StopCause, StopCell};
+use crate::engine::silence_limit;
 use crate::lifecycle::lock;
 use crate::log::RunLog;
 use crate::masks::Masks;
@@ -227,9 +228,10 @@ impl RunContext {
         &self.inner.setup.blocking
     }
 
-    /// Whether it must stop when no server answers: another executor may be given the same work.
-    pub(crate) fn must_not_run_twice(&self) -> bool {
-        self.inner.trigger.serial || self.inner.trigger.at_most_once
+    /// After how long without any server's answer it stops, since another executor may be given the same work; `limit` is
+    /// what the servers say for runs that name none. Nothing for a run that goes on.
+    pub(crate) fn silence_limit(&self, limit: Duration) -> Option<Duration> {
+        silence_limit(&self.inner.trigger, limit)
     }
 
     pub(crate) fn set_params(&self, params: String) {

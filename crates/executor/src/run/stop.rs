@@ -54,7 +54,8 @@ impl StopCause {
             Some(grace) => format!("{self}; aborted, for it did not stop within {}", format_duration(grace)),
             None => self.to_string(),
         };
-        Ending::new(status, message, retryable)
+        let silent = if let Self::Silence { length } = self { Some(*length) } else { None };
+        Ending { silent, ..Ending::new(status, message, retryable) }
     }
 
     /// The same for a handler that cannot be aborted: it may go on for as long as it likes.

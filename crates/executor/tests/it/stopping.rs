@@ -155,6 +155,31 @@ async fn without_any_answer_serial_runs_stop_and_others_go_on() {
     running.crash().await;
 }
 
+/// What the job says counts more than whether its runs may overlap.
+#[tokio::test]
+async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
+    use rondel_proto::v1::OnSilence;
+    let server = FakeServer::start().await;
+    let timing = Timing { silence: Some(Duration::from_millis(300)), ..quick() };
+    let running = Running::start(builder(&server).handler("deaf", deaf).slots(4).timing(timing));
+    let serial = |run_id| Trigger { serial: true, ..trigger(run_id, "deaf") };
+    let goes_on =
+        |run_id, silence_max_ms| Trigger { on_silence: OnSilence::Continue.into(), silence_max_ms, ..serial(run_id) };
+    let stops = Trigger { on_silence: OnSilence::Stop.into(), ..trigger(4, "deaf") };
+    server.trigger_all(vec![serial(1), goes_on(2, 1_500), goes_on(3, 0), stops]).await;
+    server.reply(4, Kind::Accepted).await;
+    server.set_answers(false);
+    for run_id in [1, 4] {
+        let result = server.result(run_id).await;
+        assert_eq!((result.status(), result.silent_ms), (End::Failed, 300), "{result:?}");
+    }
+    assert_eq!(server.count_results(2), 0);
+    let result = server.result(2).await;
+    assert!(result.silent_ms >= 1_000, "{result:?}");
+    assert_eq!(server.count_results(3), 0);
+    running.crash().await;
+}
+
 /// A process that stood still may find a slot free before anything else.
 #[tokio::test]
 async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {

@@ -263,6 +263,13 @@ pub struct Trigger {
     /// there was no room. 0 for no limit.
     #[prost(int64, tag = "19")]
     pub begin_within_ms: i64,
+    /// What happens to it while no server answers. Executors that do not know this field stop it after Welcome.silence_ms
+    /// where it is serial or at_most_once.
+    #[prost(enumeration = "OnSilence", tag = "20")]
+    pub on_silence: i32,
+    /// With CONTINUE: without any server's answer for this long it is stopped all the same; 0 for no limit.
+    #[prost(int64, tag = "21")]
+    pub silence_max_ms: i64,
 }
 /// The outcome of triggers, in the order in which it happened.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -376,6 +383,10 @@ pub struct Result {
     pub finished_at_ms: i64,
     #[prost(int64, tag = "9")]
     pub job_id: i64,
+    /// The executor stopped it since no server had answered for this long; 0 for any other end. The status is FAILED, for
+    /// servers that do not know this field.
+    #[prost(int64, tag = "10")]
+    pub silent_ms: i64,
 }
 /// Nested message and enum types in `Result`.
 pub mod result {
@@ -466,7 +477,7 @@ pub mod result_ack {
         Duplicate = 2,
         /// A later attempt exists; kept beside it.
         Superseded = 3,
-        /// The verdict was `unknown`, and is the true one now.
+        /// No executor had reported the verdict that stood there; it is the true one now.
         Late = 4,
         NoSuchRun = 5,
     }
@@ -621,6 +632,36 @@ pub struct Drain {
 /// The executor stops: it accepts no more triggers and finishes the runs it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Draining {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum OnSilence {
+    /// It stops after Welcome.silence_ms if it is serial or at_most_once, and goes on if not.
+    Unspecified = 0,
+    Stop = 1,
+    Continue = 2,
+}
+impl OnSilence {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ON_SILENCE_UNSPECIFIED",
+            Self::Stop => "ON_SILENCE_STOP",
+            Self::Continue => "ON_SILENCE_CONTINUE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ON_SILENCE_UNSPECIFIED" => Some(Self::Unspecified),
+            "ON_SILENCE_STOP" => Some(Self::Stop),
+            "ON_SILENCE_CONTINUE" => Some(Self::Continue),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum RefusedWhy {

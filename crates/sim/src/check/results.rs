@@ -32,6 +32,10 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &Acked| {
         let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
+            // It was stopped before its handler began, or it was to be cancelled anyway.
+            Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
+                matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
+            }
             Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
             // A handler's own end stands, or the timeout that it ran past.
             Kind::Duplicate if acked.status == Status::Succeeded => {
@@ -43,7 +47,7 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
         // Asked to stop because its time was over, it reports that it was cancelled; the server knows better.
         let was_overdue = acked.status == Status::Cancelled && stored == Some(RunStatus::TimedOut);
         (!is_there && !was_overdue).then(|| {
-            let Acked { run, attempt, status, kind } = acked;
+            let Acked { run, attempt, status, kind, .. } = acked;
             format!("I6 durable: run {run} attempt {attempt} was {status:?}, acknowledged {kind:?}; stored {stored:?}")
         })
     };

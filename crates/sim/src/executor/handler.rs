@@ -22,7 +22,7 @@ impl Executor {
         let Some(held) = lock(&self.table).get(key).cloned() else { return };
         let trigger = held.trigger.clone();
         if let Some(cause) = held.stopped() {
-            return self.end(key, result(&trigger, stopped(cause), self.world().now()));
+            return self.end(key, never_begun(result(&trigger, stopped(cause), self.world().now()), cause));
         }
         let place = self.note_start(&held);
         let mut chance = Chance::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
@@ -41,7 +41,9 @@ impl Executor {
             }
         };
         self.note_end(place, status.0);
-        self.end(key, result(&trigger, status, self.world().now()));
+        let silent = held.stopped() == Some(Stop::Silence) && status == stopped(Stop::Silence);
+        let result = result(&trigger, status, self.world().now());
+        self.end(key, v1::Result { silent_ms: i64::from(silent), ..result });
     }
 
     /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.
@@ -145,4 +147,9 @@ pub(super) fn result(
         job_id: trigger.job_id,
         ..v1::Result::default()
     }
+}
+
+/// The result of a run that was stopped before its handler began.
+pub(super) fn never_begun(result: v1::Result, cause: Stop) -> v1::Result {
+    v1::Result { started_at_ms: 0, silent_ms: i64::from(cause == Stop::Silence), ..result }
 }

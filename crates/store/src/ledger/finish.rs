@@ -51,7 +51,7 @@ pub enum Finished {
     Duplicate,
     /// A later attempt exists; this one is kept beside it.
     Superseded,
-    /// The verdict was `unknown`, and is the true one now.
+    /// No executor had reported the verdict that stood there; it is the true one now.
     Late,
     /// There is no such run.
     NoSuchRun,

@@ -186,6 +186,7 @@ fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
         (t.field_overlap, t.overlap(spec.overlap.policy).to_owned()),
         (t.field_misfire, t.misfire(spec.misfire.policy).to_owned()),
         (t.field_delivery, t.delivery(spec.delivery).to_owned()),
+        (t.field_on_silence, t.on_silence(spec.on_silence).to_owned()),
         (t.field_timeout, spec.timeout.map_or_else(|| t.none.to_owned(), format_duration)),
         (t.field_queue_timeout, format_duration(spec.queue_timeout)),
     ];

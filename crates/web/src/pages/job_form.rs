@@ -46,6 +46,7 @@ pub(super) struct JobForm {
     pub(super) overlap: String,
     pub(super) misfire: String,
     pub(super) delivery: String,
+    pub(super) on_silence: String,
     pub(super) timeout: String,
     pub(super) queue_timeout: String,
     pub(super) priority: String,
@@ -102,6 +103,7 @@ impl Default for JobForm {
             overlap: text("serial"),
             misfire: text("skip"),
             delivery: text("at_least_once"),
+            on_silence: String::new(),
             timeout: String::new(),
             queue_timeout: String::new(),
             priority: String::new(),
@@ -137,6 +139,7 @@ impl From<&Fields> for JobForm {
             overlap: text("overlap"),
             misfire: text("misfire"),
             delivery: text("delivery"),
+            on_silence: text("on_silence"),
             timeout: text("timeout"),
             queue_timeout: text("queue_timeout"),
             priority: text("priority"),
@@ -170,6 +173,7 @@ impl JobForm {
             overlap: spec.overlap.policy.as_str().to_owned(),
             misfire: spec.misfire.policy.as_str().to_owned(),
             delivery: spec.delivery.as_str().to_owned(),
+            on_silence: spec.on_silence.map_or_else(String::new, |what| what.as_str().to_owned()),
             timeout: duration(spec.timeout),
             queue_timeout: format_duration(spec.queue_timeout),
             priority: spec.priority.to_string(),
@@ -248,7 +252,15 @@ impl JobForm {
         document["enabled"] = Value::from(self.enabled);
         document["timeout"] =
             Some(self.timeout.as_str()).filter(|text| !text.is_empty()).map_or(Value::Null, Value::from);
-        let chosen = [("route", &self.route), ("delivery", &self.delivery), ("queue_timeout", &self.queue_timeout)];
+        if self.on_silence.is_empty() {
+            drop(document.as_object_mut().map(|map| map.remove("on_silence")));
+        }
+        let chosen = [
+            ("route", &self.route),
+            ("delivery", &self.delivery),
+            ("on_silence", &self.on_silence),
+            ("queue_timeout", &self.queue_timeout),
+        ];
         for (key, value) in chosen.into_iter().filter(|(_, value)| !value.is_empty()) {
             document[key] = Value::from(value.as_str());
         }
@@ -376,6 +388,7 @@ fn field_at(pointer: &str) -> &'static str {
         "/overlap/policy" => "overlap",
         "/misfire/policy" => "misfire",
         "/delivery" => "delivery",
+        "/on_silence" => "on_silence",
         "/timeout" => "timeout",
         "/queue_timeout" => "queue_timeout",
         "/priority" => "priority",

@@ -1,7 +1,7 @@
 //! The texts of the console, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
 
 use rondel_admin::jobs::JobWarning;
-use rondel_core::spec::{Delivery, MisfirePolicy, OverlapPolicy};
+use rondel_core::spec::{Delivery, MisfirePolicy, OnSilence, OverlapPolicy};
 use rondel_core::tree::Link;
 use rondel_core::{Route, RunStatus, Trigger};
 
@@ -199,6 +199,14 @@ impl Texts {
         match delivery {
             Delivery::AtLeastOnce => self.delivery_least,
             Delivery::AtMostOnce => self.delivery_most,
+        }
+    }
+
+    pub(crate) const fn on_silence(&self, on_silence: Option<OnSilence>) -> &'static str {
+        match on_silence {
+            None => self.silence_default,
+            Some(OnSilence::Continue) => self.silence_continue,
+            Some(OnSilence::Stop) => self.silence_stop,
         }
     }
 

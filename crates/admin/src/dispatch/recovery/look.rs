@@ -16,7 +16,7 @@ use crate::dispatch::event::Settled;
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
 use crate::dispatch::ready::Ready;
-use crate::dispatch::recovery::{lose, roll};
+use crate::dispatch::recovery::{lose, roll, silence};
 use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
 use crate::dispatch::{ends, flow};
@@ -62,7 +62,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
     for executor in suspects {
         match heard.get(executor) {
             Some(at) if *at + d.facts.settings.lost_after > now => d.state.executors.watch(*executor, *at),
-            _ if d.state.executors.lose(*executor, now) => lost(d, *executor),
+            _ if d.state.executors.lose(*executor, now, silence::over_before(d)) => lost(d, *executor),
             _ => {}
         }
     }
@@ -73,7 +73,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
 /// start brings it.
 pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
-    if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.lose(executor, now) {
+    if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.end(executor, now) {
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
     }
@@ -82,7 +82,7 @@ pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
 /// One whose process was seen to have died need not be silent for long first. It has no journal that would bring results.
 pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
-    if d.state.executors.lose(executor, now) {
+    if d.state.executors.end(executor, now) {
         lost(d, executor);
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
@@ -90,7 +90,8 @@ pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
 }
 
 fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
-    let runs = lose::sent_to(d, executor, |_| true);
+    let is_over = d.state.executors.is_over(executor);
+    let runs = lose::sent_to(d, executor, |active| is_over || !silence::holds(active));
     tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
     d.count(Count::ExecutorsLost, 1);
     for run in runs {

@@ -9,4 +9,5 @@ pub(crate) mod overdue;
 pub(crate) mod roll;
 pub(crate) mod rollcall;
 pub(crate) mod seek;
+pub(crate) mod silence;
 pub(crate) mod unanswered;

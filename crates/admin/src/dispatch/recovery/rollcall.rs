@@ -21,6 +21,8 @@ use crate::dispatch::runs::OpenRuns;
 struct Called {
     app: AppId,
     attempt: i32,
+    /// Whether an executor may run it on while no server answers it.
+    holds: bool,
     /// Who may have it, in order: the same list for many runs.
     witnesses: Arc<[ExecutorId]>,
 }
@@ -31,6 +33,22 @@ pub(crate) struct RollCall {
     /// All leases that are over. A run may have been sent under any of them: those who adopted it may have died before they
     /// knew.
     over: BTreeMap<NodeId, i64>,
+}
+
+/// One list of witnesses, by its address, and whether they may run its runs on in silence.
+type GroupKey = (*const ExecutorId, bool);
+
+/// Runs that the same executors may have.
+struct Group<'r> {
+    app: AppId,
+    witnesses: &'r [ExecutorId],
+    key: GroupKey,
+}
+
+impl Called {
+    fn group(&self) -> GroupKey {
+        (self.witnesses.as_ptr(), self.holds)
+    }
 }
 
 /// What the roll call found out about a run.
@@ -70,7 +88,7 @@ impl RollCall {
                     let seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
                     executors.watch(id, seen.unwrap_or(now));
                     if sessions.iter().any(|session| session.executor == id && session.has_left) {
-                        executors.lose(id, now);
+                        executors.end(id, now);
                     }
                     Arc::new([id])
                 }
@@ -80,14 +98,15 @@ impl RollCall {
                     Arc::clone(witnesses)
                 }
             };
-            self.runs.insert(run.id, Called { app: run.app, attempt: run.attempt, witnesses });
+            let holds = ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence);
+            self.runs.insert(run.id, Called { app: run.app, attempt: run.attempt, holds, witnesses });
         }
     }
 
     /// Who has still to answer what.
     pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
         let mut unanswered = Unanswered::new();
-        for (_, witnesses, _) in self.groups() {
+        for Group { witnesses, .. } in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
                 let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
                 if !missing.is_empty() {
@@ -156,10 +175,10 @@ impl RollCall {
                 }
             }
         }
-        let ended: BTreeMap<*const ExecutorId, Reason> =
-            self.groups().filter_map(|(app, list, group)| Some((group, self.nobody(app, list, executors)?))).collect();
+        let ended: BTreeMap<GroupKey, Reason> =
+            self.groups().filter_map(|group| Some((group.key, self.nobody(&group, executors)?))).collect();
         if !ended.is_empty() {
-            let is_ended = |called: &Called| ended.get(&called.witnesses.as_ptr()).copied();
+            let is_ended = |called: &Called| ended.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
                 found.push((run, Found::Nobody(reason)));
@@ -176,23 +195,30 @@ impl RollCall {
         self.leases().all(|lease| online.has_fenced(lease))
     }
 
-    /// Each list of witnesses once, with the app of its runs.
-    fn groups(&self) -> impl Iterator<Item = (AppId, &Arc<[ExecutorId]>, *const ExecutorId)> {
+    /// Each list of witnesses once, for runs that go on in silence and for others.
+    fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let mut seen = BTreeSet::new();
-        let group = |called: &'_ Called| called.witnesses.as_ptr();
-        let first = self.runs.values().filter(move |called| seen.insert(group(called)));
-        first.map(move |called| (called.app, &called.witnesses, group(called)))
+        let first = self.runs.values().filter(move |called| seen.insert(called.group()));
+        first.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
+    }
+
+    /// The witnesses of runs that one of them may run on in silence.
+    pub(crate) fn holding_witnesses(&self) -> BTreeSet<ExecutorId> {
+        let groups = self.groups().filter(|group| group.key.1);
+        groups.flat_map(|group| group.witnesses.iter().copied()).collect()
     }
 
     /// Why a run that none of these has was not received; `None` while one has not answered.
-    fn nobody(&self, app: AppId, witnesses: &[ExecutorId], executors: &Executors) -> Option<Reason> {
+    fn nobody(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
+        let Group { app, witnesses, key: (_, holds) } = *group;
+        let is_lost = |id| if holds { executors.is_over(id) } else { executors.is_lost(id) };
         let mut reason = Reason::NotReceived;
         for id in witnesses {
             match executors.get(*id) {
                 _ if mutant::on(Mutant::NotReportedIsNotHeld) => {}
                 Some(online) if self.has_answered(online) => {}
                 Some(_) => return None,
-                None if executors.successor(app, *id).is_some() || executors.is_lost(*id) => {
+                None if executors.successor(app, *id).is_some() || is_lost(*id) => {
                     reason = Reason::ExecutorLost;
                 }
                 None => return None,
@@ -210,7 +236,7 @@ fn witnesses(app: AppId, sessions: &[Session], executors: &mut Executors, now: T
         executors.watch(session.executor, session.last_seen_at);
         // It has reported that it has nothing in hand.
         if session.has_left {
-            executors.lose(session.executor, now);
+            executors.end(session.executor, now);
         }
         seen.insert(session.executor);
     }
@@ -290,7 +316,36 @@ mod tests {
     }
 
     fn lose(executors: &mut Executors, id: i64) {
-        assert!(executors.lose(ExecutorId::new(id), Timestamp::from_secs(130)));
+        assert!(executors.lose(ExecutorId::new(id), Timestamp::from_secs(130), Timestamp::EPOCH));
+    }
+
+    /// Its executor may be running it on while no server answers, and no other run of the job may begin beside it.
+    #[test]
+    fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it() {
+        let (id, at) = (ExecutorId::new(1), Timestamp::from_secs);
+        let mut executors = Executors::default();
+        let session = Session {
+            token: DEAD,
+            executor: id,
+            app: AppId::new(1),
+            last_seen_at: at(100),
+            ended_at: None,
+            has_left: false,
+            process: None,
+        };
+        let goes_on = definition(&json!({"on_silence": "continue"}));
+        let run = CalledRun { ready: ready(99, &goes_on), from: Some(DEAD) };
+        let mut rollcall = RollCall::default();
+        rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(101));
+        lose(&mut executors, 1);
+        assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+        assert_eq!(rollcall.holding_witnesses(), BTreeSet::from([id]));
+        executors.suspect_again(id, at(100));
+        assert!(executors.is_lost(id), "it may go on");
+        executors.suspect_again(id, at(101));
+        assert!(!executors.is_lost(id), "some node may have heard it since");
+        assert!(executors.lose(id, at(221), at(101)));
+        assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
     }
 
     #[test]

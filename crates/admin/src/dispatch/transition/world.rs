@@ -40,6 +40,7 @@ impl Around {
             // No timer is outdated: the database's clock does not step.
             uptime: Duration::ZERO,
             may_have_stepped_ahead: false,
+            may_have_stepped_ahead_long: false,
             token: self.token,
             lease_holds: self.lease_holds,
             in_memory: &self.in_memory,
@@ -66,6 +67,8 @@ impl World {
         let settings = Settings {
             is_single_server: true,
             lost_after: Duration::from_secs(30),
+            continue_max: Duration::from_secs(120),
+            silence_max: Duration::from_secs(105),
             answer_within: Duration::from_secs(10),
             overdue_ask: Duration::from_secs(20),
             overdue_give_up: Duration::from_secs(60),
@@ -204,6 +207,7 @@ impl World {
             started_at: None,
             finished_at: self.around.now,
             received_at: self.around.now,
+            silent_ms: None,
             memory: None,
         };
         let session = self.sessions[&ExecutorId::new(executor)].clone();

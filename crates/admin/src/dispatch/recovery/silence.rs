@@ -1,0 +1,38 @@
+//! Runs that go on while no server answers their executors, and that no other run of their jobs may begin beside.
+//!
+//! Such a run keeps its place in its job's order when its executor is lost, until one of these: the executor comes back, or
+//! its process is known to have ended; the run's own timeout is over; or the executor has been silent for so long that it
+//! has stopped the run by itself ([`continue_max`](crate::EngineConfig::continue_max)).
+
+use std::collections::BTreeSet;
+
+use rondel_core::{ExecutorId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::decision::Decision;
+
+/// Whether the run goes on although its executor is lost.
+pub(super) fn holds(active: &Active) -> bool {
+    active.ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence)
+}
+
+/// An executor that was heard last before this instant has stopped even what goes on in silence. Where the database's clock
+/// may have stepped ahead since, that is not known of any.
+pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
+    match d.facts.may_have_stepped_ahead_long {
+        true => Timestamp::EPOCH,
+        false => d.now - d.facts.settings.continue_max,
+    }
+}
+
+/// Looks again at lost executors that runs wait for, once these must have stopped: some node may have heard them since.
+pub(crate) fn look_again(d: &mut Decision<'_>) {
+    let before = over_before(d);
+    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);
+    let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.holding_witnesses();
+    waited_for.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
+    for executor in waited_for {
+        d.state.executors.suspect_again(executor, before);
+    }
+}
