@@ -1,20 +1,18 @@
-//! Sessions of dead servers, where the database does not end them.
+//! What is wrong with a database that gives no connections; and the sessions of dead servers, where it does not end them.
 //!
 //! A server that was stopped inside a transaction holds its locks as long as its connection lives. PostgreSQL and MariaDB end
 //! a transaction that is idle for too long; MySQL has no such limit. There the row of each server lists its sessions, and the
 //! others end those of a server whose lease is over: it may write nothing by then.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use tokio::time::timeout;
 
-use super::SqlStore;
 use super::query::{Query, Reader, Statement, read_ids};
-use crate::{LeaseToken, Result};
-
-/// Sessions that a row lists: more than a pool has at the same time, for some are new and not all of the old ones gone.
-const LISTED_MAX: usize = 200;
+use super::session::{LISTED_MAX, is_read_only};
+use super::{SqlStore, failure};
+use crate::{LeaseToken, Result, StoreError, Trouble};
 
 const LIST_CONNECTIONS: Statement =
     Statement { name: "list_connections", text: "UPDATE node SET connection_ids = ? WHERE id = ? AND epoch = ?" };
@@ -33,22 +31,28 @@ const FORGET_CONNECTIONS: Statement = Statement {
     text: "UPDATE node SET connection_ids = NULL WHERE id = ? AND connection_ids = ?",
 };
 
-/// The sessions that this store has opened, the newest last.
-#[derive(Debug, Default)]
-pub(super) struct OwnConnections(Mutex<VecDeque<i64>>);
+/// How long the attempt to find out what is wrong may take.
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl OwnConnections {
-    pub(super) fn add(&self, id: i64) {
-        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() == LISTED_MAX {
-            ids.pop_front();
+impl SqlStore {
+    /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past
+    /// the pool does.
+    pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
+        let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
+            return Trouble::Refuses;
+        };
+        if !matches!(source, sqlx::Error::PoolTimedOut) {
+            return failure::trouble(source);
         }
-        ids.push_back(id);
-    }
-
-    fn as_text(&self) -> String {
-        let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")
+        match timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
+            Ok(Ok(mut connection)) => {
+                let is_read_only = is_read_only(&mut connection, self.texts.dialect()).await;
+                connection.close().await.ok();
+                if is_read_only.unwrap_or(false) { Trouble::ReadOnly } else { Trouble::Connections }
+            }
+            Ok(Err(error)) => failure::trouble(&error),
+            Err(_) => Trouble::Unreachable,
+        }
     }
 }
 

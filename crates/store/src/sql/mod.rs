@@ -9,6 +9,7 @@ mod calendars;
 mod catalog;
 mod changes;
 mod cluster;
+mod config;
 mod connections;
 mod declarations;
 mod dialect;
@@ -42,7 +43,7 @@ use std::time::Duration;
 use sqlx::any::{AnyArguments, AnyConnectOptions, AnyRow};
 use sqlx::{Any, AnyPool, AssertSqlSafe, Executor, Transaction};
 
-pub use self::open::StoreConfig;
+pub use self::config::StoreConfig;
 pub use self::url::DatabaseUrl;
 
 use self::dialect::{Dialect, Texts};

@@ -4,8 +4,9 @@
 //! a pooler that gives each transaction another session nothing may be set for a session, for it would hold for the
 //! transactions of others: there every statement runs in a transaction that sets what it needs for itself.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rondel_core::time::millis;
@@ -13,16 +14,35 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use tokio::time::{Instant, timeout};
 
-use super::connections::OwnConnections;
+use super::config::StoreConfig;
 use super::dialect::Dialect;
-use super::open::StoreConfig;
-use super::{SqlStore, failure};
-use crate::{StoreError, Trouble};
 
 /// How long a connection can be idle before it is tried before use.
 const PING_AFTER: Duration = Duration::from_secs(1);
 /// How often it is looked whether two connections share a session: others may use the pooler at the same time.
 const POOLER_TRIES: u32 = 3;
+
+/// Sessions that a row lists: more than a pool has at the same time, for some are new and not all of the old ones gone.
+pub(super) const LISTED_MAX: usize = 200;
+
+/// The sessions that this store has opened, the newest last.
+#[derive(Debug, Default)]
+pub(super) struct OwnConnections(Mutex<VecDeque<i64>>);
+
+impl OwnConnections {
+    pub(super) fn add(&self, id: i64) {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.len() == LISTED_MAX {
+            ids.pop_front();
+        }
+        ids.push_back(id);
+    }
+
+    pub(super) fn as_text(&self) -> String {
+        let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")
+    }
+}
 
 /// When a session last turned out to take no writes.
 #[derive(Debug)]
@@ -127,7 +147,7 @@ impl Sessions {
 }
 
 /// Whether the database takes no writes. Reading goes on.
-async fn is_read_only(connection: &mut AnyConnection, dialect: Dialect) -> Result<bool, sqlx::Error> {
+pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialect) -> Result<bool, sqlx::Error> {
     match dialect {
         Dialect::Sqlite => Ok(false),
         Dialect::Postgres => {
@@ -171,31 +191,6 @@ pub(super) async fn are_sessions_shared(
 
 async fn session_id(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {
     connection.fetch_one("SELECT CAST(pg_backend_pid() AS BIGINT)").await?.try_get(0)
-}
-
-/// How long the attempt to find out what is wrong may take.
-pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-
-impl SqlStore {
-    /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past
-    /// the pool does.
-    pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
-        let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
-            return Trouble::Refuses;
-        };
-        if !matches!(source, sqlx::Error::PoolTimedOut) {
-            return failure::trouble(source);
-        }
-        match timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
-            Ok(Ok(mut connection)) => {
-                let is_read_only = is_read_only(&mut connection, self.texts.dialect()).await;
-                connection.close().await.ok();
-                if is_read_only.unwrap_or(false) { Trouble::ReadOnly } else { Trouble::Connections }
-            }
-            Ok(Err(error)) => failure::trouble(&error),
-            Err(_) => Trouble::Unreachable,
-        }
-    }
 }
 
 /// The settings of each new connection.

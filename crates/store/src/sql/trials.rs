@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::connections::PROBE_TIMEOUT;
 use super::query::{Query, Reader, Statement, StatementSize};
-use super::session::PROBE_TIMEOUT;
 use super::{Dialect, SqlStore, failure};
 use crate::StoreError;
 

@@ -1,0 +1,60 @@
+//! The settings of a store.
+
+use std::time::Duration;
+
+use super::query::CHUNK_MAX;
+use super::url::DatabaseUrl;
+use crate::sealed::SecretKeys;
+
+/// How a database is opened.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Where it is.
+    pub url: DatabaseUrl,
+    /// The most connections at the same time; SQLite has one writer and uses the rest for reading.
+    pub pool_size: u32,
+    /// Version of this program, such as `0.1.0`: what the schema's own minimum is compared with.
+    pub server_version: String,
+    /// How long a statement waits for a lock.
+    pub lock_timeout: Duration,
+    /// How long a statement takes at most.
+    pub statement_timeout: Duration,
+    /// How long a transaction may be idle: shorter than a lease, so that the locks of a node that was stopped end.
+    pub idle_in_transaction: Duration,
+    /// How long opening waits for the database, and a call for a free connection.
+    pub connect_timeout: Duration,
+    /// The most rows that one statement writes, 512 at most.
+    pub statement_rows_max: usize,
+    /// The most bytes of values that one statement writes, but for a row that is larger. MySQL's `max_allowed_packet` lowers it.
+    pub statement_bytes_max: usize,
+    /// How often a batch fails while the database answers until it is halved.
+    pub halve_after: u32,
+    /// How long a connection to a database that takes no writes is used before another one is opened: where that leads may have
+    /// changed.
+    pub read_only_recheck: Duration,
+    /// Whether servers end the sessions of others whose leases are over; `None` for where the database itself ends no idle
+    /// transaction.
+    pub ends_connections: Option<bool>,
+    /// What stored secrets are sealed with; without it they are kept as they are.
+    pub secret_keys: Option<SecretKeys>,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            url: DatabaseUrl::sqlite_file("rondel.db"),
+            pool_size: 10,
+            server_version: env!("CARGO_PKG_VERSION").to_owned(),
+            lock_timeout: Duration::from_secs(1),
+            statement_timeout: Duration::from_secs(3),
+            idle_in_transaction: Duration::from_secs(4),
+            connect_timeout: Duration::from_secs(5),
+            statement_rows_max: CHUNK_MAX,
+            statement_bytes_max: 4 << 20,
+            halve_after: 2,
+            read_only_recheck: Duration::from_secs(1),
+            ends_connections: None,
+            secret_keys: None,
+        }
+    }
+}
