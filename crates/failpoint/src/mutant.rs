@@ -48,6 +48,8 @@ mutants! {
     ClaimWithoutRows = "claim_without_rows",
     /// A run that was due before its lease ended counts as never sent.
     DueMeansUnsent = "due_means_unsent",
+    /// A stream counts as ended when its executor was last noted as heard.
+    StreamsEndWithTheLastBeat = "streams_end_with_the_last_beat",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
     /// A run that goes on in silence is sent again as soon as its executor is lost.

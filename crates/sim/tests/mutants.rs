@@ -20,6 +20,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("claim_without_lease", 46, "I5 fencing"),
     ("claim_without_rows", 1, "I1 complete"),
     ("due_means_unsent", 54, "I6 verdicts are final"),
+    ("streams_end_with_the_last_beat", 54, "I4 no overlap"),
     ("late_result_overwrites", 4, "I6 durable"),
     ("lost_verdict_is_final", 182, "I6 durable"),
     ("any_attempt_ends", 10, "I6 durable"),

@@ -58,6 +58,7 @@ macro_rules! delegate_store {
             use $crate::changes::{RunStand, SavedJob};
             use $crate::cluster::{
                 ExecutorProof, ExecutorRecord, HomeMove, HostProcess, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
+                StreamEnd,
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
@@ -211,9 +212,9 @@ macro_rules! delegate_store {
                 }
             });
             $crate::delegate_store!(@$wrapper, Executors {
-                fn open_session(token: LeaseToken, executor: &ExecutorRecord, process: Option<HostProcess>) -> bool;
+                fn open_session(token: LeaseToken, executor: &ExecutorRecord, process: Option<HostProcess>) -> Option<Timestamp>;
                 fn beat_sessions(token: LeaseToken, executors: &[ExecutorId]) -> ();
-                fn close_session(token: LeaseToken, executor: ExecutorId) -> ();
+                fn close_session(token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> ();
                 fn leave_sessions(executor: ExecutorId) -> ();
                 fn sessions(since: Timestamp) -> Vec<Session>;
                 fn witnesses(since: Timestamp) -> Vec<Session>;

@@ -179,6 +179,9 @@ impl BeatLoop {
         let request = request(&shared.config, shared.store.as_ref());
         if let Join::Joined { token, ordinal } = shared.store.join(&JoinRequest { held: Some(held), ..request }).await?
         {
+            // Streams outlive a lease, and its end has ended their sessions: an adopter is to see them open before anything is sent.
+            let online = shared.registry.heard_since(Timestamp::EPOCH);
+            shared.store.beat_sessions(token, &online).await?;
             shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
             tracing::info!(epoch = token.epoch, "joined");
             self.observe(shared.store.now().await?, sent);

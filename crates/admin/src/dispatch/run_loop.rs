@@ -167,6 +167,7 @@ impl DispatchLoop {
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.answered(why, now),
+            Effect::Answer(answer) => answer.give(()),
             Effect::ListInHand(answer, runs) => answer.give(runs),
             Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
         }

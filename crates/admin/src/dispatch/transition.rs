@@ -51,7 +51,10 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::StepRefused(step) => step_refused(d, step),
         Event::EndRefused(run, attempt, phase) => verdicts::end_refused(d, run, attempt, phase),
         Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
-        Event::Left(executor, number) => streams::left(d, executor, number),
+        Event::Left(executor, number, answer) => {
+            streams::left(d, executor, number);
+            d.effects.push(Effect::Answer(answer));
+        }
         Event::Gone(executor) => look::gone(d, executor),
         Event::Died(executor) => look::died(d, executor),
         Event::Beat(executor, active) => d.state.executors.beat(executor, active, d.now),

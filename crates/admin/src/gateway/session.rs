@@ -10,7 +10,7 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
 use rondel_proto::{PROTOCOL, encoded_len, v1};
 use rondel_store::LeaseToken;
-use rondel_store::cluster::HostProcess;
+use rondel_store::cluster::{HostProcess, StreamEnd};
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -25,7 +25,7 @@ use super::outgoing_stream::OutgoingStream;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::declared::Declaring;
 use crate::dispatch::{
-    Begins, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, fence, incoming, instant,
+    Answer, Begins, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, fence, incoming, instant,
 };
 use crate::host_process;
 use crate::identity::tokens;
@@ -52,6 +52,8 @@ pub(super) struct Session {
     authorization: Option<String>,
     /// Its process, if it runs on this host.
     process: Option<HostProcess>,
+    /// When its session was stored.
+    opened_at: Timestamp,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
     /// Its last log message exceeded the limit.
@@ -69,13 +71,13 @@ impl Session {
     ) -> Result<Self, Status> {
         let shared = &inner.shared;
         let token = shared.membership.token();
-        let is_own = shared.store.open_session(token, &greeted.record, greeted.process).await.map_err(|error| {
+        let opened_at = shared.store.open_session(token, &greeted.record, greeted.process).await.map_err(|error| {
             tracing::warn!(error = %chain(&error), "cannot note an executor's session");
             Status::unavailable("the server cannot reach its database now")
         })?;
-        if !is_own {
+        let Some(opened_at) = opened_at else {
             return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
-        }
+        };
         let stream = OutgoingStream::new(sender);
         let handle = SessionHandle { executor: greeted.online.id, number, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared)));
@@ -105,6 +107,7 @@ impl Session {
             app,
             authorization: pass.authorization.clone(),
             process: greeted.process,
+            opened_at,
             pending_logs: super::logs::Pending::default(),
             is_over_share: AtomicBool::new(false),
         })
@@ -192,13 +195,22 @@ impl Session {
     }
 
     async fn close(self, said_goodbye: bool, stop: &CancellationToken) {
-        let Self { shared, inner, handle, stream, process, .. } = self;
+        let Self { shared, inner, handle, stream, process, opened_at, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
-        drop(inner.events.send(Event::Left(id, handle.number)).await);
-        if let Err(error) = shared.store.close_session(shared.membership.token(), id).await {
-            tracing::debug!(error = %chain(&error), "cannot note the end of a session");
+        let (done, has_left) = oneshot::channel();
+        // The receiver waits below.
+        let answer = Answer::new(|()| {
+            done.send(()).ok();
+        });
+        drop(inner.events.send(Event::Left(id, handle.number, answer)).await);
+        // An adopter concludes from the end of a session that nothing was sent later: the dispatcher has dropped the stream before.
+        if has_left.await.is_ok() {
+            let end = StreamEnd { opened_at, reached: shared.reached() };
+            if let Err(error) = shared.store.close_session(shared.membership.token(), id, end).await {
+                tracing::debug!(error = %chain(&error), "cannot note the end of a session");
+            }
         }
         // Dropping the last sender ends the stream on the executor's side too.
         drop((handle, stream));

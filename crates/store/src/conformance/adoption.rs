@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_core::{AppId, Run, RunStatus, Timestamp};
 
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
@@ -23,6 +23,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     claim(store, dead, &job, rows.clone()).await;
     finish_all(store, &[finish(&rows[3], Outcome::Succeeded)]).await;
     let other = super::pending(store, living).await;
+    super::hear(store, dead).await;
 
     let nodes = [dead.node, living.node];
     assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), Adoption::default(), "no node is dead");
@@ -66,6 +67,7 @@ fn waits_for(what: WaitFor) -> Detail {
 /// later is noted as running.
 pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
+    super::hear(store, dead).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
     let job = job(store, Some(at)).await;
     let row = |offset: u64| run(&job, dead, at + Duration::from_secs(offset));
@@ -108,6 +110,37 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     assert_eq!(read(store, rows[4].id).await, held, "it is noted once");
 }
 
+/// A run that was due after the last stream of its app had ended was not sent, whenever the lease ended.
+pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
+    let (dead, heir) = (join(store).await, join(store).await);
+    let start = store.now().await.unwrap();
+    let app = store.ensure_app(AppId::new(super::next_id()), super::DEFAULT, &super::name("app"), start).await.unwrap().id;
+    let second = Duration::from_secs(1);
+    let at = start.ceil_second() - second * 20;
+    let job = job(store, Some(at)).await;
+    let mut rows: Vec<Run> = (0..3).map(|offset| Run { app, ..run(&job, dead, at + second * offset) }).collect();
+    claim(store, dead, &job, rows.clone()).await;
+    store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
+    let executor = super::executor(app, start);
+    let opened_at = store.open_session(dead, &executor, None).await.unwrap().unwrap();
+    // It ends now: whatever was due by then may have been sent, and what is due a second later was not.
+    store.close_session(dead, executor.id, super::stream_end(opened_at)).await.unwrap();
+    rows.push(Run { app, cause: 1, ..run(&job, dead, store.now().await.unwrap() + second) });
+    assert!(store.request_run(dead, rows[3].clone()).await.is_ok());
+    let reached = rows[3].due_at + second;
+    store.release(dead, reached).await.unwrap();
+    loop {
+        let adopted = store.adopt(heir, &[dead.node], 10).await.unwrap().runs;
+        if !adopted.is_empty() {
+            let found: Vec<_> = adopted.iter().map(|adopted| adopted.run.status).collect();
+            let called = RunStatus::Running;
+            assert_eq!(found, [called, called, called, RunStatus::Pending]);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// However little is taken over at a time: of a job it is everything, so that it has one home when the dead node comes back
 /// before the rest was taken.
 pub async fn jobs_are_adopted_whole(store: &dyn Store) {
@@ -138,6 +171,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
         living @ Join::Living { .. } => unreachable!("{living:?}"),
     };
     let first = joined(&request).await;
+    super::hear(store, first).await;
     let at = store.now().await.unwrap().ceil_second() + LEASE * 3 / 4;
     let job = job(store, Some(at)).await;
     let (sent, ahead) = (run(&job, first, at), run(&job, first, at + LEASE));

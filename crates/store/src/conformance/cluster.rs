@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, Timestamp};
 
-use super::{DEFAULT, LEASE, app, join, name, next_id};
-use crate::cluster::{ExecutorRecord, HostProcess, Join, JoinRequest};
+use super::{DEFAULT, LEASE, app, join, name, next_id, stream_end};
+use crate::cluster::{ExecutorRecord, HostProcess, Join, JoinRequest, StreamEnd};
 use crate::{LeaseToken, Store};
 
 pub(super) fn request(name: &str) -> JoinRequest {
@@ -116,18 +116,18 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
     };
-    assert!(store.open_session(dead, &record, None).await.unwrap());
+    let opened_at = store.open_session(dead, &record, None).await.unwrap().unwrap();
     let later = start + LEASE / 2;
     assert_eq!(of(store.sessions(later).await.unwrap()), []);
     let [open] = of(store.witnesses(later).await.unwrap())[..] else { unreachable!("one") };
     assert!(open.is_open() && open.token == dead && open.last_seen_at > later);
     assert_eq!(of(store.witnesses(start).await.unwrap()), [open], "once, as heard last");
     assert_eq!(of(store.witnesses(start + LEASE * 2).await.unwrap()), []);
-    store.close_session(dead, record.id).await.unwrap();
+    store.close_session(dead, record.id, stream_end(opened_at)).await.unwrap();
     assert_eq!(of(store.witnesses(later).await.unwrap()), [], "it is closed");
     assert_eq!(of(store.witnesses(start).await.unwrap()).len(), 1);
 
-    assert!(store.open_session(dead, &record, None).await.unwrap());
+    assert!(store.open_session(dead, &record, None).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -137,7 +137,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
     let next = joined().await;
     assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "its epoch is not the fenced one's");
-    assert!(store.open_session(next, &record, None).await.unwrap());
+    assert!(store.open_session(next, &record, None).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -149,13 +149,13 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
         store.release(next, Timestamp::EPOCH).await.unwrap();
     }
     let process = HostProcess { boot_id: u128::MAX, pid_namespace: u64::MAX, pid: i32::MAX, started_ticks: u64::MAX };
-    assert!(store.open_session(other, &record, Some(process)).await.unwrap());
+    let opened_at = store.open_session(other, &record, Some(process)).await.unwrap().unwrap();
     let with_process = |sessions| of(sessions).into_iter().filter(|session| session.process == Some(process)).count();
     assert_eq!(with_process(store.witnesses(Timestamp::EPOCH).await.unwrap()), 1);
     assert_eq!(with_process(store.sessions(Timestamp::EPOCH).await.unwrap()), 1);
     tokio::time::sleep(Duration::from_millis(10)).await;
     let closing = store.now().await.unwrap();
-    store.close_session(other, record.id).await.unwrap();
+    store.close_session(other, record.id, stream_end(opened_at)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     let after = store.now().await.unwrap();
     store.release(other, Timestamp::EPOCH).await.unwrap();
@@ -164,6 +164,29 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     assert_eq!(of(store.witnesses(closing).await.unwrap()).len(), 1, "until the stream ended");
     assert_eq!(of(store.witnesses(after).await.unwrap()), [], "not until the lease did");
     assert_eq!(of(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");
+}
+
+/// The end of an older stream does not end a newer one of the same executor, and a session ends no earlier than its node's clock.
+pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
+    let (token, start) = (join(store).await, store.now().await.unwrap());
+    let record = super::executor(app(store).await, start);
+    let session = async || {
+        let sessions = store.witnesses(Timestamp::EPOCH).await.unwrap();
+        sessions.into_iter().find(|session| session.executor == record.id).unwrap()
+    };
+    let older = store.open_session(token, &record, None).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let newer = store.open_session(token, &record, None).await.unwrap().unwrap();
+    assert!(newer > older);
+    store.close_session(token, record.id, stream_end(older)).await.unwrap();
+    assert!(session().await.is_open() && session().await.may_have_carried(start + LEASE * 9));
+    let reached = newer + LEASE / 2;
+    store.close_session(token, record.id, StreamEnd { opened_at: newer, reached }).await.unwrap();
+    assert_eq!(session().await.ended_at, Some(reached));
+    assert!(session().await.may_have_carried(reached) && !session().await.may_have_carried(reached + LEASE));
+    let again = store.open_session(token, &record, None).await.unwrap().unwrap();
+    store.close_session(token, record.id, stream_end(again)).await.unwrap();
+    assert!(session().await.ended_at.is_some_and(|ended_at| ended_at >= again && ended_at < reached));
 }
 
 /// An incarnation belongs to the first one that shows a secret with it.
@@ -179,14 +202,14 @@ pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
         (Some("b"), false, Some("a")),
         (None, false, Some("a")),
     ] {
-        assert_eq!(store.open_session(token, &with(secret), None).await.unwrap(), is_let_in, "{secret:?}");
+        assert_eq!(store.open_session(token, &with(secret), None).await.unwrap().is_some(), is_let_in, "{secret:?}");
         let proof = store.executor_proof(record.id).await.unwrap().unwrap();
         assert_eq!((proof.app, proof.secret_hash.as_deref()), (record.app, known));
     }
     let other = ExecutorRecord { id: ExecutorId::new(next_id()), ..with(Some("a")) };
-    assert!(store.open_session(token, &other, None).await.unwrap());
+    assert!(store.open_session(token, &other, None).await.unwrap().is_some());
     let successor = ExecutorRecord { id: ExecutorId::new(next_id()), predecessor: Some(record.id), ..other };
-    assert!(store.open_session(token, &successor, None).await.unwrap());
+    assert!(store.open_session(token, &successor, None).await.unwrap().is_some());
     assert_eq!(store.executor_proof(successor.id).await.unwrap().unwrap().predecessor, Some(record.id));
 }
 
@@ -202,19 +225,21 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
         handlers: r#"["h"]"#.to_owned(),
         ..super::executor(app(store).await, start)
     };
-    assert!(store.open_session(a, &record, None).await.unwrap());
-    assert!(store.open_session(a, &ExecutorRecord { slots: 9, ..record.clone() }, None).await.unwrap());
-    assert!(store.open_session(b, &ExecutorRecord { slots: 9, ..record.clone() }, None).await.unwrap());
+    assert!(store.open_session(a, &record, None).await.unwrap().is_some());
+    let with_slots = ExecutorRecord { slots: 9, ..record.clone() };
+    let at_a = store.open_session(a, &with_slots, None).await.unwrap().unwrap();
+    let at_b = store.open_session(b, &with_slots, None).await.unwrap().unwrap();
     // An executor cannot take the id of one of another app.
     let stranger = store.ensure_app(AppId::new(next_id()), DEFAULT, "stranger", start).await.unwrap();
-    assert!(!store.open_session(b, &ExecutorRecord { app: stranger.id, ..record.clone() }, None).await.unwrap());
+    let of_stranger = ExecutorRecord { app: stranger.id, ..record.clone() };
+    assert_eq!(store.open_session(b, &of_stranger, None).await.unwrap(), None);
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
     store.beat_sessions(b, &[record.id]).await.unwrap();
     store.beat_sessions(b, &[]).await.unwrap();
     store.beat_sessions(LeaseToken { epoch: 0, ..a }, &[record.id]).await.unwrap();
-    store.close_session(a, record.id).await.unwrap();
-    store.close_session(LeaseToken { epoch: 9, ..b }, record.id).await.unwrap();
+    store.close_session(a, record.id, stream_end(at_a)).await.unwrap();
+    store.close_session(LeaseToken { epoch: 9, ..b }, record.id, stream_end(at_b)).await.unwrap();
 
     let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
@@ -262,14 +287,14 @@ pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
         let sessions = store.witnesses(start).await.unwrap().into_iter();
         sessions.filter(|session| session.executor == record.id).map(|session| session.has_left).collect()
     };
-    assert!(store.open_session(a, &record, None).await.unwrap());
-    assert!(store.open_session(b, &record, None).await.unwrap());
+    let opened_at = store.open_session(a, &record, None).await.unwrap().unwrap();
+    assert!(store.open_session(b, &record, None).await.unwrap().is_some());
     assert_eq!(left().await, [false, false]);
-    store.close_session(a, record.id).await.unwrap();
+    store.close_session(a, record.id, stream_end(opened_at)).await.unwrap();
     store.leave_sessions(record.id).await.unwrap();
     assert_eq!(left().await, [true, true]);
     store.beat_sessions(b, &[record.id]).await.unwrap();
     assert_eq!(left().await, [true, true], "a stream that is just closing");
-    assert!(store.open_session(a, &record, None).await.unwrap());
+    assert!(store.open_session(a, &record, None).await.unwrap().is_some());
     assert_eq!(left().await, [false, true]);
 }

@@ -41,7 +41,7 @@ use rondel_core::{
 };
 
 use crate::catalog::{Created, JobRecord, NewJob};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest};
+use crate::cluster::{ExecutorRecord, Join, JoinRequest, StreamEnd};
 use crate::ledger::{AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, Finished, Finisher};
 use crate::{LeaseToken, Store};
 
@@ -131,6 +131,8 @@ macro_rules! for_each_conformance_check {
             an_incarnation_with_a_secret_cannot_be_taken,
             a_lease_given_back_ends_where_the_clock_was,
             open_sessions_are_witnesses,
+            a_session_ends_with_its_last_stream,
+            what_no_executor_could_receive_was_not_sent,
             an_executor_that_ended_in_order_has_left,
             due_jobs_come_in_order,
             dense_instants_are_counted,
@@ -321,6 +323,17 @@ fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
         first_seen_at,
         last_seen_at: first_seen_at,
     }
+}
+
+/// An executor of the jobs' app has a stream to this node: what is due may be sent.
+async fn hear(store: &dyn Store, token: LeaseToken) {
+    let executor = executor(app(store).await, store.now().await.unwrap());
+    assert!(store.open_session(token, &executor, None).await.unwrap().is_some());
+}
+
+/// The end of a stream whose node's clock did not step back.
+fn stream_end(opened_at: Timestamp) -> StreamEnd {
+    StreamEnd { opened_at, reached: Timestamp::EPOCH }
 }
 
 async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<DueJob> {

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NamespaceId, Timestamp};
 
-use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session};
+use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session, StreamEnd};
 use crate::mem::{MemStore, State, size};
 use crate::settle::clean_name;
 use crate::{Executors, LeaseToken, Result};
@@ -15,7 +15,7 @@ impl Executors for MemStore {
         token: LeaseToken,
         executor: &ExecutorRecord,
         process: Option<HostProcess>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Timestamp>> {
         let now = self.now();
         let mut state = self.state();
         let mut record = executor.clone();
@@ -23,7 +23,7 @@ impl Executors for MemStore {
         if let Some(known) = state.executors.get(&executor.id) {
             let is_proven = known.secret_hash.is_none() || known.secret_hash == executor.secret_hash;
             if known.app != executor.app || !is_proven {
-                return Ok(false);
+                return Ok(None);
             }
             record.first_seen_at = known.first_seen_at;
         }
@@ -38,7 +38,8 @@ impl Executors for MemStore {
             process,
         };
         state.sessions.insert((token.node, executor.id), session);
-        Ok(true)
+        state.opened_at.insert((token.node, executor.id), now);
+        Ok(Some(now))
     }
 
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {
@@ -55,12 +56,15 @@ impl Executors for MemStore {
         Ok(())
     }
 
-    async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
+    async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()> {
         let now = self.now();
         let mut state = self.state();
+        if state.opened_at.get(&(token.node, executor)) != Some(&end.opened_at) {
+            return Ok(());
+        }
         let session = state.sessions.get_mut(&(token.node, executor));
         if let Some(session) = session.filter(|session| session.token == token) {
-            session.ended_at = session.ended_at.or(Some(now));
+            session.ended_at = session.ended_at.or(Some(now.max(end.reached)));
         }
         Ok(())
     }
@@ -80,7 +84,7 @@ impl Executors for MemStore {
     async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
         let state = self.state();
         let until_its_end = |session: &Session| {
-            let held = state.nodes.get(&session.token.node).filter(|held| held.node.token() == session.token);
+            let held = state.nodes.get(&session.token.node);
             let end = session.ended_at.or(held.map(|held| held.node.lease_until));
             Session { last_seen_at: session.last_seen_at.max(end.unwrap_or(session.last_seen_at)), ..*session }
         };

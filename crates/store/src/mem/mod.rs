@@ -96,6 +96,8 @@ struct State {
     nodes: BTreeMap<NodeId, StoredNode>,
     executors: BTreeMap<ExecutorId, ExecutorRecord>,
     sessions: BTreeMap<(NodeId, ExecutorId), Session>,
+    /// When each of the sessions was opened.
+    opened_at: BTreeMap<(NodeId, ExecutorId), Timestamp>,
     runs: BTreeMap<RunId, Run>,
     keys: HashMap<RunKey, RunId>,
     attempts: BTreeMap<(RunId, i32), Attempt>,
@@ -186,9 +188,10 @@ impl State {
         true
     }
 
-    /// A lease is over: so are the streams that were open under it, as far as anybody knows.
+    /// A lease has ended: so have the streams that were open under it, as far as is known.
     fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) {
-        let its = self.sessions.values_mut().filter(|session| session.token == lease);
+        let is_its = |token: LeaseToken| token.node == lease.node && token.epoch <= lease.epoch;
+        let its = self.sessions.values_mut().filter(|session| is_its(session.token));
         its.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 

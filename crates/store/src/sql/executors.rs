@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session, newest_of_each};
+use crate::cluster::{
+    ExecutorProof, ExecutorRecord, HostProcess, LastStreams, SeenExecutor, Session, StreamEnd, newest_of_each,
+};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, transact};
@@ -39,14 +41,14 @@ const BEAT_SESSIONS: Statement = Statement {
 };
 const CLOSE_SESSION: Statement = Statement {
     name: "close_session",
-    text: "UPDATE executor_session SET ended_at_ms = {now} WHERE node_id = ? AND node_epoch = ? AND executor_id = ? \
-           AND ended_at_ms IS NULL",
+    text: "UPDATE executor_session SET ended_at_ms = CASE WHEN {now} > ? THEN {now} ELSE ? END \
+           WHERE node_id = ? AND node_epoch = ? AND executor_id = ? AND connected_at_ms = ? AND ended_at_ms IS NULL",
 };
 const LEAVE_SESSIONS: Statement =
     Statement { name: "leave_sessions", text: "UPDATE executor_session SET has_left = 1 WHERE executor_id = ?" };
 const END_SESSIONS: Statement = Statement {
     name: "end_sessions",
-    text: "UPDATE executor_session SET ended_at_ms = ? WHERE node_id = ? AND node_epoch = ? AND ended_at_ms IS NULL",
+    text: "UPDATE executor_session SET ended_at_ms = ? WHERE node_id = ? AND node_epoch <= ? AND ended_at_ms IS NULL",
 };
 pub(super) const READ_SESSIONS: Statement = Statement {
     name: "read_sessions",
@@ -58,13 +60,13 @@ pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
-/// The cross join makes SQLite begin with the few nodes.
+/// The cross join makes SQLite begin with the few nodes. A stream that was opened while its node took the next lease has the epoch before.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \
            heard.process \
            FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
-           AND heard.node_epoch = node.epoch AND node.lease_until_ms >= ?",
+           AND heard.node_epoch <= node.epoch AND node.lease_until_ms >= ?",
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
@@ -120,12 +122,12 @@ impl Executors for SqlStore {
         token: LeaseToken,
         executor: &ExecutorRecord,
         process: Option<HostProcess>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Timestamp>> {
         let process = process.map(|process| process.to_string());
         transact!(self, "open_session", |tx| {
             let now = tx.now().await?;
             if tx.execute(insert_executor(executor)).await? == 0 && tx.execute(update_executor(executor)).await? == 0 {
-                return Ok(false);
+                return Ok(None);
             }
             let insert = Query::new(&INSERT_SESSION)
                 .int(token.node.get())
@@ -146,7 +148,7 @@ impl Executors for SqlStore {
                     .int(executor.id.get());
                 tx.execute_all(reopen, 1).await?;
             }
-            Ok(true)
+            Ok(Some(now))
         })
     }
 
@@ -161,9 +163,9 @@ impl Executors for SqlStore {
         Ok(())
     }
 
-    async fn close_session(&self, token: LeaseToken, executor: ExecutorId) -> Result<()> {
-        let query = Query::new(&CLOSE_SESSION).int(token.node.get()).int(token.epoch).int(executor.get());
-        self.execute(query).await?;
+    async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()> {
+        let query = Query::new(&CLOSE_SESSION).at(end.reached).at(end.reached).int(token.node.get()).int(token.epoch);
+        self.execute(query.int(executor.get()).at(end.opened_at)).await?;
         Ok(())
     }
 
@@ -251,7 +253,14 @@ impl Executors for SqlStore {
 }
 
 impl Tx<'_> {
-    /// A lease is over: so are the streams that were open under it, as far as anybody knows.
+    /// The last streams of each app, of those that were open at `since` or later.
+    pub(super) async fn last_streams(&mut self, since: Timestamp) -> Result<LastStreams> {
+        let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
+        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);
+        Ok(LastStreams::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
+    }
+
+    /// A lease has ended: so have the streams that were open under it, as far as is known.
     pub(super) async fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
         let query = Query::new(&END_SESSIONS).at(ended_at).int(lease.node.get()).int(lease.epoch);
         self.execute(query).await?;

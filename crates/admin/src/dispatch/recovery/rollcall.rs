@@ -4,6 +4,7 @@
 //! Only the answer to a fence counts. What an executor reported before, in a hello too, may be older than what the lease's
 //! node sent it last; after the fence it takes nothing more from there. The runs themselves are among the [open runs](OpenRuns).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -80,7 +81,7 @@ impl RollCall {
         // What was answered about a lease before it was known to be over does not count.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         executors.ask_anew(&self.over.keys().filter(fenced_now).copied().collect());
-        let mut of_app: BTreeMap<AppId, Arc<[ExecutorId]>> = BTreeMap::new();
+        let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for CalledRun { ready, .. } in runs {
             let run = &ready.run;
             let witnesses = match run.executor_id {
@@ -93,9 +94,8 @@ impl RollCall {
                     Arc::new([id])
                 }
                 None => {
-                    let witnesses =
-                        of_app.entry(run.app).or_insert_with(|| witnesses(run.app, sessions, executors, now));
-                    Arc::clone(witnesses)
+                    let of_app = of_app.entry(run.app).or_insert_with(|| Witnesses::new(run.app, sessions));
+                    of_app.of(run.due_at, executors, now)
                 }
             };
             let holds = ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence);
@@ -228,19 +228,40 @@ impl RollCall {
     }
 }
 
-/// The executors of the app that had a stream to any node: a session's row is overwritten when its executor comes back to a later start
-/// of the node.
-fn witnesses(app: AppId, sessions: &[Session], executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
-    let mut seen = BTreeSet::new();
-    for session in sessions.iter().filter(|session| session.app == app) {
-        executors.watch(session.executor, session.last_seen_at);
-        // It has reported that it has nothing in hand.
-        if session.has_left {
-            executors.end(session.executor, now);
-        }
-        seen.insert(session.executor);
+/// The executors of an app that had a stream to any node, the one whose last stream ended last first: a session's row is overwritten
+/// when its executor comes back to a later start of the node. Those whose streams had all ended before a run's instant cannot
+/// have received it.
+struct Witnesses<'a> {
+    sessions: Vec<&'a Session>,
+    /// The executors of so many of the sessions: the same list for many runs.
+    lists: BTreeMap<usize, Arc<[ExecutorId]>>,
+}
+
+impl<'a> Witnesses<'a> {
+    fn new(app: AppId, sessions: &'a [Session]) -> Self {
+        let mut sessions: Vec<&Session> = sessions.iter().filter(|session| session.app == app).collect();
+        sessions.sort_by_key(|session| Reverse(session.ended_at.unwrap_or(Timestamp::MAX)));
+        Self { sessions, lists: BTreeMap::new() }
     }
-    seen.into_iter().collect()
+
+    /// Those that may have received a run which was due then.
+    fn of(&mut self, due_at: Timestamp, executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
+        let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
+        let sessions = self.sessions.iter().take(count);
+        let list = self.lists.entry(count).or_insert_with(|| {
+            let mut seen = BTreeSet::new();
+            for session in sessions {
+                executors.watch(session.executor, session.last_seen_at);
+                // It has reported that it has nothing in hand.
+                if session.has_left {
+                    executors.end(session.executor, now);
+                }
+                seen.insert(session.executor);
+            }
+            seen.into_iter().collect()
+        });
+        Arc::clone(list)
+    }
 }
 
 #[cfg(test)]
@@ -277,6 +298,36 @@ mod tests {
             fences(&mut executors, 1, 1, OTHER, &[]);
             assert_eq!(resolve(&mut rollcall, &executors), "not_received", "{token:?}");
         }
+    }
+
+    /// Who had its last stream before a run's instant cannot have it; who had one at that instant may.
+    #[test]
+    fn only_who_had_a_stream_at_the_instant_is_asked() {
+        let session = |id, ended_at| Session {
+            token: DEAD,
+            executor: ExecutorId::new(id),
+            app: AppId::new(1),
+            last_seen_at: Timestamp::from_millis(ended_at),
+            ended_at: Some(Timestamp::from_millis(ended_at)),
+            has_left: false,
+            process: None,
+        };
+        let run = |second| CalledRun { ready: ready(second, &definition(&json!({}))), from: Some(DEAD) };
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        let sessions = [session(1, 98_700), session(2, 100_000)];
+        let now = Timestamp::from_secs(101);
+        rollcall.call(&[run(98), run(99), run(101)], &sessions, &[DEAD], &mut executors, now);
+        let found: Vec<_> = rollcall.resolve(&executors).into_iter().map(|(run, found)| (run.get(), found)).collect();
+        assert!(matches!(found[..], [(101_000, Found::Nobody(Reason::NotReceived))]), "{found:?}");
+        lose(&mut executors, 1);
+        assert_eq!(resolve(&mut rollcall, &executors), "not yet", "the other one may have both");
+        join(&mut executors, 2, 1, Report::default());
+        fences(&mut executors, 2, 1, DEAD, &[]);
+        let mut found: Vec<_> = rollcall.resolve(&executors);
+        found.sort_by_key(|(run, _)| *run);
+        let reasons: Vec<_> = found.iter().map(|(run, found)| (run.get(), format!("{found:?}"))).collect();
+        let expected = [(98_000, "Nobody(ExecutorLost)".to_owned()), (99_000, "Nobody(NotReceived)".to_owned())];
+        assert_eq!(reasons, expected, "the first one died before the later run was due");
     }
 
     /// A run that was with the dead node, and two executors that had a stream to it until second 100.

@@ -12,7 +12,7 @@ use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_e
 use super::world::World;
 use super::*;
 use crate::dispatch::begin::{Begins, Start};
-use crate::dispatch::event::{FenceAnswer, Reply, Report};
+use crate::dispatch::event::{Answer, FenceAnswer, Reply, Report};
 
 /// What the rounds from now on note about runs that executors have.
 fn noted(world: &mut World, seconds: f64) -> Vec<String> {
@@ -72,7 +72,7 @@ fn a_hello_reports_which_runs_have_begun() {
     let mut world = with_executors(1);
     world.arrive([plain(1), plain(2), plain(3)]);
     world.at(3.0);
-    world.on(Event::Left(ExecutorId::new(1), 1));
+    world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
     let unknown = "for executor e1 to connect again (sent, not known to have begun), named";
     assert_eq!(noted(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
     world.around.now = Timestamp::from_secs(5);

@@ -15,7 +15,7 @@ use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::Ready;
 use crate::dispatch::effect::Submission;
-use crate::dispatch::event::{CalledRun, Reply, Report, Settled};
+use crate::dispatch::event::{Answer, CalledRun, Reply, Report, Settled};
 use crate::dispatch::tests_support::{definition, ready};
 
 const RUN_COUNT: i64 = 6;
@@ -154,7 +154,7 @@ impl Model {
             }
             Happening::Leave(executor) => {
                 if let Some(number) = self.connected.remove(&executor) {
-                    self.on(Event::Left(ExecutorId::new(executor), number));
+                    self.on(Event::Left(ExecutorId::new(executor), number, Answer::new(|()| {})));
                 }
             }
             Happening::Accept(executor) => self.reply(executor, Reply::Accepted),

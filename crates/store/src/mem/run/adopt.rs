@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
+use crate::cluster::{LastStreams, Session};
 use crate::ledger::{self, Adopted, Adoption, whole_jobs};
 use crate::mem::{MemStore, State, size};
 use crate::{Adopt, LeaseToken, Result};
@@ -58,6 +59,11 @@ impl State {
             orphans.truncate(size(enough));
         }
         let orphans = whole_jobs(orphans, |run| run.job, enough);
+        let since = LastStreams::since(orphans.first().map_or(Timestamp::MAX, |run| run.due_at));
+        let may_be_open =
+            |session: &Session| self.nodes.get(&session.token.node).is_some_and(|held| held.node.lease_until >= since);
+        let sessions = self.sessions.values().filter(|session| !session.is_open() || may_be_open(session));
+        let streams = LastStreams::of(sessions.copied());
         let mut adopted = Vec::with_capacity(orphans.len());
         for run in orphans {
             let Some((_, _, ended_at)) = lease_of(&run) else { continue };
@@ -68,7 +74,7 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let run = if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at) };
+            let run = if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at, &streams) };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
 
+use crate::cluster::LastStreams;
 use crate::ledger::{self, Adopted, Adoption, whole_jobs};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
@@ -95,9 +96,11 @@ impl Adopt for SqlStore {
             tx.move_homes(token, &jobs, &homes, &ended).await?;
             let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
             ids.sort_unstable();
+            let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
+            let streams = tx.last_streams(LastStreams::since(Timestamp::from_millis(oldest))).await?;
             let mut adopted = Vec::with_capacity(ids.len());
             for chunk in ids.chunks(CHUNK_MAX) {
-                adopted.extend(tx.take_orphans(token, chunk, &ended).await?);
+                adopted.extend(tx.take_orphans(token, chunk, (&ended, &streams)).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
             let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
@@ -220,7 +223,7 @@ impl Tx<'_> {
         &mut self,
         token: LeaseToken,
         ids: &[i64],
-        ended: &BTreeMap<NodeId, EndedLease>,
+        (ended, streams): (&BTreeMap<NodeId, EndedLease>, &LastStreams),
     ) -> Result<Vec<Adopted>> {
         let mut taken: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
@@ -228,7 +231,7 @@ impl Tx<'_> {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             let Some(lease) = ended.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
-            let run = Run { node: token.node, node_epoch: token.epoch, ..ledger::adopted(run, lease.ended_at) };
+            let run = Run { node: token.node, node_epoch: token.epoch, ..ledger::adopted(run, lease.ended_at, streams) };
             taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
         }
