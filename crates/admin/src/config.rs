@@ -61,6 +61,12 @@ pub struct EngineConfig {
     pub whole_backlog_within: Duration,
     /// About how many open runs of leases that are over one transaction takes over.
     pub adopt_page: u32,
+    /// How many keys of own open runs one statement reads, to find those that are not in memory …
+    pub sweep_page: u32,
+    /// … and how many such statements one look makes.
+    pub sweep_pages: u32,
+    /// What came due in the last so long is looked at first, with each look.
+    pub sweep_recent: Duration,
     /// In how many lanes claims and results are written at the same time; SQLite always uses one.
     pub lanes: usize,
     /// How long results are gathered into one transaction.
@@ -137,6 +143,9 @@ impl Default for EngineConfig {
             whole_backlog_share: 20,
             whole_backlog_within: Duration::from_secs(60),
             adopt_page: 1_000,
+            sweep_page: 1_000,
+            sweep_pages: 10,
+            sweep_recent: Duration::from_secs(5),
             lanes: 2,
             result_linger: Duration::from_millis(3),
             result_batch: 500,

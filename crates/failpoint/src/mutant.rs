@@ -84,6 +84,8 @@ mutants! {
     AckBeforeCommit = "ack_before_commit",
     /// Own runs that are overdue and not in memory are not looked for.
     NoStrays = "no_strays",
+    /// The look for them begins with the earliest run each time.
+    SweepFromTheStart = "sweep_from_the_start",
     /// An executor that comes back without a run is not asked about it.
     NoReconcile = "no_reconcile",
     /// What comes late out of the ring is not held against the misfire policy.

@@ -38,6 +38,8 @@ pub(crate) struct Profile {
     /// Decides what jobs say of a silence of all servers, and when there is one; apart from all else, so that what was
     /// drawn before there was such a thing stays as it was. Nothing for neither.
     pub(crate) silences: Option<u64>,
+    /// How many rows a page has where a server looks for open runs.
+    pub(crate) page: u32,
 }
 
 impl Profile {
@@ -72,6 +74,7 @@ impl Profile {
             drift_ppm: if clock_faults { 200 } else { 20 },
             slots: None,
             silences: None,
+            page: u32::try_from(chance.between(1, 3)).unwrap_or(1),
         }
     }
 
@@ -101,6 +104,7 @@ impl Profile {
             drift_ppm: 0,
             slots: Some(slots),
             silences: None,
+            page: 3,
         }
     }
 
@@ -113,7 +117,7 @@ impl Profile {
 }
 
 /// The engine's numbers, shorter than the usual ones and in the same order, so that a second holds more of its life.
-pub(crate) fn engine_config(node_name: String) -> EngineConfig {
+pub(crate) fn engine_config(node_name: String, page: u32) -> EngineConfig {
     EngineConfig {
         node_name,
         lease: Duration::from_secs(2),
@@ -122,9 +126,11 @@ pub(crate) fn engine_config(node_name: String) -> EngineConfig {
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
         continue_max: Duration::from_secs(10),
-        adopt_page: 3,
         // A simulated database answers within milliseconds: as if it took half a second.
         whole_backlog_share: 200,
+        adopt_page: page,
+        sweep_page: page,
+        sweep_pages: 1,
         ..EngineConfig::default()
     }
 }

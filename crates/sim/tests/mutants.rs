@@ -34,6 +34,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_gates_after_adoption", 48, "I4 no overlap"),
     ("ack_before_commit", 54, "I6 durable"),
     ("no_strays", 2, "I7 liveness"),
+    ("sweep_from_the_start", 2, "I7 liveness"),
     ("no_reconcile", 6, "I7 liveness"),
     ("no_look", 88, "I7 liveness"),
     ("no_gate", 1, "I4 no overlap"),

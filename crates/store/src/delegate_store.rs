@@ -63,8 +63,7 @@ macro_rules! delegate_store {
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
                 Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, InHand, LimitName, MovedJobs, NotedWait,
-                RunQuery,
-                UnsentRun,
+                OpenPage, RunQuery, UnsentRun,
             };
             use $crate::logs::{LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
@@ -180,8 +179,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Runs {
                 fn runs(ids: &[RunId]) -> Vec<Run>;
-                fn overdue(token: LeaseToken, before: Timestamp, limit: u32) -> Vec<Run>;
-                fn running(token: LeaseToken, limit: u32) -> Vec<Run>;
+                fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;

@@ -12,6 +12,7 @@ use rondel_store::{LeaseToken, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
+use crate::cluster::strays::Strays;
 use crate::cluster::{Held, Over, leases_over};
 use crate::dispatch::{CalledRun, Event, Ready};
 use crate::host_process;
@@ -21,16 +22,13 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How long after the end of another node's lease is looked for what it left: the database's clock decides whether it is over,
 /// and this node's may be a little ahead of it.
 const AFTER_END: Duration = Duration::from_millis(50);
-/// How overdue an own run must be to be looked for in memory.
-const STRAY_AFTER: Duration = Duration::from_secs(1);
-const PAGE: u32 = 1_000;
+/// Requests to cancel that one look sees.
+const CANCEL_PAGE: u32 = 1_000;
 /// Jobs of a dead node that one transaction frees, and transactions of one look.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
 /// How many rounds lie between two looks for running runs that are not in memory.
 const MISSING_ROUNDS: u32 = 10;
-/// Running runs that one look sees.
-const RUNNING_MAX: u32 = 20_000;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
@@ -41,6 +39,7 @@ pub(crate) struct AdoptLoop {
     known: Vec<Over>,
     /// Something may have been adopted, and then the database did not answer: what is missing here is looked for.
     is_interrupted: bool,
+    strays: Strays,
 }
 
 impl Background for AdoptLoop {
@@ -65,7 +64,7 @@ impl Background for AdoptLoop {
 
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, rounds: 0, adopted: None, known: Vec::new(), is_interrupted: false }
+        Self { shared, rounds: 0, adopted: None, known: Vec::new(), is_interrupted: false, strays: Strays::new() }
     }
 
     /// Waits until the next lease of another node has ended, unless it is renewed: what a dead node left is late already.
@@ -84,7 +83,7 @@ impl AdoptLoop {
         self.shared.note_adopted();
         self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted {
+        if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_on_its_way() {
             self.call_missing(&held).await?;
             self.is_interrupted = false;
         }
@@ -107,7 +106,7 @@ impl AdoptLoop {
         if self.shared.store.is_single_server() {
             return Ok(());
         }
-        let cancels = self.shared.store.cancels_elsewhere(held.token, PAGE).await?;
+        let cancels = self.shared.store.cancels_elsewhere(held.token, CANCEL_PAGE).await?;
         if !cancels.is_empty() {
             drop(self.shared.events.send(Event::CancelsElsewhere(cancels)).await);
         }
@@ -205,24 +204,10 @@ impl AdoptLoop {
     }
 
     /// A running run of this node's that is not in its memory: it was adopted, and the answer was lost.
-    async fn call_missing(&self, held: &Held) -> Result<(), StoreError> {
-        let shared = &self.shared;
-        let running = shared.store.running(held.token, RUNNING_MAX).await?;
-        let (awaiting, running): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
-        self.hold(shared.awaiting.admit_new(awaiting)).await?;
-        let missing: Vec<RunId> = shared.in_memory.missing(running.iter().map(|run| run.id));
-        if missing.is_empty() {
-            return Ok(());
-        }
-        // What ended since the reading left the memory only after it was durable: a second reading shows it.
-        let is_missing = |run: &Run| {
-            // A broadcast that is under way is in no node's memory: its shards are.
-            run.status == RunStatus::Running
-                && !run.is_root()
-                && !run.awaits_children()
-                && (run.node, run.node_epoch) == (held.token.node, held.token.epoch)
-        };
-        let missing: Vec<Run> = shared.store.runs(&missing).await?.into_iter().filter(is_missing).collect();
+    async fn call_missing(&mut self, held: &Held) -> Result<(), StoreError> {
+        let running = self.strays.running(&self.shared, held.token).await?;
+        let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
+        self.hold(self.shared.awaiting.admit_new(awaiting)).await?;
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }
@@ -311,16 +296,12 @@ impl AdoptLoop {
     }
 
     /// An own run that is overdue and not in memory: its claim's answer was lost, or it was dropped with a lease.
-    async fn take_strays(&self, held: &Held) -> Result<(), StoreError> {
+    async fn take_strays(&mut self, held: &Held) -> Result<(), StoreError> {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
         }
-        let before = self.shared.clock.now() - STRAY_AFTER;
-        let mut overdue = self.shared.store.overdue(held.token, before, PAGE).await?;
+        let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
         // What this node has sent under its lease is in its memory until it is over: nothing else has been sent, marked or not.
-        let missing: HashSet<RunId> =
-            self.shared.in_memory.missing(overdue.iter().map(|run| run.id)).into_iter().collect();
-        overdue.retain(|run| missing.contains(&run.id));
         let marked: Vec<(RunId, i32)> =
             overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
         if !marked.is_empty() {

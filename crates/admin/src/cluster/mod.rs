@@ -7,6 +7,7 @@ mod departing;
 pub(crate) mod leave;
 mod membership;
 mod moves;
+mod strays;
 mod switches;
 
 pub(crate) use adopt::AdoptLoop;

@@ -36,6 +36,13 @@ impl Awaiting {
         runs.into_iter().filter(|run| known.insert(run.id, run.job).is_none()).collect()
     }
 
+    /// Which of these are none of them.
+    pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|run| !known.contains_key(run));
+        runs
+    }
+
     /// All of them.
     pub(crate) fn all(&self) -> Vec<(JobId, RunId)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,6 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
 
+use super::hands::open_keys;
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{Adoption, InHand, NotedWait, WaitPlace};
@@ -48,8 +49,8 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         let status = if may_have_been_sent { RunStatus::Running } else { row.status };
         let detail = may_have_been_sent.then(|| Box::new(waits_for(WaitFor::RollCall)));
         assert_eq!(adopted.run, Run { status, detail, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
-        let running = store.running(owner, 10).await.unwrap();
-        assert_eq!(running.contains(&adopted.run), status == RunStatus::Running);
+        let running = open_keys(store, owner, RunStatus::Running).await;
+        assert_eq!(running.contains(&adopted.run.id), status == RunStatus::Running);
         assert_eq!(read(store, row.id).await, adopted.run);
     }
     assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");

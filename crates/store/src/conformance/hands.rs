@@ -8,7 +8,7 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, RunCheck, WaitPlace};
+use crate::ledger::{AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, OpenPage, RunCheck, WaitPlace};
 use crate::{LeaseToken, Store};
 
 pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -40,10 +40,23 @@ pub async fn waiting_runs_wake_when_due(store: &dyn Store) {
     assert_eq!(both, [expected(&rows[0])]);
     assert_eq!(read(store, rows[0].id).await.status, RunStatus::Pending);
 
-    let overdue = store.overdue(token, at + Duration::from_secs(3), 10).await.unwrap();
-    assert_eq!(overdue, woken, "not the one that is due just then");
-    assert_eq!(store.overdue(token, until, 1).await.unwrap(), woken[..1]);
-    assert_eq!(store.overdue(other, until, 10).await.unwrap(), []);
+    let keys = async |token, before, after, limit| {
+        store.open_keys(token, OpenPage { status: RunStatus::Pending, before, after, limit }).await.unwrap()
+    };
+    let (start, soon) = ((Timestamp::EPOCH, RunId::new(0)), at + Duration::from_secs(3));
+    let [first, second, third] = [&rows[1], &rows[2], &rows[0]].map(|row| (row.due_at, row.id));
+    assert_eq!(keys(token, soon, start, 10).await, [first, second], "not the one that is due just then");
+    assert_eq!(keys(token, until, start, 1).await, [first]);
+    assert_eq!(keys(token, until, first, 2).await, [second, third]);
+    assert_eq!(keys(token, until, third, 2).await, []);
+    assert_eq!(keys(token, until, (first.0, RunId::new(first.1.get() - 1)), 1).await, [first], "of one instant by id");
+    assert_eq!(keys(other, until, start, 10).await, []);
+}
+
+/// The own open runs with this status.
+pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunStatus) -> Vec<RunId> {
+    let page = OpenPage { status, before: Timestamp::MAX, after: (Timestamp::EPOCH, RunId::new(0)), limit: 1_000 };
+    store.open_keys(token, page).await.unwrap().into_iter().map(|(_, run)| run).collect()
 }
 
 /// A mark is set once, by the owner, for the attempt; and taken off.

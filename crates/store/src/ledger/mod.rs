@@ -16,7 +16,7 @@ pub use self::dispatch::{Dispatch, InHand, NotedWait, WaitPlace};
 pub use self::finish::{AttemptEnd, Ends, Finish, Finished, Finisher};
 pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{Move, MovedJobs, UnsentRun};
-pub use self::read::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery, Runs};
+pub use self::read::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery, Runs};
 
 pub(crate) use self::adopt::{adopted, whole_jobs};
 pub(crate) use self::claim::{by_instant, lease_of_home};

@@ -29,6 +29,19 @@ pub struct RunCheck {
     pub term: i64,
 }
 
+/// A page of a node's own open runs, in the order of their instants, then of their ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenPage {
+    /// Only runs with this status.
+    pub status: RunStatus,
+    /// Only runs that are due before this instant.
+    pub before: Timestamp,
+    /// Only runs after this place.
+    pub after: (Timestamp, RunId),
+    /// At most so many.
+    pub limit: u32,
+}
+
 /// A page of runs, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct RunQuery {
@@ -57,11 +70,8 @@ pub trait Runs {
     /// Reads what the tick must know of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
 
-    /// Own pending runs that were due before `before`, the earliest first.
-    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>>;
-
-    /// Own running runs, the earliest first: each is in this node's memory, or is to be asked for.
-    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>>;
+    /// The keys of a page of own open runs, the earliest first: each is in this node's memory, or waits to be taken up.
+    async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>>;
 
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;

@@ -35,7 +35,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::dispatch::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN, "run_open (node_id=? AND node_epoch=?"),
         (&run::cancel::READ_OPEN_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
-        (&run::read::READ_OVERDUE, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
+        (&run::read::READ_OPEN_KEYS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>? AND due_at_ms<?)"),
         (&run::adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
         (&run::adopt::READ_ORPHANS_OF_JOBS, "run_open (node_id=? AND node_epoch<?)"),
         (&run::delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NamespaceId, Run, RunId, Timestamp};
 
-use crate::ledger::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery};
 use crate::mem::{MemStore, State, key, size};
 use crate::{LeaseToken, Result, Runs};
 
@@ -29,22 +29,14 @@ impl Runs for MemStore {
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())
     }
 
-    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let mut overdue = self.state().open_of(|run| {
+    async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>> {
+        let open = self.state().open_of(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
-                && run.status == RunStatus::Pending
-                && run.due_at < before
+                && run.status == page.status
+                && run.due_at < page.before
+                && (run.due_at, run.id) > page.after
         });
-        overdue.truncate(size(limit));
-        Ok(overdue)
-    }
-
-    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
-        let mut running = self
-            .state()
-            .open_of(|run| run.status == RunStatus::Running && (run.node, run.node_epoch) == (token.node, token.epoch));
-        running.truncate(size(limit));
-        Ok(running)
+        Ok(open.into_iter().map(|run| (run.due_at, run.id)).take(size(page.limit)).collect())
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use rondel_core::reason::Detail;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
 
-use crate::ledger::{ATTEMPT_COUNT_MAX, RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx};
@@ -138,22 +139,11 @@ pub(in crate::sql) const READ_PLANNED_BEFORE: Statement = Statement {
     ),
 };
 /// SQLite uses the index of open runs only where its condition stands in the text.
-pub(in crate::sql) const READ_OVERDUE: Statement = Statement {
-    name: "read_overdue",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
-         AND status = 'pending' AND due_at_ms < ? ORDER BY due_at_ms LIMIT ?"
-    ),
-};
-const READ_RUNNING: Statement = Statement {
-    name: "read_running",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status = 'running' ORDER BY due_at_ms LIMIT ?"
-    ),
+pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
+    name: "read_open_keys",
+    text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
+           AND status IN ('pending', 'waiting', 'running') AND status = ? AND due_at_ms >= ? AND due_at_ms < ? \
+           AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
 
 impl Tx<'_> {
@@ -199,14 +189,16 @@ impl Runs for SqlStore {
         Ok(checks)
     }
 
-    async fn overdue(&self, token: LeaseToken, before: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let query = Query::new(&READ_OVERDUE).int(token.node.get()).int(token.epoch).at(before).int(limit.into());
-        rows::runs(&self.rows(query).await?)
-    }
-
-    async fn running(&self, token: LeaseToken, limit: u32) -> Result<Vec<Run>> {
-        let query = Query::new(&READ_RUNNING).int(token.node.get()).int(token.epoch).int(limit.into());
-        rows::runs(&self.rows(query).await?)
+    async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>> {
+        let (due_at, id) = page.after;
+        let query = Query::new(&READ_OPEN_KEYS).int(token.node.get()).int(token.epoch).text(page.status.as_str());
+        let query = query.at(due_at).at(page.before).at(due_at).int(id.get()).int(page.limit.into());
+        let key = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "run");
+            let id = RunId::new(columns.int("id")?);
+            Ok((columns.at("due_at_ms")?, id))
+        };
+        self.rows(query).await?.iter().map(key).collect()
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {

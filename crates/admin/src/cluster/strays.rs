@@ -1,0 +1,172 @@
+//! Own open runs that are not in memory: the answer to their claim was lost, another server stored them in this one's name, or
+//! they were dropped with a lease. They are found by keys alone, a few pages with each look, from where the last look ended:
+//! however many runs wait in memory, each of the others has its turn.
+
+use std::time::Duration;
+
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::ledger::OpenPage;
+use rondel_store::{LeaseToken, StoreError};
+
+use crate::node::Shared;
+
+/// How overdue an own run must be to be looked for in memory.
+const STRAY_AFTER: Duration = Duration::from_secs(1);
+
+/// A place in the order of a sweep.
+type Place = (Timestamp, RunId);
+
+const START: Place = (Timestamp::EPOCH, RunId::new(0));
+
+/// Goes through the keys of own open runs with one status, in the order of their instants, again and again.
+#[derive(Debug)]
+struct Sweep {
+    status: RunStatus,
+    after: Place,
+}
+
+impl Sweep {
+    const fn new(status: RunStatus) -> Self {
+        Self { status, after: START }
+    }
+
+    /// Whether the next look begins at the start.
+    fn is_at_start(&self) -> bool {
+        self.after == START
+    }
+
+    /// Which runs of the next pages are not in memory. Of those due before `from` none is looked at.
+    async fn missing(
+        &mut self,
+        shared: &Shared,
+        token: LeaseToken,
+        (from, before): (Timestamp, Timestamp),
+    ) -> Result<Vec<RunId>, StoreError> {
+        let limit = shared.config.sweep_page;
+        let enough = usize::try_from(limit).unwrap_or(usize::MAX);
+        if mutant::on(Mutant::SweepFromTheStart) {
+            self.after = START;
+        }
+        self.after = self.after.max((from, RunId::new(0)));
+        let mut missing = Vec::new();
+        for _ in 0..shared.config.sweep_pages {
+            let page = OpenPage { status: self.status, before, after: self.after, limit };
+            let keys = shared.store.open_keys(token, page).await?;
+            missing.extend(shared.in_memory.missing(keys.iter().map(|(_, run)| *run)));
+            let Some(last) = keys.last().filter(|_| keys.len() == enough) else {
+                self.after = START;
+                break;
+            };
+            self.after = *last;
+            if missing.len() >= enough {
+                break;
+            }
+        }
+        Ok(missing)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Strays {
+    /// What came due of late: new runs are among these.
+    recent: Sweep,
+    overdue: Sweep,
+    running: Sweep,
+}
+
+impl Strays {
+    pub(super) const fn new() -> Self {
+        Self {
+            recent: Sweep::new(RunStatus::Pending),
+            overdue: Sweep::new(RunStatus::Pending),
+            running: Sweep::new(RunStatus::Running),
+        }
+    }
+
+    /// Own pending runs that are overdue and not in memory.
+    pub(super) async fn overdue(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+        let before = shared.clock.now() - STRAY_AFTER;
+        let recent = (before - shared.config.sweep_recent, before);
+        let mut missing = self.recent.missing(shared, token, recent).await?;
+        missing.extend(self.overdue.missing(shared, token, (Timestamp::EPOCH, before)).await?);
+        missing.sort_unstable();
+        missing.dedup();
+        let mut overdue = shared.store.runs(&missing).await?;
+        let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
+        overdue.retain(|run| run.status == RunStatus::Pending && is_own(run));
+        // Read after the rows: one that came here meanwhile may have been marked since, and sent.
+        let missing = shared.in_memory.missing(overdue.iter().map(|run| run.id));
+        overdue.retain(|run| missing.contains(&run.id));
+        Ok(overdue)
+    }
+
+    /// Whether a sweep of the running runs is under way.
+    pub(super) fn is_on_its_way(&self) -> bool {
+        !self.running.is_at_start()
+    }
+
+    /// Own running runs that are not in memory. What ended since the keys were read left the memory only after that was durable: the
+    /// rows show it.
+    pub(super) async fn running(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+        let range = (Timestamp::EPOCH, Timestamp::MAX);
+        let missing = shared.awaiting.missing(self.running.missing(shared, token, range).await?);
+        let mut running = shared.store.runs(&missing).await?;
+        let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
+        // A broadcast that is under way is in no node's memory: its shards are.
+        running.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
+        Ok(running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::run::RunOf;
+    use rondel_core::{NamespaceId, Trigger};
+    use rondel_store::{MemStore, Store};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::lifecycle::Lifecycle;
+
+    /// Runs that another server stores in this one's name are taken up, however many wait here for an executor.
+    #[tokio::test(start_paused = true)]
+    async fn each_stray_has_its_turn_beside_any_number_of_runs_that_wait_here() {
+        let began = Instant::now();
+        let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+        let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config = EngineConfig {
+            sweep_page: 2,
+            sweep_pages: 1,
+            boot: crate::clock::Boot::Given(Arc::new(micros)),
+            ..EngineConfig::default()
+        };
+        let lifecycle = Lifecycle::new();
+        let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
+        let namespace = NamespaceId::new(1);
+        let spec = json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "allow"}, "queue_timeout": "1h"});
+        engine.create_job(namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let job = store.job(namespace, "j").await.unwrap().unwrap();
+        let of = RunOf { namespace, job: job.id, job_version: job.version, app: job.app };
+        let token = engine.token();
+        for count in 1..=9 {
+            let id = RunId::new(count);
+            let due_at = clock();
+            let run = Run { cause: count, ..Run::new(id, of, due_at, Trigger::Api, (token.node, token.epoch)) };
+            store.request_run(token, run).await.unwrap();
+            let limit = Instant::now() + Duration::from_secs(30);
+            while engine.runs_in_memory() < usize::try_from(count).unwrap() {
+                assert!(Instant::now() < limit, "run {count} was not taken up");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+}
