@@ -146,6 +146,7 @@ impl Engine {
             quiet_until_ms: AtomicI64::new(0),
             draining: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
+            all_adopted_epoch: AtomicI64::new(0),
         });
         let hard = &lifecycle.hard;
         let start = Start { lifecycle, shared: &shared };

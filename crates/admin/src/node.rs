@@ -75,11 +75,23 @@ pub(crate) struct Shared {
     /// Until when jobs are quiet, since the database's clock stepped back; in milliseconds.
     pub(crate) quiet_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
-    /// What was open when this node started has been looked for.
+    /// The leases that have ended are fenced, and what was open under them is being taken over, or known.
     pub(crate) adopted: AtomicBool,
+    /// The epoch under which all that was open before is known.
+    pub(crate) all_adopted_epoch: AtomicI64,
 }
 
 impl Shared {
+    /// All that was open before this lease is known.
+    pub(crate) fn note_all_adopted(&self, token: LeaseToken) {
+        self.all_adopted_epoch.store(token.epoch, Ordering::Release);
+    }
+
+    /// Whether runs of earlier leases of this node may still have to be taken over.
+    pub(crate) fn is_adopting(&self) -> bool {
+        self.all_adopted_epoch.load(Ordering::Acquire) != self.membership.token().epoch
+    }
+
     /// The scan may begin: what it claims comes after what was open already.
     pub(crate) fn note_adopted(&self) {
         if !self.adopted.swap(true, Ordering::AcqRel) {
@@ -299,7 +311,7 @@ impl Node {
     pub fn readiness(&self) -> Readiness {
         Readiness {
             lease_held: self.0.membership.holds(),
-            knows_open_runs: self.0.has_adopted(),
+            knows_open_runs: self.0.has_adopted() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),
             switch: self.0.membership.switch(),

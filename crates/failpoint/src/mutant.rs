@@ -80,6 +80,12 @@ mutants! {
     NotReportedIsNotHeld = "not_reported_is_not_held",
     /// Adopted runs have no place in their jobs' order.
     NoGatesAfterAdoption = "no_gates_after_adoption",
+    /// A job fires while its open runs are being taken over.
+    NoHoldWhileAdopting = "no_hold_while_adopting",
+    /// A job fires although it has open runs under an earlier lease of its server.
+    StartBesideOrphans = "start_beside_orphans",
+    /// A job whose open runs were taken over waits for all others.
+    AdoptedJobsStayHeld = "adopted_jobs_stay_held",
     /// Results are acknowledged before they are written.
     AckBeforeCommit = "ack_before_commit",
     /// Own runs that are overdue and not in memory are not looked for.

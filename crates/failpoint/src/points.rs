@@ -25,6 +25,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "delete_namespace",
     "ensure_app",
     "expand",
+    "fence",
     "finish",
     "finish_unwritable",
     "forget_nodes",

@@ -32,6 +32,8 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_lease_check_before_send", 1831, "I5 lease"),
     ("not_reported_is_not_held", 50, "I6 verdicts are final"),
     ("no_gates_after_adoption", 48, "I4 no overlap"),
+    ("no_hold_while_adopting", 48, "I4 no overlap"),
+    ("start_beside_orphans", 48, "I4 no overlap"),
     ("ack_before_commit", 54, "I6 durable"),
     ("no_strays", 2, "I7 liveness"),
     ("sweep_from_the_start", 2, "I7 liveness"),

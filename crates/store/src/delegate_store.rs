@@ -63,7 +63,7 @@ macro_rules! delegate_store {
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
                 Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, InHand, LimitName, MovedJobs, NotedWait,
-                OpenPage, RunQuery, UnsentRun,
+                OpenPage, OrphanedJobs, RunQuery, UnsentRun,
             };
             use $crate::logs::{LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
@@ -155,7 +155,9 @@ macro_rules! delegate_store {
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
             } also { $($own_dispatch)* });
             $crate::delegate_store!(@$wrapper, Adopt {
-                fn adopt(token: LeaseToken, dead: &[NodeId], enough: u32) -> Adoption;
+                fn orphaned_jobs(token: LeaseToken, dead: &[NodeId], after: JobId, enough: u32) -> OrphanedJobs;
+                fn left_open(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
+                fn adopt(token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Adoption;
             } also {});
             $crate::delegate_store!(@$wrapper, Finish {
             } also { $($own_finish)* });

@@ -63,7 +63,7 @@ const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_us
 /// Places that only a cluster reaches.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
 /// Places that a server of a cluster reaches when another one has died or returned.
-const OF_SURVIVORS: &[&str] = &["adopt", "free_jobs", "move_jobs"];
+const OF_SURVIVORS: &[&str] = &["adopt", "fence", "free_jobs", "move_jobs"];
 /// Places that it reaches if it does not hear an executor that another one hears.
 const OF_THE_DEAF: &[&str] = &["hand_over"];
 /// Places that a march may not reach in time: it kills at another moment then.

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::ledger::{Adopted, Adoption};
+use rondel_store::ledger::{Adopted, Adoption, OrphanedJobs};
 use rondel_store::{LeaseToken, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -35,8 +35,8 @@ pub(crate) struct AdoptLoop {
     rounds: u32,
     /// Under which lease everything is adopted that was open before, and the dispatcher knows it.
     adopted: Option<LeaseToken>,
-    /// Leases that are over whose open runs are known here.
-    known: Vec<Over>,
+    /// Jobs were announced whose runs are taken over.
+    is_announced: bool,
     /// Something may have been adopted, and then the database did not answer: what is missing here is looked for.
     is_interrupted: bool,
     strays: Strays,
@@ -64,7 +64,7 @@ impl Background for AdoptLoop {
 
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, rounds: 0, adopted: None, known: Vec::new(), is_interrupted: false, strays: Strays::new() }
+        Self { shared, rounds: 0, adopted: None, is_announced: false, is_interrupted: false, strays: Strays::new() }
     }
 
     /// Waits until the next lease of another node has ended, unless it is renewed: what a dead node left is late already.
@@ -80,14 +80,18 @@ impl AdoptLoop {
     async fn look(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
         let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
-        self.shared.note_adopted();
         self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_on_its_way() {
             self.call_missing(&held).await?;
+            while self.is_interrupted && self.strays.is_on_its_way() {
+                self.call_missing(&held).await?;
+            }
             self.is_interrupted = false;
         }
-        if self.adopted.replace(held.token) != Some(held.token) {
+        // The open runs of all jobs are known, also of those whose adoption was interrupted.
+        if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
+            self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::Adopted(held.token)).await);
             // Jobs that may be claimed from now on are due by now.
             self.shared.scan_poke.notify_one();
@@ -113,57 +117,87 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Nothing that was not sent goes on before all is known that may have been: a run waits for the earlier ones of its
-    /// job, and a retry that is due later still has its place before it. None where the lease is over by the database's clock,
-    /// which may have stepped ahead: then it is not known what is open, and the next look asks again.
+    /// Takes over what is open under leases that have ended, page by page along the index by job, whole jobs at a time. First the
+    /// dead leases are fenced; from then on jobs without such runs may be claimed and fire. Nothing of a job starts before all
+    /// is known that may have been sent of it: a run waits for the earlier ones of its job, and a retry that is due later still
+    /// has its place before it. None where the lease has ended by the database's clock, which may have stepped ahead: then it
+    /// is not known what is open, and the next look asks again.
     async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
-        if self.adopted.is_some() && over.iter().any(|lease| !self.known.contains(lease)) {
-            // With the commit their jobs are at home here, before the dispatcher can know what is open of them.
-            self.adopted = None;
-            drop(self.shared.events.send(Event::Adopting).await);
-        }
-        let mut all_unsent = Vec::new();
-        let mut taken_over = 0;
-        // Until all is known: an answer that is lost may have been that of a commit.
-        let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
-        let fenced = loop {
-            let last = self.shared.departing.last();
-            let Adoption { runs: adopted, fenced, is_refused } =
-                self.shared.store.adopt(held.token, &dead, self.shared.config.adopt_page).await?;
+        let (mut after, mut is_first, mut taken_over) = (JobId::new(0), true, 0);
+        loop {
+            let page = self.shared.config.adopt_page;
+            let orphaned = self.shared.store.orphaned_jobs(held.token, &dead, after, page).await?;
+            let OrphanedJobs { jobs, fenced, is_refused } = orphaned;
             if is_refused {
                 return Ok(None);
             }
-            if adopted.is_empty() {
-                break fenced;
+            if !jobs.is_empty() {
+                self.is_announced = true;
+                drop(self.shared.events.send(Event::Adopting(jobs.clone())).await);
             }
-            taken_over += u64::try_from(adopted.len()).unwrap_or(u64::MAX);
-            tracing::info!(count = adopted.len(), "took over open runs of a lease that is over");
-            // This node may have given them to the dead one. What is left of that time in its memory is still not to start.
-            let back = self.shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
-            self.shared.departing.came_back(back, last);
-            let (awaiting, adopted): (Vec<_>, Vec<_>) =
-                adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
-            let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();
-            self.shared.awaiting.admit(awaiting.iter().map(|run| (run.job, run.id)));
-            self.hold(awaiting).await?;
-            self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
-            let (unsent, maybe_sent) = sort(adopted);
-            all_unsent.extend(unsent);
-            let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
-            // What may be in an executor's hands takes its place in the job's order before what comes after it.
-            self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
-        };
-        self.is_interrupted = was_interrupted;
-        self.shared.put(all_unsent).await;
-        // One that lives by the database's clock is still to be adopted, whatever this node's clock shows.
-        let over: Vec<Over> = over.into_iter().filter(|(node, _)| fenced.contains(node)).collect();
-        self.shared.membership.adopted(&over);
-        self.known = over;
+            if std::mem::take(&mut is_first) {
+                // One that lives by the database's clock is still to be fenced, whatever this node's clock shows.
+                let over: Vec<Over> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
+                self.shared.membership.adopted(&over);
+                self.begin(held).await;
+            }
+            let Some(last) = jobs.last() else { break };
+            after = *last;
+            let Some(count) = self.adopt_jobs(held, (&dead, &jobs)).await? else { return Ok(None) };
+            taken_over += count;
+        }
         self.free_jobs(held, &dead).await?;
         Ok(Some(taken_over))
+    }
+
+    /// The first jobs are announced, if any have runs under leases that have ended. The others' runs are held back by the tick until
+    /// their jobs are announced.
+    async fn begin(&mut self, held: &Held) {
+        self.shared.note_adopted();
+        if self.adopted != Some(held.token) {
+            drop(self.shared.events.send(Event::Begun(held.token)).await);
+            self.shared.scan_poke.notify_one();
+        }
+    }
+
+    /// Takes over the open runs of jobs that were announced, and has the jobs go on. None where the lease has ended.
+    async fn adopt_jobs(
+        &mut self,
+        held: &Held,
+        (dead, jobs): (&[NodeId], &[JobId]),
+    ) -> Result<Option<u64>, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        // Until all is known: an answer that is lost may have been that of a commit.
+        let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
+        let last = shared.departing.last();
+        let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
+        if is_refused {
+            return Ok(None);
+        }
+        let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
+        tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
+        // This node may have given them to the dead one. What is left of that time in its memory is still not to start.
+        let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
+        shared.departing.came_back(back, last);
+        let (awaiting, adopted): (Vec<_>, Vec<_>) =
+            adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
+        let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();
+        shared.awaiting.admit(awaiting.iter().map(|run| (run.job, run.id)));
+        self.hold(awaiting).await?;
+        self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
+        let (unsent, maybe_sent) = sort(adopted);
+        let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
+        // What may be in an executor's hands takes its place in the job's order before what comes after it.
+        self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
+        self.is_interrupted = was_interrupted;
+        if !mutant::on(Mutant::AdoptedJobsStayHeld) {
+            drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
+        }
+        shared.put(unsent).await;
+        Ok(Some(count))
     }
 
     /// Nothing of the dead nodes is open any more: where a strategy shares their jobs out, every node is to see them. Else
@@ -331,7 +365,7 @@ fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{JobId, NamespaceId};
+    use rondel_core::NamespaceId;
     use rondel_store::{MemStore, Store};
     use serde_json::json;
     use tokio::time::Instant;

@@ -77,9 +77,10 @@ impl<'a> Decision<'a> {
         Self { now: facts.now, state, facts, effects: Vec::new() }
     }
 
-    /// Whether this node may start runs: its lease holds, and the gates count all that was open when it took that.
+    /// Whether this node may start runs: its lease holds, and what was open of a job when it took that is known, or holds the job's
+    /// runs back.
     pub(super) fn knows_open_runs(&self) -> bool {
-        self.facts.lease_holds && self.state.recovery.adopted == Some(self.facts.token)
+        self.facts.lease_holds && self.state.recovery.begun == Some(self.facts.token)
     }
 
     /// Whether runs may be sent and placed.

@@ -196,8 +196,13 @@ pub(crate) enum Event {
     RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
     /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
     Restored(Vec<Ready>),
-    /// Jobs of other nodes come to this one: their open runs follow.
-    Adopting,
+    /// This lease was taken. What was open before is still to be taken over, job by job; the tick holds back what is due of
+    /// such jobs.
+    Begun(LeaseToken),
+    /// The open runs of these jobs are about to be taken over, and follow.
+    Adopting(Vec<JobId>),
+    /// The open runs of these jobs are known.
+    AdoptedJobs(Vec<JobId>),
     /// All runs that were open when this lease was taken are known, and those of jobs that came since then.
     Adopted(LeaseToken),
     /// Runs that are to be cancelled, each with the user or part of the server that asked.

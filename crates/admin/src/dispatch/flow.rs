@@ -3,10 +3,11 @@
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::route::question;
 use rondel_core::{AppId, ExecutorId, Reason};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
-use super::queue::limits::{LimitKey, wait_detail};
+use super::queue::limits::{LimitKey, shares_limit, wait_detail};
 use super::queue::parked::Offer;
 use super::queue::turns;
 use super::ready::{Ready, waited_ms};
@@ -38,7 +39,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     if timer.is_outdated(due_at, now, d.facts.uptime) {
         // It is read anew by the standing queries, if it is still open.
         d.forget_of([(ready.run.id, ready.token())]);
-    } else if d.state.recovery.is_adopting && d.state.terms.get(&ready.run.job) != Some(&ready.term) {
+    } else if is_being_adopted(d, &ready) {
         d.state.runs.hold_back(ready, timer);
     } else if timer.at < due_at && !may_go_ahead(d, &ready) {
         d.state.runs.schedule(ready, timer.set_to(due_at));
@@ -48,6 +49,13 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
         }
         start(d, ready.taken_up(now));
     }
+}
+
+/// Whether runs that are still to be taken over may stand before this one: in the order of its job, or under a limit that jobs share.
+fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
+    let recovery = &d.state.recovery;
+    let is_of_job = recovery.adopting.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
+    is_of_job || recovery.is_adopting && shares_limit(ready)
 }
 
 /// Whether nothing stands in a run's way, so that it can be given to an executor shortly before its instant, marked,
@@ -124,9 +132,12 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
 /// Limits on starts that let the next one go by now, and limits of which it is not known yet which node counts.
 pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
-    let to_ask = d.state.limits.take_to_ask();
-    if !to_ask.is_empty() {
-        d.step(Step::LimitHomes(to_ask));
+    // Who takes over runs counts for the limits of their node, once it knows the runs.
+    if !d.state.recovery.is_adopting {
+        let to_ask = d.state.limits.take_to_ask();
+        if !to_ask.is_empty() {
+            d.step(Step::LimitHomes(to_ask));
+        }
     }
     for key in d.state.limits.awake(now) {
         d.state.work.push_back(Work::Offer(key.clone()));

@@ -1,7 +1,7 @@
 //! All that the dispatcher knows, and that its decisions read and change. Each part has its own type and methods; the decisions are
 //! functions over all of it (see [`transition`](super::transition)).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use rondel_core::route::Memories;
 use rondel_core::{ExecutorId, JobId, NodeId, RunId, Timestamp};
@@ -71,11 +71,12 @@ pub(crate) struct Pending {
 /// What is known of leases that have ended.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// Under which lease of this node all runs that were open before are known.
-    pub(super) adopted: Option<LeaseToken>,
-    /// Jobs of other nodes are coming here, and their open runs are not known yet: due runs of jobs that may be among them
-    /// wait.
+    /// Under which lease of this node runs may start, as far as the open runs of their jobs are known.
+    pub(super) begun: Option<LeaseToken>,
+    /// Open runs of leases that have ended are being taken over: what they hold of shared limits is not known yet.
     pub(super) is_adopting: bool,
+    /// Jobs whose open runs are being taken over: their due runs wait.
+    pub(super) adopting: HashSet<JobId>,
     pub(super) rollcall: RollCall,
     /// The newest ended lease of each node that was announced to executors.
     pub(super) fences: BTreeMap<NodeId, i64>,
@@ -97,8 +98,9 @@ impl State {
             outbox: Outbox::default(),
             pending: Pending::default(),
             recovery: Recovery {
-                adopted: None,
+                begun: None,
                 is_adopting: false,
+                adopting: HashSet::new(),
                 rollcall: RollCall::default(),
                 fences: BTreeMap::new(),
                 next_look_at: now,
@@ -118,7 +120,7 @@ impl State {
     /// their instants.
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
-        if lease.is_some() && self.recovery.adopted == lease {
+        if lease.is_some() && self.recovery.begun == lease {
             next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
             next = self.outbox.marked_ahead.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }

@@ -87,7 +87,9 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         | Event::Over(_)
         | Event::RollCall(..)
         | Event::Restored(_)
-        | Event::Adopting
+        | Event::Begun(_)
+        | Event::Adopting(_)
+        | Event::AdoptedJobs(_)
         | Event::Adopted(_) => places_known(d, event),
         Event::LeaseLost => drop_unsent(d),
         Event::ListInHand(answer) => {
@@ -122,9 +124,18 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
         }
         Event::RollCall(runs, sessions, over) => roll::call_roll(d, runs, &sessions, &over),
         Event::Restored(runs) => runs.iter().for_each(|ready| state.gates.restore(ready)),
-        Event::Adopting => state.recovery.is_adopting = true,
+        Event::Begun(token) => (state.recovery.begun, state.recovery.is_adopting) = (Some(token), true),
+        Event::Adopting(jobs) => {
+            state.recovery.is_adopting = true;
+            state.recovery.adopting.extend(jobs);
+        }
+        Event::AdoptedJobs(jobs) => {
+            state.recovery.adopting.retain(|job| !jobs.contains(job));
+            state.runs.stop_holding_back();
+        }
         Event::Adopted(token) => {
-            (state.recovery.adopted, state.recovery.is_adopting) = (Some(token), false);
+            (state.recovery.begun, state.recovery.is_adopting) = (Some(token), false);
+            state.recovery.adopting.clear();
             state.runs.stop_holding_back();
         }
         _ => {}

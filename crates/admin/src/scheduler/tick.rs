@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
-use rondel_core::{Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
+use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -50,6 +51,8 @@ pub(crate) struct TickLoop {
     unread: Vec<Run>,
     /// Taken from the ring, and due later in its second.
     later: Vec<Run>,
+    /// Of jobs that have runs under earlier leases, which are still to be taken over.
+    held_back: Vec<Run>,
 }
 
 impl Background for TickLoop {
@@ -88,7 +91,7 @@ impl Background for TickLoop {
 impl TickLoop {
     pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) -> Self {
         let ring = Ring::new(shared.clock.now());
-        Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new() }
+        Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new(), held_back: Vec::new() }
     }
 
     /// Takes what has come due and hands over what may run.
@@ -97,18 +100,35 @@ impl TickLoop {
         let mut count = 0;
         let now = self.shared.clock.now();
         self.later.extend(self.ring.take_through((now + LEAD).second()));
+        self.unread.append(&mut self.held_back);
         self.unread.extend(self.later.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
         while !self.unread.is_empty() {
             let batch: Vec<Run> = self.unread.iter().take(CHECK_BATCH).cloned().collect();
+            let (batch, held_back) = self.hold_back(batch).await?;
             let ready = self.check(batch).await?;
             rondel_failpoint::pass("tick.checked");
             self.unread.drain(..CHECK_BATCH.min(self.unread.len()));
+            self.held_back.extend(held_back);
             count += u64::try_from(ready.len()).unwrap_or(u64::MAX);
             if !ready.is_empty() && self.events.send(Event::Ready(ready)).await.is_err() {
                 break;
             }
         }
         Ok(count)
+    }
+
+    /// Parts a batch into what may go on, and runs of jobs that have others under an earlier lease of this node: those are taken over
+    /// first. A job without such runs does not come to have any.
+    async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
+        let token = self.shared.membership.token();
+        if !self.shared.is_adopting() || mutant::on(Mutant::StartBesideOrphans) {
+            return Ok((batch, Vec::new()));
+        }
+        let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let open = self.shared.store.left_open(token, &jobs).await?;
+        Ok(batch.into_iter().partition(|run| !open.contains(&run.job)))
     }
 
     fn next_wake(&self) -> Timestamp {
@@ -128,7 +148,7 @@ impl TickLoop {
                     rondel_failpoint::pass("ring.put");
                 }
                 Command::Clear => {
-                    let taken = std::mem::take(&mut self.unread).into_iter().chain(std::mem::take(&mut self.later));
+                    let taken = [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
                     let dropped = self.ring.clear().into_iter().chain(taken);
                     self.shared.in_memory.forget_of(dropped.map(|run| lease_of(&run)));
                 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{AppId, Run, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, Run, RunStatus, Timestamp};
 
 use super::hands::open_keys;
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{Adoption, InHand, NotedWait, WaitPlace};
+use crate::ledger::{Adoption, InHand, OrphanedJobs, NotedWait, WaitPlace};
 use crate::{LeaseToken, Store};
 
 /// A dead node's open runs, and with them their job, go to one node; a living node's stay.
@@ -27,16 +27,20 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     super::hear(store, dead).await;
 
     let nodes = [dead.node, living.node];
-    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), Adoption::default(), "no node is dead");
+    let orphaned = async |token| store.orphaned_jobs(token, &nodes, JobId::new(0), 10).await.unwrap();
+    assert_eq!(orphaned(a).await, OrphanedJobs::default(), "no node is dead");
+    assert_eq!(store.adopt(a, &nodes, &[job.id]).await.unwrap(), Adoption::default(), "no node is dead");
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ended_at = store.nodes().await.unwrap().into_iter().find(|node| node.id == dead.node).unwrap().lease_until;
-    assert_eq!(
-        store.adopt(LeaseToken { epoch: 9, ..a }, &nodes, 10).await.unwrap(),
-        Adoption { is_refused: true, ..Adoption::default() },
-        "no lease of its own"
-    );
-    let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, 2), store.adopt(b, &nodes, 2));
-    let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs, store.adopt(a, &nodes, 10).await.unwrap().runs].concat();
+    let none = LeaseToken { epoch: 9, ..a };
+    let refused = Adoption { is_refused: true, ..Adoption::default() };
+    assert_eq!(store.adopt(none, &nodes, &[job.id]).await.unwrap(), refused, "no lease of its own");
+    assert!(orphaned(none).await.is_refused);
+    let expected = OrphanedJobs { jobs: vec![job.id], fenced: vec![dead.node], is_refused: false };
+    assert_eq!(orphaned(a).await, expected);
+    let jobs = [job.id];
+    let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, &jobs), store.adopt(b, &nodes, &jobs));
+    let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs].concat();
     adopted.sort_by_key(|adopted| adopted.run.id);
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
     let home = due(store, &job, &[a.node, b.node]).await.unwrap();
@@ -56,8 +60,8 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");
     assert_eq!(read(store, other.id).await, other);
     assert_eq!(home.term, 2);
-    let nothing_left = Adoption { fenced: vec![dead.node], ..Adoption::default() };
-    assert_eq!(store.adopt(a, &nodes, 10).await.unwrap(), nothing_left, "one of both nodes lives");
+    let nothing_left = OrphanedJobs { fenced: vec![dead.node], ..OrphanedJobs::default() };
+    assert_eq!(orphaned(a).await, nothing_left, "one of both nodes lives");
 }
 
 fn waits_for(what: WaitFor) -> Detail {
@@ -87,7 +91,7 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     store.note_waits(dead, &waits).await.unwrap();
     store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    let adopted = store.adopt(heir, &[dead.node], 10).await.unwrap().runs;
+    let adopted = super::adopt_all(store, heir, &[dead.node]).await.1;
     let found =
         adopted.iter().map(|adopted| (adopted.run.status, adopted.run.waits_for(), adopted.run.awaits_roll_call()));
     let (unsent, called) = (RunStatus::Pending, (RunStatus::Running, Some(WaitFor::RollCall), true));
@@ -131,7 +135,7 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     let reached = rows[3].due_at + second;
     store.release(dead, reached).await.unwrap();
     loop {
-        let adopted = store.adopt(heir, &[dead.node], 10).await.unwrap().runs;
+        let adopted = super::adopt_all(store, heir, &[dead.node]).await.1;
         if !adopted.is_empty() {
             let found: Vec<_> = adopted.iter().map(|adopted| adopted.run.status).collect();
             let called = RunStatus::Running;
@@ -149,19 +153,27 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
-    let mut rows = Vec::new();
+    let (mut rows, mut jobs) = (Vec::new(), Vec::new());
     for offset in [0, 1] {
         let job = job(store, Some(at)).await;
+        jobs.push(job.id);
         let of_job = [0, 2, 4].map(|later| run(&job, dead, at + Duration::from_secs(offset + later)));
         claim(store, dead, &job, of_job.to_vec()).await;
         rows.push(of_job.map(|run| run.id));
     }
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ids = |adoption: Adoption| adoption.runs.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>();
-    assert_eq!(ids(store.adopt(other, &[dead.node], 2).await.unwrap()), rows[0]);
+    let page = async |token, after| store.orphaned_jobs(token, &[dead.node], after, 2).await.unwrap().jobs;
+    assert_eq!(page(other, JobId::new(0)).await, jobs[..1]);
+    assert_eq!((page(other, jobs[0]).await, page(other, jobs[1]).await), (vec![jobs[1]], vec![]));
+    assert_eq!(ids(store.adopt(other, &[dead.node], &jobs[..1]).await.unwrap()), rows[0]);
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
-    assert_eq!(ids(store.adopt(other, &[dead.node], 2).await.unwrap()), []);
-    assert_eq!(ids(store.adopt(back, &[], 2).await.unwrap()), rows[1]);
+    assert_eq!(ids(store.adopt(other, &[dead.node], &jobs).await.unwrap()), []);
+    assert_eq!(store.left_open(back, &jobs).await.unwrap(), jobs[1..]);
+    assert_eq!(store.left_open(back, &jobs[..1]).await.unwrap(), []);
+    assert_eq!(page(back, JobId::new(0)).await, jobs[1..]);
+    assert_eq!(ids(store.adopt(back, &[], &jobs).await.unwrap()), rows[1]);
+    assert_eq!(store.left_open(back, &jobs).await.unwrap(), []);
 }
 
 /// What was due before the latest end of any lease of before may have been sent, whatever the database's clock has shown since.
@@ -182,7 +194,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let second = joined(&shorter).await;
     store.release(second, Timestamp::EPOCH).await.unwrap();
     let third = joined(&request).await;
-    let mut adopted = store.adopt(third, &[], 10).await.unwrap().runs;
+    let mut adopted = super::adopt_all(store, third, &[]).await.1;
     adopted.sort_by_key(|adopted| adopted.run.due_at);
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.id, adopted.run.status)).collect();
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
@@ -201,10 +213,10 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "it is not fenced");
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
-    let adopted = store.adopt(other, &[sleeper.node], 10).await.unwrap().runs;
+    let adopted = super::adopt_all(store, other, &[sleeper.node]).await.1;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
-    assert_eq!(store.adopt(other, &[sleeper.node], 10).await.unwrap().runs, []);
+    assert_eq!(super::adopt_all(store, other, &[sleeper.node]).await.1, []);
 
     // A run that was committed for the dead epoch after all is found by the next look.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
@@ -212,7 +224,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     assert!(back.epoch > sleeper.epoch);
-    let own = store.adopt(back, &[], 10).await.unwrap().runs;
+    let own = super::adopt_all(store, back, &[]).await.1;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
     assert!(own[0].from_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
 }

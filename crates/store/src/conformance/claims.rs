@@ -99,8 +99,8 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
     store.release(winner, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
-    let open = store.adopt(other, &[winner.node], 0).await.unwrap().runs;
-    assert_eq!(open, [], "its epoch is over now");
+    let fenced = store.orphaned_jobs(other, &[winner.node], JobId::new(0), 0).await.unwrap();
+    assert_eq!((fenced.jobs, fenced.fenced), (vec![], vec![winner.node]), "its epoch is over now");
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its runs are not taken over yet");
     finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;
     let asked = store.request_run(other, requested(&job, other, at)).await.unwrap();
@@ -208,7 +208,7 @@ pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let third = store.request_run(b, requested(&job, b, now)).await.unwrap();
     assert_eq!((third.node, third.node_epoch), (a.node, a.epoch), "the others are not adopted yet");
     let mut adopted: Vec<RunId> =
-        store.adopt(b, &[a.node], 10).await.unwrap().runs.into_iter().map(|adopted| adopted.run.id).collect();
+        super::adopt_all(store, b, &[a.node]).await.1.into_iter().map(|adopted| adopted.run.id).collect();
     adopted.sort_unstable();
     assert_eq!(adopted, [first.id, second.id, third.id]);
     let late = store.request_run(a, requested(&job, a, now)).await.unwrap();

@@ -132,7 +132,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(store.adopt(other, &[dead.node], 10).await.unwrap().fenced, [dead.node]);
+    assert_eq!(super::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
     assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "until the end of the lease that was fenced");
     assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
     let next = joined().await;
@@ -160,7 +160,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let after = store.now().await.unwrap();
     store.release(other, Timestamp::EPOCH).await.unwrap();
     let third = join(store).await;
-    assert_eq!(store.adopt(third, &[other.node], 10).await.unwrap().fenced, [other.node]);
+    assert_eq!(super::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
     assert_eq!(of(store.witnesses(closing).await.unwrap()).len(), 1, "until the stream ended");
     assert_eq!(of(store.witnesses(after).await.unwrap()), [], "not until the lease did");
     assert_eq!(of(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");

@@ -185,13 +185,13 @@ pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     saved(change(store, job.id, &paused, None, now).await);
     let other = join(store).await;
     store.release(token, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(store.adopt(other, &[token.node], 10).await.unwrap().runs, [], "nothing of it is open");
+    assert_eq!(super::adopt_all(store, other, &[token.node]).await.1, [], "nothing of it is open");
     let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!((record.version, reopened.len()), (3, 4));
     let seen = due(store, &record, &[token.node]).await.unwrap();
     let jobs = [ClaimJob { seen, next_fire_at: Some(seen.next_fire_at), runs: Vec::new(), follows: None }];
     assert!(store.claim(other, &jobs).await.unwrap().jobs.is_empty(), "something is open");
-    let adopted = store.adopt(other, &[token.node], 10).await.unwrap().runs;
+    let adopted = super::adopt_all(store, other, &[token.node]).await.1;
     let expected: Vec<_> = rows.iter().map(|run| (run.id, token)).collect();
     assert_eq!(adopted.iter().map(|adopted| (adopted.run.id, adopted.from)).collect::<Vec<_>>(), expected);
     assert_eq!(due(store, &job, &[other.node]).await.unwrap().home, other.node);

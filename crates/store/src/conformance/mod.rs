@@ -42,7 +42,7 @@ use rondel_core::{
 
 use crate::catalog::{Created, JobRecord, NewJob};
 use crate::cluster::{ExecutorRecord, Join, JoinRequest, StreamEnd};
-use crate::ledger::{AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, Finished, Finisher};
+use crate::ledger::{Adopted, AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, Finished, Finisher, OrphanedJobs};
 use crate::{LeaseToken, Store};
 
 pub use self::access::*;
@@ -323,6 +323,13 @@ fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
         first_seen_at,
         last_seen_at: first_seen_at,
     }
+}
+
+/// Takes over all that is open under leases that have ended.
+async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
+    let orphaned = store.orphaned_jobs(token, dead, JobId::new(0), 100_000).await.unwrap();
+    let runs = store.adopt(token, dead, &orphaned.jobs).await.unwrap().runs;
+    (orphaned, runs)
 }
 
 /// An executor of the jobs' app has a stream to this node: what is due may be sent.

@@ -1,10 +1,8 @@
 //! Adoption of the open runs of dead nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use async_trait::async_trait;
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{NodeId, Run, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 
 use crate::cluster::{LastStreams, LeaseToken};
 use crate::error::Result;
@@ -20,14 +18,24 @@ pub struct Adopted {
     pub from_ended_at: Timestamp,
 }
 
+/// The answer to [`orphaned_jobs`](Adopt::orphaned_jobs).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrphanedJobs {
+    /// Jobs with open runs under leases that have ended, by id.
+    pub jobs: Vec<JobId>,
+    /// The dead nodes whose leases have ended and are fenced: nothing new is stored under these leases, except in the name of a
+    /// job's home.
+    pub fenced: Vec<NodeId>,
+    /// This node's own lease does not hold: nothing was read.
+    pub is_refused: bool,
+}
+
 /// The answer to [`adopt`](Adopt::adopt).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Adoption {
     /// What was taken over, the oldest first.
     pub runs: Vec<Adopted>,
-    /// The dead nodes whose leases are over and fenced: nothing comes to be open under these any more.
-    pub fenced: Vec<NodeId>,
-    /// This node's own lease does not hold: nothing was read.
+    /// This node's own lease does not hold: nothing was taken.
     pub is_refused: bool,
 }
 
@@ -50,30 +58,34 @@ pub(crate) fn adopted(run: Run, ended_at: Timestamp, streams: &LastStreams) -> R
     Run { status: RunStatus::Running, detail: Some(Box::new(before.waiting(roll_call))), ..run }
 }
 
-/// Of open runs, the oldest first, those that one adoption takes: all that there is of a job, and jobs until that is enough.
-/// Part of a job here and part of it there would be two homes.
-pub(crate) fn whole_jobs<T, Job: Ord + Copy>(runs: Vec<T>, job_of: impl Fn(&T) -> Job, enough: u32) -> Vec<T> {
-    let mut counts: BTreeMap<Job, usize> = BTreeMap::new();
-    for run in &runs {
-        *counts.entry(job_of(run)).or_default() += 1;
-    }
-    let (mut taken, mut count) = (BTreeSet::new(), 0);
-    for job in runs.iter().map(&job_of) {
-        if count < usize::try_from(enough).unwrap_or(usize::MAX) && taken.insert(job) {
-            count += counts[&job];
-        }
-    }
-    runs.into_iter().filter(|run| taken.contains(&job_of(run))).collect()
+/// The jobs of the first `enough` of these open runs, in the order of the jobs.
+pub(crate) fn first_jobs(mut jobs_of_runs: Vec<JobId>, enough: u32) -> Vec<JobId> {
+    jobs_of_runs.sort_unstable();
+    jobs_of_runs.truncate(usize::try_from(enough).unwrap_or(usize::MAX));
+    jobs_of_runs.dedup();
+    jobs_of_runs
 }
 
 /// Takes over the open runs of dead nodes.
 #[async_trait]
 pub trait Adopt {
-    /// Takes over open runs whose (node, epoch) is no living lease: this node's own of earlier epochs, and those of
-    /// `dead` nodes. The oldest first, of each job all that there is, until they are `enough`; each by an UPDATE guarded by
-    /// its old owner. A pending run that was due before that lease ended may have been sent, unless its row has what it waits
+    /// Fences the leases of `dead` nodes that have ended, by the database's clock, and answers the next jobs with open runs whose
+    /// (node, epoch) is no living lease: this node's own of earlier epochs, and those of `dead` nodes. Of the jobs after `after`
+    /// the first ones, until they have `enough` runs.
+    async fn orphaned_jobs(
+        &self,
+        token: LeaseToken,
+        dead: &[NodeId],
+        after: JobId,
+        enough: u32,
+    ) -> Result<OrphanedJobs>;
+
+    /// Which of these jobs have open runs under earlier leases of this node.
+    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
+
+    /// Takes over all of those open runs of these jobs: a part of a job here and a part there would be two homes. Each by an UPDATE
+    /// guarded by its old owner. A pending run that was due before that lease ended may have been sent, unless its row has what it waits
     /// for and has no mark, or all streams of its app had ended before its instant: it becomes `running`, so that it does not
     /// count as unsent, and waits for the roll call.
-    /// The database's clock decides which of the leases of `dead` have ended: the answer names those nodes.
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption>;
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
 }

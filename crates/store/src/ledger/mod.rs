@@ -9,7 +9,7 @@ mod limits;
 mod r#move;
 mod read;
 
-pub use self::adopt::{Adopt, Adopted, Adoption};
+pub use self::adopt::{Adopt, Adopted, Adoption, OrphanedJobs};
 pub use self::cancel::{Cancel, CancelAsked, CancelElsewhere};
 pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange};
 pub use self::dispatch::{Dispatch, InHand, NotedWait, WaitPlace};
@@ -18,5 +18,5 @@ pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{Move, MovedJobs, UnsentRun};
 pub use self::read::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery, Runs};
 
-pub(crate) use self::adopt::{adopted, whole_jobs};
+pub(crate) use self::adopt::{adopted, first_jobs};
 pub(crate) use self::claim::{by_instant, lease_of_home};

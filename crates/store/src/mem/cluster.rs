@@ -26,7 +26,8 @@ impl Cluster for MemStore {
         let mut state = self.state();
         let name = clean_name(&request.name);
         let known = state.nodes.values().find(|held| held.node.name == name);
-        let ends = known.map(|held| (held.node.lease_until, held.prior_lease_until));
+        let ends = known.map(|held| (held.node.lease_until, held.prior_lease_until.max(held.ended_at)));
+        let fenced_until = known.map_or(Timestamp::EPOCH, |held| held.ended_at);
         let known = known.map(|held| held.node.clone());
         let next = state.nodes.keys().last().map_or(1, |node| node.get() + 1);
         let (id, epoch, prior) = match known.as_ref().zip(ends) {
@@ -50,7 +51,7 @@ impl Cluster for MemStore {
             switch: known.as_ref().map_or(Switch::Active, |node| node.switch),
             report: known.map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
         };
-        state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior });
+        state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior, ended_at: fenced_until });
         state.end_sessions(LeaseToken { node: id, epoch: epoch - 1 }, prior);
         Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
     }

@@ -158,6 +158,8 @@ struct StoredNode {
     node: Node,
     ordinal: i64,
     prior_lease_until: Timestamp,
+    /// The latest end of a lease that was fenced.
+    ended_at: Timestamp,
 }
 
 impl StoredNode {

@@ -25,7 +25,7 @@ const READ_NODES: Statement = Statement {
 };
 const LOCK_NODES: Statement = Statement {
     name: "lock_nodes",
-    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms FROM node ORDER BY id {for_update}",
+    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node ORDER BY id {for_update}",
 };
 const INSERT_NODE: Statement = Statement {
     name: "insert_node",
@@ -215,7 +215,7 @@ impl Tx<'_> {
                 ordinal: columns.int("ordinal")?,
                 epoch: columns.int("epoch")?,
                 lease_until: columns.at("lease_until_ms")?,
-                prior_lease_until: columns.at("prior_lease_until_ms")?,
+                prior_lease_until: columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?),
             });
         }
         let now = self.now().await?;

@@ -31,13 +31,15 @@ async fn what_runs_often_is_answered_by_an_index() {
     let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
     for (statement, index) in [
         (&run::claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
-        (&run::claim::READ_LEFT_OPEN, "run_open (node_id=? AND node_epoch=?"),
+        (&run::claim::READ_LEFT_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::dispatch::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN, "run_open (node_id=? AND node_epoch=?"),
         (&run::cancel::READ_OPEN_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
         (&run::read::READ_OPEN_KEYS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>? AND due_at_ms<?)"),
-        (&run::adopt::READ_ORPHANS, "run_open (node_id=? AND node_epoch<?)"),
-        (&run::adopt::READ_ORPHANS_OF_JOBS, "run_open (node_id=? AND node_epoch<?)"),
+        (&run::adopt::FIND_ORPHAN, "run_open (node_id=? AND node_epoch<?)"),
+        (&run::adopt::READ_ORPHANED_JOBS, "run_open_job (node_id=? AND status=? AND job_id>?)"),
+        (&run::adopt::READ_ORPHANS_OF_JOBS, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
+        (&run::adopt::READ_LEFT_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&run::finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&run::broadcast::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),

@@ -75,6 +75,11 @@ fn names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
     keys.into_iter().flatten().map(|key| LimitName { namespace: ready.run.namespace, key: key.clone() })
 }
 
+/// Whether the run is under a limit that jobs share.
+pub(crate) fn shares_limit(ready: &Ready) -> bool {
+    names(ready).next().is_some()
+}
+
 fn size(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -1,28 +1,57 @@
 //! Adoption of the open runs of leases that have ended.
 
 use async_trait::async_trait;
-use rondel_core::{NodeId, Run, Timestamp};
+use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::cluster::{LastStreams, Session};
-use crate::ledger::{self, Adopted, Adoption, whole_jobs};
-use crate::mem::{MemStore, State, size};
+use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
+use crate::mem::{MemStore, State};
 use crate::{Adopt, LeaseToken, Result};
+
+/// A lease that has ended: its node, below which epoch, and when.
+type Ended = (NodeId, i64, Timestamp);
 
 #[async_trait]
 impl Adopt for MemStore {
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
+    async fn orphaned_jobs(
+        &self,
+        token: LeaseToken,
+        dead: &[NodeId],
+        after: JobId,
+        enough: u32,
+    ) -> Result<OrphanedJobs> {
+        let now = self.now();
+        let mut state = self.state();
+        if !state.holds(token, now) {
+            return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
+        }
+        let ended = state.fence(token, dead, now);
+        let jobs_of_runs = state.orphans(&ended, |run| run.job > after).iter().map(|run| run.job).collect();
+        let fenced = ended.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
+        Ok(OrphanedJobs { jobs: first_jobs(jobs_of_runs, enough), fenced, is_refused: false })
+    }
+
+    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let of_earlier =
+            |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
+        Ok(first_jobs(self.state().open_of(of_earlier).iter().map(|run| run.job).collect(), u32::MAX))
+    }
+
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(Adoption { is_refused: true, ..Adoption::default() });
         }
-        Ok(state.adopt(token, dead, enough, now))
+        let ended = state.fence(token, dead, now);
+        Ok(Adoption { runs: state.adopt(token, &ended, jobs), is_refused: false })
     }
 }
 
 impl State {
-    fn adopt(&mut self, token: LeaseToken, dead: &[NodeId], mut enough: u32, now: Timestamp) -> Adoption {
+    /// Which epochs of which nodes have ended: this node's earlier ones, and all of the dead nodes, which are fenced here.
+    fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<Ended> {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
@@ -36,29 +65,32 @@ impl State {
                 over.push((*node, held.node.epoch + 1, held.node.lease_until));
                 continue;
             }
-            let ended_at = held.node.lease_until.max(held.prior_lease_until);
-            if held.prior_lease_until > held.node.lease_until {
-                // The fence leaves no word of the later end: what is judged by it is all taken over at once.
-                enough = u32::MAX;
-            }
             let lease = held.node.token();
             if !held.is_fenced() {
                 held.node.epoch += 1;
+                held.ended_at = held.node.lease_until.max(held.prior_lease_until).max(held.ended_at);
                 held.prior_lease_until = held.node.lease_until;
             }
+            let ended_at = held.node.lease_until.max(held.ended_at);
             over.push((*node, held.node.epoch, ended_at));
             self.end_sessions(lease, ended_at);
             self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
         if let Some(own) = self.nodes.get(&token.node) {
-            over.push((token.node, token.epoch, own.prior_lease_until));
+            over.push((token.node, token.epoch, own.prior_lease_until.max(own.ended_at)));
         }
-        let lease_of = |run: &Run| over.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch);
-        let mut orphans = self.open_of(|run| lease_of(run).is_some());
+        over
+    }
+
+    fn orphans(&self, ended: &[Ended], is_wanted: impl Fn(&Run) -> bool) -> Vec<Run> {
+        self.open_of(|run| lease_of(run, ended).is_some() && is_wanted(run))
+    }
+
+    fn adopt(&mut self, token: LeaseToken, ended: &[Ended], jobs: &[JobId]) -> Vec<Adopted> {
+        let mut orphans = self.orphans(ended, |run| jobs.contains(&run.job));
         if mutant::on(Mutant::AdoptInParts) {
-            orphans.truncate(size(enough));
+            orphans.truncate(2);
         }
-        let orphans = whole_jobs(orphans, |run| run.job, enough);
         let since = LastStreams::since(orphans.first().map_or(Timestamp::MAX, |run| run.due_at));
         let may_be_open =
             |session: &Session| self.nodes.get(&session.token.node).is_some_and(|held| held.node.lease_until >= since);
@@ -66,11 +98,11 @@ impl State {
         let streams = LastStreams::of(sessions.copied());
         let mut adopted = Vec::with_capacity(orphans.len());
         for run in orphans {
-            let Some((_, _, ended_at)) = lease_of(&run) else { continue };
+            let Some((_, _, ended_at)) = lease_of(&run, ended) else { continue };
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             if let Some(due) = self.due.get_mut(&run.job)
                 && due.home != token.node
-                && over.iter().any(|(node, ..)| *node == due.home)
+                && ended.iter().any(|(node, ..)| *node == due.home)
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
@@ -79,7 +111,10 @@ impl State {
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });
         }
-        let fenced = over.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
-        Adoption { runs: adopted, fenced, is_refused: false }
+        adopted
     }
+}
+
+fn lease_of<'a>(run: &Run, ended: &'a [Ended]) -> Option<&'a Ended> {
+    ended.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch)
 }

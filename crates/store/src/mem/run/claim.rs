@@ -44,9 +44,9 @@ impl Claim for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            // A node whose lease ran out may renew it until it is fenced; runs that came in its name since are adopted first.
+            // A node whose lease ran out may renew it until it is fenced; runs that are open in its name are adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
-                run.job == job.seen.job && (run.node, run.node_epoch) == (home.node, home.epoch)
+                run.job == job.seen.job && run.node == home.node && run.node_epoch <= home.epoch
             };
             let stays = |held: &StoredNode| {
                 held.node.is_living(now)

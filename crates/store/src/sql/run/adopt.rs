@@ -1,41 +1,52 @@
 //! Taking over the open runs of leases that have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::{NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::cluster::LastStreams;
-use crate::ledger::{self, Adopted, Adoption, whole_jobs};
-use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Adopt, LeaseToken, Result};
 
 const LOCK_DEAD: Statement = Statement {
     name: "lock_dead",
-    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id {in_list} \
+    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
            AND lease_until_ms <= {now} ORDER BY id {for_update}",
 };
 const READ_NODE: Statement = Statement {
     name: "read_node",
-    text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms FROM node WHERE id = ?",
+    text: "SELECT id, prior_lease_until_ms, ended_at_ms FROM node WHERE id = ?",
 };
 /// The fence: a node that acts under the old epoch finds it gone.
 const FENCE_NODE: Statement = Statement {
     name: "fence_node",
-    text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms WHERE id = ? AND epoch = ?",
+    text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ? WHERE id = ? AND epoch = ?",
 };
-pub(in crate::sql) const READ_ORPHANS: Statement = Statement {
-    name: "read_orphans",
-    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
-           AND status IN ('pending', 'waiting', 'running') ORDER BY due_at_ms LIMIT ?",
+/// Whether there is any: nearly always there is none, and no index by job knows that.
+pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
+    name: "find_orphan",
+    text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
+};
+/// One statement for each status: the index has the status before the job.
+pub(in crate::sql) const READ_ORPHANED_JOBS: Statement = Statement {
+    name: "read_orphaned_jobs",
+    text: "SELECT job_id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND status = ? \
+           AND job_id > ? AND node_epoch < ? ORDER BY job_id LIMIT ?",
 };
 /// Of a few jobs all.
 pub(in crate::sql) const READ_ORPHANS_OF_JOBS: Statement = Statement {
     name: "read_orphans_of_jobs",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') AND {check}job_id {in_list}{end}",
+};
+pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
+    name: "read_left_open_of_lease",
+    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < ? \
+           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
 };
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",
@@ -69,31 +80,56 @@ struct EndedLease {
     epoch: i64,
     /// When the last of them ended.
     ended_at: Timestamp,
-    /// Whether that is known to this transaction alone: an earlier lease ended later than the last one, and the fence, which
-    /// is made here, leaves no word of it.
-    is_forgotten: bool,
 }
+
+const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
 #[async_trait]
 impl Adopt for SqlStore {
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], enough: u32) -> Result<Adoption> {
+    async fn orphaned_jobs(
+        &self,
+        token: LeaseToken,
+        dead: &[NodeId],
+        after: JobId,
+        enough: u32,
+    ) -> Result<OrphanedJobs> {
+        transact!(self, "fence", |tx| {
+            if !tx.holds(token).await? {
+                return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
+            }
+            let ended = tx.fence(token, dead).await?;
+            tx.move_limits(token, ended.keys().copied()).await?;
+            let jobs = tx.orphaned_jobs(&ended, after, enough).await?;
+            let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
+            Ok(OrphanedJobs { jobs, fenced, is_refused: false })
+        })
+    }
+
+    async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let mut open = Vec::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_LEFT_OPEN).int(token.node.get()).int(token.epoch);
+            let rows = self.rows(query.list(chunk.iter().map(|job| job.get()))).await?;
+            open.extend(read_ids(&rows, "run", "job_id")?.into_iter().map(JobId::new));
+        }
+        Ok(open)
+    }
+
+    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+        let mut jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
         transact!(self, "adopt", |tx| {
             if !tx.holds(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
             let ended = tx.fence(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
-            tx.move_limits(token, ended.keys().copied()).await?;
-            // Runs of a lease whose end is not stored are all adopted at once: they are judged by that end.
-            let enough = if ended.values().any(|lease| lease.is_forgotten) { u32::MAX } else { enough };
-            let jobs = tx.orphaned_jobs(&ended, enough).await?;
             let homes = tx.lock_homes(&jobs).await?;
             let orphans = tx.orphans_of(&jobs, &ended).await?;
-            let orphans = whole_jobs(orphans, |orphan| orphan.job, enough);
-            let mut jobs: Vec<i64> = orphans.iter().map(|orphan| orphan.job).collect();
-            jobs.sort_unstable();
-            jobs.dedup();
-            tx.move_homes(token, &jobs, &homes, &ended).await?;
+            let orphaned: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
+            let orphaned: Vec<i64> = orphaned.into_iter().collect();
+            tx.move_homes(token, &orphaned, &homes, &ended).await?;
             let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
             ids.sort_unstable();
             let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
@@ -103,8 +139,7 @@ impl Adopt for SqlStore {
                 adopted.extend(tx.take_orphans(token, chunk, (&ended, &streams)).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
-            let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
-            Ok(Adoption { runs: adopted, fenced, is_refused: false })
+            Ok(Adoption { runs: adopted, is_refused: false })
         })
     }
 }
@@ -124,10 +159,8 @@ impl Tx<'_> {
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
-            columns.int("epoch")?;
-            columns.int("lease_until_ms")?;
-            let ended_at = columns.at("prior_lease_until_ms")?;
-            ended.insert(token.node, EndedLease { epoch: token.epoch, ended_at, is_forgotten: false });
+            let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
+            ended.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
         let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
@@ -138,31 +171,38 @@ impl Tx<'_> {
                 let node = NodeId::new(columns.int("id")?);
                 let mut epoch = columns.int("epoch")?;
                 let (last, prior) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
-                let ended_at = last.max(prior);
+                let ended_at = last.max(prior).max(columns.at("ended_at_ms")?);
                 if prior != last {
-                    self.execute_all(Query::new(&FENCE_NODE).int(node.get()).int(epoch), 1).await?;
+                    let fence = Query::new(&FENCE_NODE).at(ended_at).int(node.get()).int(epoch);
+                    self.execute_all(fence, 1).await?;
                     self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
-                ended.insert(node, EndedLease { epoch, ended_at, is_forgotten: prior > last });
+                ended.insert(node, EndedLease { epoch, ended_at });
             }
         }
         Ok(ended)
     }
 
-    /// The jobs of the oldest orphans, by id.
-    async fn orphaned_jobs(&mut self, ended: &BTreeMap<NodeId, EndedLease>, limit: u32) -> Result<Vec<i64>> {
-        let mut orphans = Vec::new();
+    /// The jobs of the first orphans in the order of their jobs.
+    async fn orphaned_jobs(
+        &mut self,
+        ended: &BTreeMap<NodeId, EndedLease>,
+        after: JobId,
+        enough: u32,
+    ) -> Result<Vec<JobId>> {
+        let mut jobs = Vec::new();
         for (node, lease) in ended {
-            let query = Query::new(&READ_ORPHANS).int(node.get()).int(lease.epoch).int(limit.into());
-            self.read_orphans(query, &mut orphans).await?;
+            if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_none() {
+                continue;
+            }
+            for status in OPEN {
+                let query = Query::new(&READ_ORPHANED_JOBS).int(node.get()).text(status.as_str());
+                let query = query.int(after.get()).int(lease.epoch).int(enough.into());
+                jobs.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+            }
         }
-        orphans.sort_unstable();
-        orphans.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        let mut jobs: Vec<i64> = orphans.iter().map(|orphan| orphan.job).collect();
-        jobs.sort_unstable();
-        jobs.dedup();
-        Ok(jobs)
+        Ok(first_jobs(jobs, enough))
     }
 
     /// All that is open of these jobs under leases that have ended, the oldest first. The jobs' rows are locked: no other

@@ -33,10 +33,10 @@ const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
-/// What came in the name of a fenced home since: it stands under the lease that was fenced.
+/// What is open in the name of a fenced home: it is taken over with its job first.
 pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
     name: "read_left_open",
-    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch = (SELECT epoch - 1 FROM node WHERE id = ?) \
+    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < (SELECT epoch FROM node WHERE id = ?) \
            AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
 };
 const LOCK_DUE: Statement = Statement {

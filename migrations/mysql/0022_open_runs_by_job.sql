@@ -1,0 +1,8 @@
+-- The open runs of a node by job: adoption takes jobs over one after the other, and a due run's job is looked up here
+-- while the runs of earlier leases are still taken over. The status comes first, so that what has ended is not walked through.
+
+CREATE INDEX run_open_job ON run (node_id, status, job_id, node_epoch);
+
+-- The latest end of a lease of this node that was fenced: what was due before it may have been sent. Where the database's clock stepped
+-- back, an earlier lease ended later than the last one.
+ALTER TABLE node ADD COLUMN ended_at_ms BIGINT NOT NULL DEFAULT 0;
