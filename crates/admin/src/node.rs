@@ -87,7 +87,12 @@ impl Shared {
         self.all_adopted_epoch.store(token.epoch, Ordering::Release);
     }
 
-    /// Whether runs of earlier leases of this node may still have to be taken over.
+    /// Open runs are being taken over.
+    pub(crate) fn note_adopting(&self) {
+        self.all_adopted_epoch.store(0, Ordering::Release);
+    }
+
+    /// Whether runs of earlier leases may still have to be taken over.
     pub(crate) fn is_adopting(&self) -> bool {
         self.all_adopted_epoch.load(Ordering::Acquire) != self.membership.token().epoch
     }
@@ -179,7 +184,7 @@ impl Shared {
 pub struct Readiness {
     /// Its lease holds.
     pub lease_held: bool,
-    /// What was open when it started is known to it.
+    /// No open runs of leases that have ended are still to be taken over.
     pub knows_open_runs: bool,
     /// It is on its way out.
     pub draining: bool,

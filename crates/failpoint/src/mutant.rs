@@ -84,8 +84,6 @@ mutants! {
     NoHoldWhileAdopting = "no_hold_while_adopting",
     /// A job fires although it has open runs under an earlier lease of its server.
     StartBesideOrphans = "start_beside_orphans",
-    /// A job whose open runs were taken over waits for all others.
-    AdoptedJobsStayHeld = "adopted_jobs_stay_held",
     /// Results are acknowledged before they are written.
     AckBeforeCommit = "ack_before_commit",
     /// Own runs that are overdue and not in memory are not looked for.

@@ -1,6 +1,5 @@
 //! The database's clock, nodes with their leases, executors with their sessions.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, RunId, Timestamp};
-use rondel_failpoint::mutant::{self, Mutant};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StoreError, Trouble};
+
+pub use crate::streams::StreamEnd;
 
 /// What a node acts under: lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -332,67 +332,6 @@ impl FromStr for HostProcess {
             started_ticks: started_ticks.parse().map_err(|_| wrong())?,
         })
     }
-}
-
-/// By how much a node's clock may go back without a word of it, at most.
-const CLOCK_SLACK: Duration = Duration::from_millis(200);
-
-impl Session {
-    /// Whether the stream is open, as far as the node has reported.
-    #[must_use]
-    pub const fn is_open(&self) -> bool {
-        self.ended_at.is_none()
-    }
-
-    /// Whether a run that was due then may have been sent on the stream. No run is sent before its instant, and the end of a session
-    /// is no earlier than the last send: a node writes it after its dispatcher has dropped the stream, by the latest time
-    /// that its clock has shown; who fences a lease writes the end of the lease. Both are the database's time, so the clocks
-    /// of two nodes are never compared.
-    #[must_use]
-    pub fn may_have_carried(&self, due_at: Timestamp) -> bool {
-        if mutant::on(Mutant::StreamsEndWithTheLastBeat) {
-            return due_at <= self.last_seen_at;
-        }
-        self.ended_at.is_none_or(|ended_at| due_at <= ended_at + CLOCK_SLACK)
-    }
-}
-
-/// Until when executors may have received triggers, by app: see [`Session::may_have_carried`].
-#[derive(Debug, Default)]
-pub(crate) struct LastStreams(BTreeMap<AppId, Session>);
-
-impl LastStreams {
-    pub(crate) fn of(sessions: impl IntoIterator<Item = Session>) -> Self {
-        let end = |session: &Session| session.ended_at.unwrap_or(Timestamp::MAX);
-        let mut last: BTreeMap<AppId, Session> = BTreeMap::new();
-        for session in sessions {
-            let known = last.entry(session.app).or_insert(session);
-            if end(&session) > end(known) {
-                *known = session;
-            }
-        }
-        Self(last)
-    }
-
-    /// Whether any executor of the app may have received a run that was due then.
-    pub(crate) fn may_have_carried(&self, app: AppId, due_at: Timestamp) -> bool {
-        self.0.get(&app).is_some_and(|session| session.may_have_carried(due_at))
-    }
-
-    /// The earliest end of a session that may have carried a run which was due then.
-    pub(crate) fn since(due_at: Timestamp) -> Timestamp {
-        due_at.saturating_sub(CLOCK_SLACK)
-    }
-}
-
-/// The end of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamEnd {
-    /// When its session was opened: an older stream of the executor does not end a newer one.
-    pub opened_at: Timestamp,
-    /// The latest time that the node's clock has shown; nothing was sent later. Where the database's clock stepped back since, it is
-    /// ahead.
-    pub reached: Timestamp,
 }
 
 /// How many connections to the database are in use, and how many are open and wait.

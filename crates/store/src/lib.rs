@@ -37,6 +37,7 @@ pub mod request_keys;
 mod sealed;
 mod settle;
 mod sql;
+mod streams;
 pub mod traces;
 pub mod upkeep;
 

@@ -102,7 +102,10 @@ fn details(state: &Readiness) -> Vec<Detail> {
         detail("lease", unless(state.lease_held, "this node's lease is over, and not renewed")),
         detail(
             "open_runs",
-            unless(state.knows_open_runs, "what was open before this node started is still looked for"),
+            unless(
+                state.knows_open_runs,
+                "open runs of leases that have ended are being taken over; jobs without such runs fire",
+            ),
         ),
         detail("switch", unless(state.switch == Switch::Active, &switch)),
         detail("stopping", unless(!state.draining, "this node is on its way out")),

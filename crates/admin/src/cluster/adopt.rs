@@ -136,6 +136,7 @@ impl AdoptLoop {
             }
             if !jobs.is_empty() {
                 self.is_announced = true;
+                self.shared.note_adopting();
                 drop(self.shared.events.send(Event::Adopting(jobs.clone())).await);
             }
             if std::mem::take(&mut is_first) {
@@ -193,9 +194,7 @@ impl AdoptLoop {
         // What may be in an executor's hands takes its place in the job's order before what comes after it.
         self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
         self.is_interrupted = was_interrupted;
-        if !mutant::on(Mutant::AdoptedJobsStayHeld) {
-            drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
-        }
+        drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
         shared.put(unsent).await;
         Ok(Some(count))
     }

@@ -150,8 +150,9 @@ mod tests {
         let lifecycle = Lifecycle::new();
         let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
         let namespace = NamespaceId::new(1);
-        let spec = json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "allow"}, "queue_timeout": "1h"});
-        engine.create_job(namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let spec =
+            json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "allow"}, "queue_timeout": "1h"});
+        crate::jobs::create(&engine, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let job = store.job(namespace, "j").await.unwrap().unwrap();
         let of = RunOf { namespace, job: job.id, job_version: job.version, app: job.app };
         let token = engine.token();

@@ -148,7 +148,8 @@ impl TickLoop {
                     rondel_failpoint::pass("ring.put");
                 }
                 Command::Clear => {
-                    let taken = [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
+                    let taken =
+                        [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
                     let dropped = self.ring.clear().into_iter().chain(taken);
                     self.shared.in_memory.forget_of(dropped.map(|run| lease_of(&run)));
                 }

@@ -7,19 +7,21 @@ use std::time::Duration;
 use rondel_admin::clock::Boot;
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
-use rondel_core::{NamespaceId, Trigger};
+use rondel_core::run::RunOf;
+use rondel_core::{NamespaceId, Run, RunId, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunQuery};
-use rondel_store::{MemStore, Result, Runs as _, Store};
+use rondel_store::{Claim as _, Cluster as _, MemStore, Result, Runs as _, Store};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::world::{LIMIT, hello, store, succeeded};
 
-/// While it is slow, it answers each renewal after three seconds, and the writing of shards not at all.
+/// While it is slow, it answers each renewal after three seconds, and the writing of shards and the adoption of open runs not at all.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<MemStore>,
@@ -29,6 +31,8 @@ struct Slow {
     renewal_count: AtomicI64,
     /// How often overdue runs were requested while an answer was held back.
     overdue_count: AtomicI64,
+    /// How often it held back that open runs were taken over.
+    adopt_count: AtomicI64,
 }
 
 impl Slow {
@@ -39,6 +43,7 @@ impl Slow {
             boot_micros: Arc::clone(boot_micros),
             renewal_count: AtomicI64::new(0),
             overdue_count: AtomicI64::new(0),
+            adopt_count: AtomicI64::new(0),
         })
     }
 
@@ -54,7 +59,11 @@ impl Slow {
                 self.renewal_count.fetch_add(1, Ordering::SeqCst);
             }
             "expand" => drop(self.is_slow.subscribe().wait_for(|is_slow| !is_slow).await),
-            "overdue" if *self.is_slow.borrow() => drop(self.overdue_count.fetch_add(1, Ordering::SeqCst)),
+            "open_keys" if *self.is_slow.borrow() => drop(self.overdue_count.fetch_add(1, Ordering::SeqCst)),
+            "adopt" if *self.is_slow.borrow() => {
+                self.adopt_count.fetch_add(1, Ordering::SeqCst);
+                drop(self.is_slow.subscribe().wait_for(|is_slow| !is_slow).await);
+            }
             _ => {}
         }
         answer
@@ -118,7 +127,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let asked_at = engine.now();
     let root = jobs::request_run(&engine, &job, request).await.unwrap();
     let is_overdue = async || {
-        while engine.now() < asked_at + Duration::from_millis(1_500) || slow.overdue_count.load(Ordering::SeqCst) < 4 {
+        while engine.now() < asked_at + Duration::from_millis(1_500) || slow.overdue_count.load(Ordering::SeqCst) < 10 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -147,6 +156,68 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     };
     tokio::time::timeout(LIMIT, is_over()).await.unwrap();
     assert_eq!(sent.len(), 1);
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}
+
+/// While the open runs of a dead server are being taken over, only their jobs wait for that.
+#[tokio::test]
+async fn other_jobs_run_while_open_runs_are_taken_over() {
+    let slow = Slow::new(&Arc::new(AtomicI64::new(0)));
+    let lifecycle = Lifecycle::new();
+    let store = Arc::clone(&slow) as Arc<dyn Store>;
+    let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
+    let (up, messages) = mpsc::unbounded_channel();
+    up.send(v1::ExecutorMessage { body: Some(Up::Hello(hello("e", 1))) }).unwrap();
+    let mut down = engine.open_session(UnboundedReceiverStream::new(messages).map(Ok), "test").await.unwrap();
+    let create = async |name: &str| {
+        let spec = serde_json::json!({"name": name, "app": "files", "handler": "h"});
+        jobs::create(&engine, NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap()
+    };
+    let (sick, healthy) = (create("sick").await, create("healthy").await);
+    let lease = Duration::from_millis(500);
+    let request = JoinRequest {
+        name: "dead".to_owned(),
+        lease,
+        advertise_url: None,
+        server_version: String::new(),
+        take_over: false,
+        held: None,
+    };
+    let Join::Joined { token: dead, .. } = slow.inner.join(&request).await.unwrap() else { unreachable!() };
+    let of = RunOf { namespace: sick.namespace, job: sick.id, job_version: sick.version, app: sick.app };
+    let left = Run::new(RunId::new(7), of, engine.now(), Trigger::Api, (dead.node, dead.epoch));
+    slow.inner.request_run(dead, Run { cause: 7, ..left }).await.unwrap();
+    slow.is_slow.send_replace(true);
+    let is_under_way = async || {
+        while slow.adopt_count.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, is_under_way()).await.unwrap();
+    assert!(!engine.readiness().knows_open_runs);
+    let mut asked = Vec::new();
+    for job in [&sick, &healthy] {
+        let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
+        asked.push(jobs::request_run(&engine, job, request).await.unwrap().id);
+    }
+    let mut sent = Vec::new();
+    let mut is_sent = async || {
+        while sent.is_empty() {
+            if let Some(Down::Triggers(triggers)) = down.recv().await.unwrap().body {
+                sent.extend(triggers.triggers.iter().map(|trigger| trigger.run_id));
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, is_sent()).await.unwrap();
+    assert_eq!(sent, [asked[1].get()], "what is open of the other job is not known");
+    slow.is_slow.send_replace(false);
+    let is_known = async || {
+        while !engine.readiness().knows_open_runs {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, is_known()).await.unwrap();
     lifecycle.soft.cancel();
     lifecycle.hard.cancel();
 }

@@ -9,7 +9,7 @@ use rondel_core::{AppId, JobId, Run, RunStatus, Timestamp};
 use super::hands::open_keys;
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{Adoption, InHand, OrphanedJobs, NotedWait, WaitPlace};
+use crate::ledger::{Adoption, InHand, NotedWait, OrphanedJobs, WaitPlace};
 use crate::{LeaseToken, Store};
 
 /// A dead node's open runs, and with them their job, go to one node; a living node's stay.
@@ -119,7 +119,8 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
 pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
-    let app = store.ensure_app(AppId::new(super::next_id()), super::DEFAULT, &super::name("app"), start).await.unwrap().id;
+    let app =
+        store.ensure_app(AppId::new(super::next_id()), super::DEFAULT, &super::name("app"), start).await.unwrap().id;
     let second = Duration::from_secs(1);
     let at = start.ceil_second() - second * 20;
     let job = job(store, Some(at)).await;

@@ -8,7 +8,9 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
-use crate::ledger::{AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, OpenPage, RunCheck, WaitPlace};
+use crate::ledger::{
+    AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, OpenPage, RunCheck, WaitPlace,
+};
 use crate::{LeaseToken, Store};
 
 pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
@@ -334,6 +336,7 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
 /// A lease that is given back leaves what it did not send as never sent, marked or not.
 pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
+    super::hear(store, token).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
     let before = at - Duration::from_secs(60);

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 
-use crate::cluster::{LastStreams, LeaseToken};
+use crate::cluster::LeaseToken;
 use crate::error::Result;
+use crate::streams::LastStreams;
 
 /// An open run that came to this node from a lease that is over.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,11 @@ use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::cluster::{
-    ExecutorProof, ExecutorRecord, HostProcess, LastStreams, SeenExecutor, Session, StreamEnd, newest_of_each,
-};
+use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session, StreamEnd, newest_of_each};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, transact};
+use crate::streams::LastStreams;
 use crate::{Executors, LeaseToken, Result};
 
 const INSERT_EXECUTOR: Statement = Statement {

@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::cluster::{LastStreams, Session};
+use crate::cluster::Session;
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
 use crate::mem::{MemStore, State};
+use crate::streams::LastStreams;
 use crate::{Adopt, LeaseToken, Result};
 
 /// A lease that has ended: its node, below which epoch, and when.
@@ -33,8 +34,7 @@ impl Adopt for MemStore {
     }
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
-        let of_earlier =
-            |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
+        let of_earlier = |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
         Ok(first_jobs(self.state().open_of(of_earlier).iter().map(|run| run.job).collect(), u32::MAX))
     }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
-use crate::cluster::LastStreams;
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx, transact};
+use crate::streams::LastStreams;
 use crate::{Adopt, LeaseToken, Result};
 
 const LOCK_DEAD: Statement = Statement {
@@ -17,10 +17,8 @@ const LOCK_DEAD: Statement = Statement {
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
            AND lease_until_ms <= {now} ORDER BY id {for_update}",
 };
-const READ_NODE: Statement = Statement {
-    name: "read_node",
-    text: "SELECT id, prior_lease_until_ms, ended_at_ms FROM node WHERE id = ?",
-};
+const READ_NODE: Statement =
+    Statement { name: "read_node", text: "SELECT id, prior_lease_until_ms, ended_at_ms FROM node WHERE id = ?" };
 /// The fence: a node that acts under the old epoch finds it gone.
 const FENCE_NODE: Statement = Statement {
     name: "fence_node",
@@ -271,7 +269,8 @@ impl Tx<'_> {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             let Some(lease) = ended.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
-            let run = Run { node: token.node, node_epoch: token.epoch, ..ledger::adopted(run, lease.ended_at, streams) };
+            let run =
+                Run { node: token.node, node_epoch: token.epoch, ..ledger::adopted(run, lease.ended_at, streams) };
             taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
         }
