@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use rondel_core::spec::Delivery;
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::active::Active;
@@ -178,6 +178,9 @@ pub(crate) struct OpenRuns {
     taken: Vec<RunId>,
     /// Attempts that executors have or may have.
     in_hand: HashMap<RunId, Hand>,
+    /// Those that executors have, by executor.
+    by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
+    active_count: usize,
     /// Those that are scheduled, by when they are looked at and by their planned instants.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     held_back: Vec<RunId>,
@@ -365,9 +368,41 @@ impl OpenRuns {
     fn put_hand(&mut self, run: RunId, hand: Hand) -> bool {
         let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
         if is_later {
+            self.take_hand(run);
+            if let Hand::Active(active) = &hand {
+                self.by_executor.entry(active.executor).or_default().insert(run);
+                self.active_count += 1;
+            }
             self.in_hand.insert(run, hand);
         }
         is_later
+    }
+
+    fn take_hand(&mut self, run: RunId) -> Option<Hand> {
+        let hand = self.in_hand.remove(&run)?;
+        if let Hand::Active(active) = &hand {
+            self.active_count -= 1;
+            if let Some(its) = self.by_executor.get_mut(&active.executor) {
+                its.remove(&run);
+                if its.is_empty() {
+                    self.by_executor.remove(&active.executor);
+                }
+            }
+        }
+        Some(hand)
+    }
+
+    /// Another executor has the run than the one that it was sent to: its successor.
+    pub(crate) fn move_active(&mut self, run: RunId, executor: ExecutorId) {
+        if let Some(mut active) = self.take_active(run) {
+            active.executor = executor;
+            self.put_hand(run, Hand::Active(Box::new(active)));
+        }
+    }
+
+    /// The runs that this executor has, by id.
+    pub(crate) fn of_executor(&self, executor: ExecutorId) -> impl Iterator<Item = &Active> {
+        self.by_executor.get(&executor).into_iter().flatten().filter_map(|run| self.active(*run))
     }
 
     pub(crate) fn active(&self, run: RunId) -> Option<&Active> {
@@ -398,17 +433,15 @@ impl OpenRuns {
         })
     }
 
-    pub(crate) fn active_count(&self) -> usize {
-        self.actives().count()
+    pub(crate) const fn active_count(&self) -> usize {
+        self.active_count
     }
 
     pub(crate) fn take_active(&mut self, run: RunId) -> Option<Active> {
-        match self.in_hand.remove(&run)? {
+        self.active(run)?;
+        match self.take_hand(run)? {
             Hand::Active(active) => Some(*active),
-            called @ Hand::Called(_) => {
-                self.in_hand.insert(run, called);
-                None
-            }
+            Hand::Called(_) => None,
         }
     }
 

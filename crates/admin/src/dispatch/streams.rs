@@ -40,8 +40,8 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     let unanswered = d.state.executors.silences.of(id);
     d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
     d.state.executors.join(session, &executor, report);
-    let is_its = |active: &&Active| active.executor == id && !matches!(active.phase, Phase::Ending | Phase::Settling);
-    let in_flight = d.state.runs.actives().filter(is_its).count();
+    let is_open = |active: &&Active| !matches!(active.phase, Phase::Ending | Phase::Settling);
+    let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
     if let Some(online) = d.state.executors.get_mut(id) {
         online.in_flight = in_flight;
     }
@@ -81,9 +81,9 @@ fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 /// word, so it holds for runs of its own app alone.
 fn succeed(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
-        let Some(active) = d.state.runs.active_mut(run) else { continue };
+        let Some(active) = d.state.runs.active(run) else { continue };
         if report.finished.contains(&(run, active.ready.run.attempt)) {
-            active.executor = executor.id;
+            d.state.runs.move_active(run, executor.id);
         } else {
             lose::lose(d, run, Reason::ExecutorLost);
         }

@@ -12,11 +12,8 @@ use crate::dispatch::ready::{finish_unsent, waited_ms};
 use crate::dispatch::waits::{explained, lost_detail};
 
 pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
-    let is_sent =
-        |active: &&Active| active.executor == id && matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
-    let mut runs: Vec<RunId> = d.state.runs.actives().filter(is_sent).map(|active| active.ready.run.id).collect();
-    runs.sort_unstable();
-    runs
+    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
+    d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()
 }
 
 /// The executor was lost with this run, or never received it.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
-use rondel_core::{ExecutorId, Timestamp};
+use rondel_core::{ExecutorId, RunId, Timestamp};
 
 use crate::dispatch::active::{Active, NOTE_AFTER};
 use crate::dispatch::decision::Decision;
@@ -31,7 +31,10 @@ pub(crate) fn waits_for_answer(active: &Active, now: Timestamp) -> Option<Detail
 
 /// The stream on which answers would have come has ended: the executor's hello, or its loss, shows what became of its runs.
 pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
-    d.state.runs.actives_mut().filter(|active| active.executor == executor).for_each(Active::answered);
+    let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
+    for run in runs {
+        d.state.runs.active_mut(run).into_iter().for_each(Active::answered);
+    }
 }
 
 /// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.

@@ -110,3 +110,34 @@ fn a_timer_that_goes_off_late_by_its_own_clock_is_outdated() {
     assert!(timer.is_outdated(at(9), at(9), later), "the clock has stepped back");
     assert!(!timer.is_outdated(at(9), at(10), later), "it is a second late by both");
 }
+
+/// What an executor has is found by the executor, whichever way a run comes into its hands and out of them.
+#[test]
+fn runs_are_found_by_their_executor() {
+    let definition = definition(&json!({}));
+    let active = |second, executor, attempt| {
+        let mut ready = ready(second, &definition);
+        ready.run.attempt = attempt;
+        Active::new(ready, ExecutorId::new(executor), String::new(), Timestamp::EPOCH, Phase::Sent)
+    };
+    let mut runs = OpenRuns::default();
+    let of = |runs: &OpenRuns, executor| -> Vec<i64> {
+        let its = runs.of_executor(ExecutorId::new(executor));
+        its.map(|active| active.ready.run.id.get() / 1_000).collect()
+    };
+    for (second, executor) in [(3, 1), (1, 1), (2, 2)] {
+        runs.put_active(active(second, executor, 1));
+    }
+    assert_eq!((of(&runs, 1), of(&runs, 2), runs.active_count()), (vec![1, 3], vec![2], 3));
+    runs.put_active(active(1, 2, 2));
+    runs.put_active(active(1, 1, 1));
+    assert_eq!((of(&runs, 1), of(&runs, 2), runs.active_count()), (vec![3], vec![1, 2], 3), "the later attempt counts");
+    runs.move_active(RunId::new(3_000), ExecutorId::new(2));
+    assert_eq!((of(&runs, 1), of(&runs, 2)), (vec![], vec![1, 2, 3]));
+    assert!(runs.take_active(RunId::new(2_000)).is_some() && runs.take_active(RunId::new(2_000)).is_none());
+    let mut called = ready(1, &definition);
+    called.run.attempt = 2;
+    assert!(runs.put_called(called));
+    assert_eq!((of(&runs, 2), runs.active_count()), (vec![3], 1));
+    assert!(runs.take_active(RunId::new(1_000)).is_none() && runs.take_called(RunId::new(1_000)).is_some());
+}
