@@ -167,14 +167,14 @@ async fn other_jobs_run_while_open_runs_are_taken_over() {
     let lifecycle = Lifecycle::new();
     let store = Arc::clone(&slow) as Arc<dyn Store>;
     let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
-    let (up, messages) = mpsc::unbounded_channel();
-    up.send(v1::ExecutorMessage { body: Some(Up::Hello(hello("e", 1))) }).unwrap();
-    let mut down = engine.open_session(UnboundedReceiverStream::new(messages).map(Ok), "test").await.unwrap();
     let create = async |name: &str| {
         let spec = serde_json::json!({"name": name, "app": "files", "handler": "h"});
         jobs::create(&engine, NamespaceId::new(1), serde_json::from_value(spec).unwrap(), "test").await.unwrap()
     };
     let (sick, healthy) = (create("sick").await, create("healthy").await);
+    let (up, messages) = mpsc::unbounded_channel();
+    up.send(v1::ExecutorMessage { body: Some(Up::Hello(hello("e", 1))) }).unwrap();
+    let mut down = engine.open_session(UnboundedReceiverStream::new(messages).map(Ok), "test").await.unwrap();
     let lease = Duration::from_millis(500);
     let request = JoinRequest {
         name: "dead".to_owned(),

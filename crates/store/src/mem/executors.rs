@@ -1,5 +1,7 @@
 //! Executors and their sessions.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NamespaceId, Timestamp};
 
@@ -38,8 +40,11 @@ impl Executors for MemStore {
             process,
         };
         state.sessions.insert((token.node, executor.id), session);
-        state.opened_at.insert((token.node, executor.id), now);
-        Ok(Some(now))
+        // No two streams of an executor to one node have the same instant.
+        let before = state.opened_at.get(&(token.node, executor.id)).copied().unwrap_or(Timestamp::EPOCH);
+        let opened_at = now.max(before + Duration::from_millis(1));
+        state.opened_at.insert((token.node, executor.id), opened_at);
+        Ok(Some(opened_at))
     }
 
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()> {

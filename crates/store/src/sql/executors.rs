@@ -1,5 +1,7 @@
 //! Executors and their sessions.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
@@ -26,6 +28,10 @@ const INSERT_SESSION: Statement = Statement {
     name: "insert_session",
     text: "INSERT {ignore} INTO executor_session (node_id, executor_id, node_epoch, app_id, connected_at_ms, \
            last_seen_at_ms, process) VALUES (?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+};
+const READ_OPENED_AT: Statement = Statement {
+    name: "read_opened_at",
+    text: "SELECT connected_at_ms FROM executor_session WHERE node_id = ? AND executor_id = ? {for_update}",
 };
 const REOPEN_SESSION: Statement = Statement {
     name: "reopen_session",
@@ -136,18 +142,20 @@ impl Executors for SqlStore {
                 .at(now)
                 .at(now)
                 .opt_text(process.as_deref());
+            let mut opened_at = now;
             if tx.execute(insert).await? == 0 {
+                opened_at = now.max(tx.opened_before(token, executor.id).await? + Duration::from_millis(1));
                 let reopen = Query::new(&REOPEN_SESSION)
                     .int(token.epoch)
                     .int(executor.app.get())
-                    .at(now)
+                    .at(opened_at)
                     .at(now)
                     .opt_text(process.as_deref())
                     .int(token.node.get())
                     .int(executor.id.get());
                 tx.execute_all(reopen, 1).await?;
             }
-            Ok(Some(now))
+            Ok(Some(opened_at))
         })
     }
 
@@ -252,10 +260,18 @@ impl Executors for SqlStore {
 }
 
 impl Tx<'_> {
-    /// The last streams of each app, of those that were open at `since` or later.
+    /// When the session of a stream before was opened. No two streams of an executor to one node have the same instant.
+    async fn opened_before(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
+        let query = Query::new(&READ_OPENED_AT).int(token.node.get()).int(executor.get());
+        let row = self.row(query).await?;
+        row.map_or(Ok(Timestamp::EPOCH), |row| Reader::new(&row, "executor_session").at("connected_at_ms"))
+    }
+
+    /// The last streams of each app, of those that were open at `since` or later. One that is open still counts whatever its node's
+    /// lease shows: where the clock stepped back, that may end before what was sent.
     pub(super) async fn last_streams(&mut self, since: Timestamp) -> Result<LastStreams> {
         let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
-        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);
+        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(Timestamp::EPOCH)).await?);
         Ok(LastStreams::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
     }
 

@@ -4,7 +4,6 @@ use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::cluster::Session;
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
 use crate::mem::{MemStore, State};
 use crate::streams::LastStreams;
@@ -91,11 +90,7 @@ impl State {
         if mutant::on(Mutant::AdoptInParts) {
             orphans.truncate(2);
         }
-        let since = LastStreams::since(orphans.first().map_or(Timestamp::MAX, |run| run.due_at));
-        let may_be_open =
-            |session: &Session| self.nodes.get(&session.token.node).is_some_and(|held| held.node.lease_until >= since);
-        let sessions = self.sessions.values().filter(|session| !session.is_open() || may_be_open(session));
-        let streams = LastStreams::of(sessions.copied());
+        let streams = LastStreams::of(self.sessions.values().copied());
         let mut adopted = Vec::with_capacity(orphans.len());
         for run in orphans {
             let Some((_, _, ended_at)) = lease_of(&run, ended) else { continue };
