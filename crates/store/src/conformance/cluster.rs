@@ -186,7 +186,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
     assert!(session().await.may_have_carried(reached) && !session().await.may_have_carried(reached + LEASE));
     let again = store.open_session(token, &record, None).await.unwrap().unwrap();
     store.close_session(token, record.id, stream_end(again)).await.unwrap();
-    assert!(session().await.ended_at.is_some_and(|ended_at| ended_at >= again && ended_at < reached));
+    assert!(session().await.ended_at.is_some_and(|ended_at| ended_at >= start && ended_at < reached));
 }
 
 /// An incarnation belongs to the first one that shows a secret with it.
