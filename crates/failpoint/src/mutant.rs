@@ -82,8 +82,6 @@ mutants! {
     NoGatesAfterAdoption = "no_gates_after_adoption",
     /// A job fires while its open runs are being taken over.
     NoHoldWhileAdopting = "no_hold_while_adopting",
-    /// A job fires although it has open runs under an earlier lease of its server.
-    StartBesideOrphans = "start_beside_orphans",
     /// Results are acknowledged before they are written.
     AckBeforeCommit = "ack_before_commit",
     /// Own runs that are overdue and not in memory are not looked for.

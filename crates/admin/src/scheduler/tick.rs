@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
 use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
-use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -121,7 +120,7 @@ impl TickLoop {
     /// first. A job without such runs does not come to have any.
     async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
         let token = self.shared.membership.token();
-        if !self.shared.is_adopting() || mutant::on(Mutant::StartBesideOrphans) {
+        if !self.shared.is_adopting() {
             return Ok((batch, Vec::new()));
         }
         let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
