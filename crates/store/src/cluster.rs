@@ -432,6 +432,9 @@ pub trait Executors {
     /// What a hello of this incarnation, or of its successor, must prove; `None` for one that was never seen.
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>>;
 
+    /// The incarnations of any app that proved this one to be their predecessor, the newest first, at most `limit`.
+    async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>>;
+
     /// The executors of a namespace seen since `since`, by name alone: what lists page through.
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>>;
 

@@ -220,6 +220,7 @@ macro_rules! delegate_store {
                 fn witnesses(since: Timestamp) -> Vec<Session>;
                 fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
                 fn executor_proof(id: ExecutorId) -> Option<ExecutorProof>;
+                fn executor_successors(id: ExecutorId, limit: u32) -> Vec<ExecutorId>;
                 fn seen_executors(namespace: NamespaceId, since: Timestamp) -> Vec<SeenExecutor>;
                 fn executors_by_id(ids: &[ExecutorId], since: Timestamp) -> Vec<ExecutorRecord>;
                 fn forget_executors(seen_before: Timestamp, limit: u32) -> u64;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
+use rondel_store::LeaseToken;
 use rondel_store::ledger::{Finished, RunCheck};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use super::messages::{trigger, triggers};
 use super::outbox;
 use super::results::foreign::Doubt;
 use super::state::State;
-use super::step::Step;
+use super::step::{DecidedStep, Step};
 use super::transition;
 use crate::metrics::{FireOutcome, size};
 use crate::node::Shared;
@@ -29,7 +30,7 @@ const EVENT_BURST: usize = 64;
 pub(crate) struct DispatchLoop {
     shared: Arc<Shared>,
     events: mpsc::Receiver<Event>,
-    steps: mpsc::Sender<Step>,
+    steps: mpsc::Sender<DecidedStep>,
     tracer: FireTracer,
     state: State,
     settings: Settings,
@@ -40,7 +41,7 @@ pub(crate) struct DispatchLoop {
 }
 
 impl DispatchLoop {
-    pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Receiver<Event>, steps: mpsc::Sender<Step>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Receiver<Event>, steps: mpsc::Sender<DecidedStep>) -> Self {
         let now = shared.clock.now();
         let config = &shared.config;
         let settings = Settings {
@@ -133,18 +134,20 @@ impl DispatchLoop {
 
     fn handle(&mut self, event: Event, now: Timestamp) {
         let facts = facts(&self.shared, &self.settings, self.began, now);
+        let token = facts.token;
         let effects = transition::on(&mut self.state, event, facts);
-        effects.into_iter().for_each(|effect| self.perform(effect, now));
+        effects.into_iter().for_each(|effect| self.perform(effect, token, now));
     }
 
-    fn perform(&mut self, effect: Effect, now: Timestamp) {
+    /// `token` is the lease under which the effect was decided.
+    fn perform(&mut self, effect: Effect, token: LeaseToken, now: Timestamp) {
         let shared = &self.shared;
         match effect {
             Effect::Send(session, body) => drop(session.send(body)),
             Effect::EndStream(session) => session.stream.end(),
             Effect::SendTriggers(executor, runs) => self.send_triggers(executor, &runs, now),
-            Effect::Store(step) => self.store(step, now),
-            Effect::Expand(root, executors) => self.expand(root, executors, now),
+            Effect::Store(step) => self.store(step, token, now),
+            Effect::Expand(root, executors) => self.expand(root, executors, token, now),
             Effect::Finish(end) => self.finish(*end, now),
             Effect::RefuseResult(reporter, run, attempt) => {
                 if let Some(count) = shared.log_limit.count("results", reporter.session.executor.get()) {
@@ -173,15 +176,15 @@ impl DispatchLoop {
         }
     }
 
-    fn store(&mut self, step: Step, now: Timestamp) {
-        let Err(error) = self.steps.try_send(step) else { return };
+    fn store(&mut self, step: Step, token: LeaseToken, now: Timestamp) {
+        let Err(error) = self.steps.try_send(DecidedStep { token, step }) else { return };
         if let Some(count) = self.shared.log_limit.count("steps", 0) {
             tracing::warn!(count, "too many steps wait for the database; one was dropped and will be made again");
         }
-        self.handle(Event::StepRefused(error.into_inner()), now);
+        self.handle(Event::StepRefused(error.into_inner().step), now);
     }
 
-    fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, now: Timestamp) {
+    fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, token: LeaseToken, now: Timestamp) {
         let ids = self.shared.membership.latest().ids;
         let total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
         let shards = (0..total).zip(executors).map(|(index, executor)| Run {
@@ -195,7 +198,7 @@ impl DispatchLoop {
         let shards: Vec<Run> = shards.collect();
         // From before they are stored: no standing query takes up shards of which the answer to this is still to come.
         self.shared.in_memory.admit(shards.clone());
-        self.store(Step::Expand(root, shards), now);
+        self.store(Step::Expand(root, shards), token, now);
     }
 
     fn finish(&mut self, end: Submission, now: Timestamp) {

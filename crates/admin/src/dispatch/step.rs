@@ -3,9 +3,17 @@
 use std::collections::BTreeSet;
 
 use rondel_core::{ExecutorId, JobId, NodeId, Run, RunId};
+use rondel_store::LeaseToken;
 use rondel_store::ledger::{InHand, LimitName, NotedWait};
 
 use super::ready::Ready;
+
+/// A step, and the lease under which it was decided.
+#[derive(Debug)]
+pub(crate) struct DecidedStep {
+    pub(crate) token: LeaseToken,
+    pub(crate) step: Step,
+}
 
 /// Something to make durable.
 #[derive(Debug)]

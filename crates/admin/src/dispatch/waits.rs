@@ -178,7 +178,8 @@ fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// Runs that wait since `before`, so many of each kind of wait: the first in turn, not all of a long queue.
+/// Runs of this lease that wait since `before`, so many of each kind of wait: the first in turn, not all of a long queue. What is
+/// left in memory of a lease before may have been taken over, and its row describes more than is known of it here.
 fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
     let is_old = |since: Timestamp| since <= before;
     let queued = d.state.gates.some_queued(count, &d.state.runs).map(|(ready, ahead)| {
@@ -197,7 +198,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     });
     let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
     let all = queued.chain(limited).chain(parked).chain(in_hand);
-    all.filter(|(ready, _)| is_old(ready.run.due_at)).collect()
+    all.filter(|(ready, _)| ready.token() == d.facts.token && is_old(ready.run.due_at)).collect()
 }
 
 /// What a run waits for: known at once, or by asking who is online.

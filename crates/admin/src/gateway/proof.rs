@@ -15,6 +15,8 @@ const LIVING_HEARTBEATS: u32 = 5;
 
 /// How many earlier processes an executor answers for.
 const LINEAGE_LEN_MAX: usize = 16;
+/// How many processes with the same predecessor it answers for.
+const SIBLING_COUNT_MAX: u32 = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.
 pub(super) fn hash(secret: &[u8]) -> Option<String> {
@@ -24,6 +26,9 @@ pub(super) fn hash(secret: &[u8]) -> Option<String> {
 
 /// The predecessor that a hello names and proves, and the predecessors of that one: the journal may hold results of any
 /// of them. Without the proof an equal name belongs to another executor.
+///
+/// A process that was killed before it was welcomed is not the predecessor of the next one, although the server may have
+/// recorded runs under it. It proved the same predecessor with the same secret, so it is found by that.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
     let mut next = predecessor(shared, app, hello).await?;
@@ -31,6 +36,13 @@ pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> R
         lineage.push(id);
         let row = shared.store.executor_proof(id).await?.filter(|row| row.app == app);
         next = row.and_then(|row| row.predecessor);
+    }
+    for id in lineage.clone() {
+        for sibling in shared.store.executor_successors(id, SIBLING_COUNT_MAX).await? {
+            if sibling.get() != hello.incarnation && !lineage.contains(&sibling) {
+                lineage.push(sibling);
+            }
+        }
     }
     Ok(lineage)
 }

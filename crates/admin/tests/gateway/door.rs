@@ -170,6 +170,25 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_lost() {
     world.end().await;
 }
 
+/// A process that is killed before it is welcomed leaves its journal to the next one, which knows nothing of it.
+#[tokio::test]
+async fn a_journal_is_reported_after_two_restarts() {
+    let world = World::start().await;
+    let job = create(&world, serde_json::json!({})).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    request(&world, &job).await;
+    let journaled = line.trigger().await;
+    drop(line);
+    let finished = vec![v1::RunRef { run_id: journaled.run_id, attempt: journaled.attempt, ..v1::RunRef::default() }];
+    let restarted =
+        |incarnation| v1::Hello { finished: finished.clone(), ..super::world::successor("a", incarnation, 1) };
+    drop(world.dial(Some(&world.token), restarted(2)).await.unwrap());
+    let mut line = world.dial(Some(&world.token), restarted(3)).await.unwrap();
+    line.send(succeeded(&journaled)).await;
+    assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
+    world.end().await;
+}
+
 /// An executor that does not stop a run at its deadline receives a cancel in the name of the timeout; then the run is
 /// closed, and its job continues.
 #[tokio::test]

@@ -109,6 +109,15 @@ impl Executors for MemStore {
         Ok(self.state().executors.get(&id).map(proof))
     }
 
+    async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>> {
+        let state = self.state();
+        let successors = state.executors.values().filter(|executor| executor.predecessor == Some(id));
+        let mut ids: Vec<ExecutorId> = successors.map(|executor| executor.id).collect();
+        ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        ids.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(ids)
+    }
+
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {
         let seen = |one: ExecutorRecord| {
             let ExecutorRecord { id, app, name, last_seen_at, .. } = one;

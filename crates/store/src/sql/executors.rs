@@ -102,6 +102,10 @@ const READ_EXECUTOR_PROOF: Statement = Statement {
     name: "read_executor_proof",
     text: "SELECT app_id, secret_hash, predecessor_id FROM executor WHERE id = ?",
 };
+const READ_EXECUTOR_SUCCESSORS: Statement = Statement {
+    name: "read_executor_successors",
+    text: "SELECT id FROM executor WHERE predecessor_id = ? ORDER BY id DESC LIMIT ?",
+};
 const READ_OLD_SESSIONS: Statement = Statement {
     name: "read_old_sessions",
     text: "SELECT executor_id FROM executor_session WHERE last_seen_at_ms < ? ORDER BY last_seen_at_ms LIMIT ?",
@@ -210,6 +214,11 @@ impl Executors for SqlStore {
             Ok(ExecutorProof { app, secret_hash, predecessor })
         };
         row.as_ref().map(proof).transpose()
+    }
+
+    async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>> {
+        let rows = self.rows(Query::new(&READ_EXECUTOR_SUCCESSORS).int(id.get()).int(i64::from(limit))).await?;
+        rows.iter().map(|row| Ok(ExecutorId::new(Reader::new(row, "executor").int("id")?))).collect()
     }
 
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>> {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::event::{Event, Shards};
 use crate::dispatch::ready::finish_unsent;
-use crate::dispatch::step::Step;
+use crate::dispatch::step::{DecidedStep, Step};
 use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -30,12 +30,16 @@ const APP_STOPPED: CancelRequest<'static> =
 
 pub(crate) struct StepLoop {
     pub(crate) shared: Arc<Shared>,
-    steps: mpsc::Receiver<Step>,
+    steps: mpsc::Receiver<DecidedStep>,
     events: mpsc::Sender<Event>,
 }
 
 impl StepLoop {
-    pub(crate) const fn new(shared: Arc<Shared>, steps: mpsc::Receiver<Step>, events: mpsc::Sender<Event>) -> Self {
+    pub(crate) const fn new(
+        shared: Arc<Shared>,
+        steps: mpsc::Receiver<DecidedStep>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
         Self { shared, steps, events }
     }
 
@@ -54,8 +58,9 @@ impl StepLoop {
         }
     }
 
-    async fn take(&self, step: Step) -> Result<(), StoreError> {
-        let token = self.shared.membership.token();
+    /// What was decided under a lease is stored under it, or not at all: by now another one, of this server too, may have
+    /// taken over the runs and know more about them.
+    async fn take(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
             Step::Expand(root, shards) => {

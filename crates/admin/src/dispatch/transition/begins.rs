@@ -44,6 +44,21 @@ fn started(at_ms: i64) -> Reply {
     Reply::Started(Start { at: Some(Timestamp::from_millis(at_ms)), after: Duration::ZERO })
 }
 
+/// A server that lost its lease and holds a new one knows more of a run from its row than from its memory of the lease before.
+#[test]
+fn no_wait_is_noted_of_a_run_of_an_earlier_lease() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1), plain(2)]);
+    assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
+    let now = noted(&mut world, 6.0);
+    assert!(now.iter().any(|note| note.starts_with("1 waits")), "{now:?}");
+    let mut world = with_executors(1);
+    world.arrive([plain(1), plain(2)]);
+    world.at(2.0);
+    world.around.token.epoch += 1;
+    assert_eq!(noted(&mut world, 6.0), NOTHING);
+}
+
 /// An executor has more than it begins: what it has not begun waits for a slot there, and is running from its start.
 #[test]
 fn what_waits_in_an_executors_queue_is_not_running() {
