@@ -66,7 +66,7 @@ enum Fault {
     },
 }
 
-/// What tells the draw of outages of all servers from others of the same seed.
+/// Separates the draw of outages of all servers from other draws of the same seed.
 const BLACKOUTS: u64 = 0xb1ac_0000;
 
 /// Faults with their instants, in milliseconds since the world began.

@@ -35,8 +35,8 @@ pub(crate) struct Profile {
     pub(crate) drift_ppm: u64,
     /// How many runs each executor takes at once; drawn where it is not set.
     pub(crate) slots: Option<u32>,
-    /// Decides what jobs say of a silence of all servers, and when there is one; apart from all else, so that what was
-    /// drawn before there was such a thing stays as it was. Nothing for neither.
+    /// Draws the `on_silence` of jobs and the outages of all servers; a separate draw, so that earlier seeds keep their
+    /// other draws. `None` draws neither.
     pub(crate) silences: Option<u64>,
     /// How many rows a page has where a server looks for open runs.
     pub(crate) page: u32,

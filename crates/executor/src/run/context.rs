@@ -228,8 +228,8 @@ impl RunContext {
         &self.inner.setup.blocking
     }
 
-    /// After how long without any server's answer it stops, since another executor may be given the same work; `limit` is
-    /// what the servers say for runs that name none. Nothing for a run that goes on.
+    /// The silence of all servers after which the run stops, because another executor may be given the same work; `limit` is
+    /// the default of the servers. `None` for a run that continues.
     pub(crate) fn silence_limit(&self, limit: Duration) -> Option<Duration> {
         silence_limit(&self.inner.trigger, limit)
     }

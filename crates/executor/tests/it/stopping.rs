@@ -155,7 +155,7 @@ async fn without_any_answer_serial_runs_stop_and_others_go_on() {
     running.crash().await;
 }
 
-/// What the job says counts more than whether its runs may overlap.
+/// The setting of the job takes precedence over its overlap policy.
 #[tokio::test]
 async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
     use rondel_proto::v1::OnSilence;
