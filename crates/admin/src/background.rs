@@ -58,12 +58,12 @@ pub(crate) trait Background: Send {
         None
     }
 
-    /// Ends when a tick is due before the period is over. It may be dropped and asked again at any time.
+    /// Resolves when a tick is due before the period has passed. It must be cancel safe.
     fn woken(&mut self) -> impl Future<Output = ()> + Send {
         pending()
     }
 
-    /// Does the work, and answers how many things it did something about.
+    /// Does the work. Returns how many items it handled.
     fn tick(&mut self, stop: &CancellationToken) -> impl Future<Output = Result<u64, TickError>> + Send;
 
     /// Ends what is under way, once the loop is asked to stop.

@@ -12,15 +12,15 @@ use crate::clock::Boot;
 pub struct EngineConfig {
     /// The node's name: the same at each of its starts, different from every other node's.
     pub node_name: String,
-    /// Where executors reach this node, for those that are connected to another one.
+    /// The URL at which executors that are connected to another node reach this one.
     pub advertise_url: Option<String>,
     /// How long the node may act after a renewal of its lease was sent.
     pub lease: Duration,
     /// How often the lease is renewed; at most a quarter of it.
     pub beat: Duration,
-    /// How jobs without a living home are shared out among the nodes; to be the same on all of them.
+    /// How jobs without a live home are shared among the nodes; must be the same on all of them.
     pub claim_strategy: ClaimStrategy,
-    /// This node's share, where that goes by weight.
+    /// The weight of this node, for the strategy that shares by weight.
     pub node_weight: u32,
     /// How often due jobs are looked for.
     pub scan_period: Duration,
@@ -103,7 +103,7 @@ pub struct EngineConfig {
     pub executor_certificates: Certificates,
     /// How many streams executors with one token have open at the same time.
     pub executor_streams_per_token: usize,
-    /// The same of executors at one address.
+    /// How many streams executors at one address have open at the same time.
     pub executor_streams_per_address: usize,
     /// How often the tokens of executors that are connected are looked at again.
     pub token_recheck: Duration,

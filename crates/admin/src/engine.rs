@@ -255,7 +255,7 @@ impl Engine {
         alert::put_failure_webhook(&self.node, namespace, url).await
     }
 
-    /// The same with everything else that operators watch, in the text format of Prometheus ([`crate::METRICS_MEDIA_TYPE`]).
+    /// All metrics in the text format of Prometheus ([`crate::METRICS_MEDIA_TYPE`]).
     ///
     /// # Errors
     /// Where the text cannot be put together.

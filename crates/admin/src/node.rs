@@ -163,12 +163,12 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// The database's clock stepped back: nothing is due again before it has come to where it was.
+    /// The database's clock stepped back: no job is due until the clock reaches `until`.
     pub(crate) fn note_quiet(&self, until: Timestamp) {
         self.quiet_until_ms.fetch_max(until.as_millis(), Ordering::Relaxed);
     }
 
-    /// The latest that the database's clock is known to have been: the present, unless it stepped back.
+    /// The latest time that the database's clock has shown: now, unless it stepped back.
     pub(crate) fn reached(&self) -> Timestamp {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
     }
@@ -184,15 +184,15 @@ impl Shared {
 pub struct Readiness {
     /// Its lease holds.
     pub lease_held: bool,
-    /// No open runs of leases that have ended are still to be taken over.
+    /// All open runs of ended leases have been adopted.
     pub knows_open_runs: bool,
-    /// It is on its way out.
+    /// It is shutting down.
     pub draining: bool,
-    /// What is wrong with the database, where the last beat was not answered.
+    /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
     /// The node's switch.
     pub switch: Switch,
-    /// Jobs are quiet until then, because the database's clock stepped back.
+    /// No job fires until then, because the database's clock stepped back.
     pub quiet_until: Option<Timestamp>,
 }
 
@@ -205,13 +205,13 @@ impl Node {
         Self(shared)
     }
 
-    /// What is remembered.
+    /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.0.store.as_ref()
     }
 
-    /// The same, to keep.
+    /// The store, as a shared handle.
     #[must_use]
     pub fn store_arc(&self) -> Arc<dyn Store> {
         Arc::clone(&self.0.store)
@@ -229,7 +229,7 @@ impl Node {
         self.0.membership.latest().ids.next(self.now())
     }
 
-    /// What this node acts under.
+    /// The lease that this node holds.
     #[must_use]
     pub fn token(&self) -> LeaseToken {
         self.0.membership.token()
@@ -259,7 +259,7 @@ impl Node {
         self.0.registry.get(id)
     }
 
-    /// What is wrong with the jobs that an app's code declares, as far as executors of it are connected to this node.
+    /// Problems of the jobs that an app's code declares, as known from executors connected to this node.
     #[must_use]
     pub fn declaration_problems(&self, app: AppId) -> Vec<DeclarationProblem> {
         self.0.declared.problems(app)
@@ -324,7 +324,7 @@ impl Node {
         }
     }
 
-    /// Who has the token in an `Authorization` header that came from an address; `None` for none, and for one that is not good.
+    /// The principal of the token in an `Authorization` header; `None` if there is no valid token. `client` is the sender.
     ///
     /// # Errors
     /// [`LookupError`].
@@ -357,7 +357,7 @@ impl Node {
         self.0.definitions.look_at(self.store(), keys).await
     }
 
-    /// A definition with the rule of its calendar, compiled.
+    /// Compiles a definition with the rule of its calendar.
     pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         self.0.definitions.job(spec, calendar)
     }
@@ -367,7 +367,7 @@ impl Node {
         self.0.config.retention
     }
 
-    /// What came of the last tick of each of this node's loops.
+    /// The report of the last tick of each of this node's loops.
     #[must_use]
     pub fn loops(&self) -> Vec<LoopReport> {
         self.0.loops.reports()

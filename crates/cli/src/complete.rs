@@ -1,4 +1,4 @@
-//! Completes names of what the server has.
+//! Shell completion of the names of jobs and other objects on the server.
 
 use std::ffi::OsStr;
 use std::time::Duration;

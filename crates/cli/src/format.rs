@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Name,
 }
 
-/// The flags for it.
+/// The flags for the output format.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FormatArgs {
     /// The form of the output

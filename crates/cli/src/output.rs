@@ -97,7 +97,7 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
     failure.exit().into()
 }
 
-/// Prints a message on stderr, harmless for a terminal. Without a reader, nothing is lost.
+/// Prints a message on stderr, with terminal control characters escaped. A closed stderr is ignored.
 pub(crate) fn talk(message: &str) {
     std::io::stderr().lock().write_all(harmless_lines(message).as_bytes()).ok();
 }

@@ -115,7 +115,7 @@ fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
 }
 
 impl Ids {
-    /// Changes this process, which has one thread, to the user. There is no way back.
+    /// Switches this single-threaded process to the user. This cannot be undone.
     #[cfg(target_os = "linux")]
     fn become_user(&self) -> Result<(), Failure> {
         use rustix::fs::{Gid, Uid};

@@ -108,7 +108,7 @@ pub fn fire_changes(
 }
 
 impl FireChanges {
-    /// Whether the edit leaves every fire as it was, as far as was looked.
+    /// Whether the edit changes no fire in the compared period.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.vanishing.count == 0 && self.appearing.count == 0

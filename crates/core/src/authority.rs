@@ -27,8 +27,8 @@ pub struct TokenTarget<'a> {
 }
 
 impl Actor<'_> {
-    /// Whether it may read, rotate and revoke a token: an account its own; a token those of its account whose grants it covers;
-    /// an admin of a place the executors' tokens of that place; an admin of everything each.
+    /// Whether it may read, rotate and revoke a token. An account may manage its own tokens, and a token those of its account whose
+    /// grants it covers. An admin of a place may manage the executors' tokens of that place, an admin of everything all tokens.
     ///
     /// ```
     /// use rondel_core::AccountId;

@@ -98,7 +98,7 @@ fn pass_over_plain(
 ) -> PassedOver {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more than is made up for: the end of what is skipped.
+    // One more than is caught up: the end of the skipped span.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);

@@ -32,9 +32,9 @@ pub struct Run {
     pub shard_total: Option<i32>,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
-    /// Why it stands there.
+    /// The reason for its status.
     pub reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
     pub detail: Option<Box<Detail>>,

@@ -39,7 +39,7 @@ impl TraceParent {
         Some(Self { trace_id, span_id, flags })
     }
 
-    /// The trace.
+    /// The id of the trace.
     #[must_use]
     pub const fn trace_id(self) -> u128 {
         self.trace_id

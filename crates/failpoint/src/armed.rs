@@ -92,7 +92,7 @@ fn take(is_it: impl Fn(&str) -> bool) -> Option<Action> {
 }
 
 fn act(name: &str, action: Action) -> Result<(), Injected> {
-    // On stderr and not as an event: nothing may stand between the place and what happens there.
+    // Written to stderr, not logged: no other code may run between reaching the failpoint and its action.
     std::io::stderr().lock().write_all(format!("failpoint {name}: {action:?}\n").as_bytes()).ok();
     match action {
         Action::Abort => std::process::abort(),

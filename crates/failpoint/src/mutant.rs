@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
-        /// What is taken out.
+        /// The safeguard that is removed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Mutant { $($(#[$doc])* $variant),+ }
 

@@ -59,11 +59,11 @@ pub(crate) struct Arg {
     pub(crate) tokens: Expr,
     /// The same as it stands in the job's document.
     pub(crate) value: Value,
-    /// Where complaints about it point.
+    /// Where errors about it point.
     pub(crate) span: Span,
 }
 
-/// All of them.
+/// The arguments of the attribute.
 pub(crate) struct Args(pub(crate) Vec<Arg>);
 
 impl Parse for Args {

@@ -152,7 +152,7 @@ pub enum OpenError {
     TooNew {
         /// The oldest server that the schema carries.
         min_server: String,
-        /// This server.
+        /// The version of this server.
         this: String,
     },
     /// What is stored was sealed with a key that this server does not have.

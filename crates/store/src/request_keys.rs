@@ -1,4 +1,4 @@
-//! Calls that their makers gave a key, so that the same call again gets the same answer.
+//! Idempotency keys: a repeated call with the same key gets the same answer.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;

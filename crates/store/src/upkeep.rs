@@ -29,7 +29,7 @@ pub struct JobStat {
     pub hour: Timestamp,
     /// Their verdict.
     pub status: RunStatus,
-    /// How many: a row that stands for a span of fires counts as all of them, shards don't count, their whole does.
+    /// Number of runs: a row for a span of missed fires counts each of them, and a sharded fire counts once.
     pub run_count: u64,
     /// How long their handlers took together.
     pub duration: Duration,

@@ -25,7 +25,7 @@ use crate::route_info::{METRICS_PATH, is_question};
 use crate::state::Web;
 use crate::{cookies, load, shares, trace};
 
-/// On a request: under which id it stands in the log.
+/// An extension of a request: its id in the log.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub(crate) String);
 
@@ -60,7 +60,7 @@ fn asked(gate: &Gate, request: &Request) -> Asked {
     }
 }
 
-/// Lets a request pass whose caller may.
+/// Admits a request if its caller has the permission.
 pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let authorization = match authorization(request.headers()) {
         Ok(authorization) => authorization,
@@ -76,7 +76,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     }
 }
 
-/// Lets a request for a page pass whose session is good: others are redirected to the sign-in page.
+/// Admits a request for a page if its session is valid; other requests are redirected to the sign-in page.
 pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let entrance = gate.web.config.entrance();
@@ -104,8 +104,8 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     response
 }
 
-/// Handles what may be done, and writes down what was: a change before it is made. What is refused for its number alone is
-/// refused first, so that it costs neither a row nor a permit.
+/// Handles an admitted request and writes its audit entry; for a change, before the handler runs. Requests above the rate limit
+/// are refused first, so that they cost neither a row nor a permit.
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
     let note = Note::default();
@@ -173,9 +173,7 @@ fn forbidden(caller: &Caller) -> Problem {
     let detail = match caller.means() {
         Means::Executor => "this token does not allow it: an executor's token opens sessions only",
         Means::Session => "your roles do not allow it anywhere",
-        Means::Token | Means::System | Means::Anonymous => {
-            "this token does not allow it: its roles do not reach so far"
-        }
+        Means::Token | Means::System | Means::Anonymous => "this token's roles do not allow it",
     };
     Problem::new(Code::Forbidden, detail).without_instance()
 }
@@ -241,7 +239,7 @@ fn not_looked_up(web: &Web, error: LookupError, client: Option<IpAddr>) -> Probl
     }
 }
 
-/// The caller with this `Authorization` header, if it is a good one and may.
+/// The caller with this `Authorization` header, if the header is valid and the caller has the permission.
 pub(crate) async fn admit(
     web: &Web,
     permission: Permission,

@@ -1,4 +1,4 @@
-//! What is remembered of a request for the audit log while it is handled, and the writing of it.
+//! Writes the audit log: collects the fields of an entry while a request is handled, and stores the entry.
 //!
 //! The gate writes the entry of a change before the handler runs: what cannot be written down is not done. When the request is
 //! answered the entry is, with what the handler alone knows; should the server die in between, the entry states that this is
@@ -52,7 +52,7 @@ impl Note {
         self.fields().object = Some(name.into());
     }
 
-    /// What it was; the first word counts.
+    /// Records the document before the change; only the first call counts.
     pub(crate) fn before(&self, document: &impl Serialize) {
         let mut fields = self.fields();
         if fields.before.is_none() {
@@ -60,18 +60,18 @@ impl Note {
         }
     }
 
-    /// What it has become; the last word counts.
+    /// Records the document after the change; the last call counts.
     pub(crate) fn changed_to(&self, document: &impl Serialize) {
         self.fields().after = serde_json::to_value(document).ok().map(for_audit);
     }
 
-    /// What several were and have become, by their names; `more` are not among them.
+    /// Records several documents before and after, by name; `more` others are left out.
     pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>, more: usize) {
         let mut fields = self.fields();
         (fields.before, fields.after) = (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, more)));
     }
 
-    /// It was a trial: nothing has become anything.
+    /// Records that the request was a dry run and changed nothing.
     pub(crate) fn dry_run(&self) {
         self.changed_to(&serde_json::json!({"dry_run": true}));
     }
@@ -195,7 +195,7 @@ pub(crate) fn action(method: &Method, path: &str) -> String {
     format!("{noun}.{verb}")
 }
 
-/// What the parameters of a path are in an actual one.
+/// The values of a route's path parameters in the path of a request.
 pub(crate) fn object(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
     let named: Vec<&str> = pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value).collect();

@@ -92,7 +92,7 @@ pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Pro
         None => Ok(()),
         Some(index) => Err(Problem::new(
             Code::Forbidden,
-            format!("/grants/{index}: your own roles do not reach so far, so you cannot give this one"),
+            format!("/grants/{index}: your own roles do not include this one, so you cannot grant it"),
         )),
     }
 }

@@ -51,12 +51,12 @@ struct Bucket {
     at: Instant,
 }
 
-/// What a request found.
+/// The state of the caller's bucket after a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Found {
     /// How many requests are left after it.
     left: u32,
-    /// How long until there is one, where there was none for it.
+    /// How long until the next request is allowed, if this one was not.
     wait: Option<Duration>,
 }
 

@@ -9,11 +9,11 @@ pub(crate) const METRICS_PATH: &str = "/metrics";
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody.
+    /// Open to every caller, without a token.
     Open,
-    /// Who has a token with this permission.
+    /// Callers with a token that has this permission.
     Needs(Permission),
-    /// Who signed in to the console with this permission.
+    /// Users who are signed in to the console and have this permission.
     SignedIn(Permission),
 }
 

@@ -38,7 +38,7 @@ async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>
     Ok(call.engine().store().job_names(&ids).await?.into_iter().collect())
 }
 
-/// The attempts of a run in order; the last one is the one that it is in.
+/// The attempts of a run in order, the current one last.
 pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt>, Problem> {
     let mut attempts = call.engine().store().attempts(run.id).await?;
     attempts.push(Attempt {

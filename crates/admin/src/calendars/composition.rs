@@ -11,7 +11,7 @@ use rondel_store::calendars::{CalendarChange, CalendarSaved};
 use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
 use crate::node::Node;
 
-/// How often what others change at the same time is looked at again, before it is left to the healing loop.
+/// How many times concurrent changes are checked again before they are left to the healing loop.
 const ROUND_COUNT: usize = 5;
 
 /// Calendars by name.

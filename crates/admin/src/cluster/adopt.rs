@@ -76,7 +76,7 @@ impl AdoptLoop {
         }
     }
 
-    /// Answers how many runs were taken over.
+    /// One round. Returns how many runs were adopted.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
         let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
@@ -105,7 +105,7 @@ impl AdoptLoop {
         Ok(taken_over)
     }
 
-    /// Requests that the owner of a run cannot pass on, for only others hear the run's executor.
+    /// Cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
     async fn read_cancels_elsewhere(&self, held: &Held) -> Result<(), StoreError> {
         if self.shared.store.is_single_server() {
             return Ok(());
@@ -117,11 +117,11 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Takes over what is open under leases that have ended, page by page along the index by job, whole jobs at a time. First the
-    /// dead leases are fenced; from then on jobs without such runs may be claimed and fire. Nothing of a job starts before all
-    /// is known that may have been sent of it: a run waits for the earlier ones of its job, and a retry that is due later still
-    /// has its place before it. None where the lease has ended by the database's clock, which may have stepped ahead: then it
-    /// is not known what is open, and the next look asks again.
+    /// Adopts the open runs of ended leases, whole jobs at a time, page by page along the index by job. The dead leases are fenced
+    /// first; from then on jobs without such runs may be claimed and fire. A run starts only once all earlier runs of its job that
+    /// may have been sent are known, because it waits for them; a retry that is due later keeps its place before it. Returns
+    /// `None` if the lease has ended by the database's clock, which may have stepped ahead: the open runs are then unknown, and
+    /// the next round tries again.
     async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// An app whose jobs are looked at.
+/// The app whose declared jobs are being applied.
 #[derive(Clone, Debug)]
 pub(super) struct App {
     pub(super) id: AppId,

@@ -50,7 +50,7 @@ impl SessionHandle {
     }
 }
 
-/// Takes the answer to a question.
+/// Receives the answer to one query of the dispatcher.
 pub(crate) struct Answer<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> Answer<T> {
@@ -107,14 +107,14 @@ pub(crate) struct IncomingResult {
     pub(crate) received_at: Timestamp,
     /// How long no server had answered the executor when it stopped the run for that.
     pub(crate) silent_ms: Option<u64>,
-    /// Its share, with the others of its message, of what results may take before their lanes take them up.
+    /// The memory reserved for all results of its message, until their lanes count them.
     pub(crate) memory: Option<Arc<dyn fmt::Debug + Send + Sync>>,
 }
 
 impl IncomingResult {
     /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock shows.
     pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
-        // From here on its lane counts it.
+        // From here on its lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let earliest = due_at.min(self.received_at);

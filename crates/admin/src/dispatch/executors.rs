@@ -213,7 +213,7 @@ impl Executors {
         self.in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
-    /// An executor that was connected to some node, which heard it at `at`: watched here until it comes or is lost.
+    /// Watches an executor that another node heard at `at`, until it connects here or is lost.
     pub(crate) fn watch(&mut self, id: ExecutorId, at: Timestamp) {
         if !self.online.contains_key(&id) && !self.lost.contains_key(&id) {
             let heard_at = self.gone.entry(id).or_insert(at);

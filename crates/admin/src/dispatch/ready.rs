@@ -92,7 +92,7 @@ impl Ready {
         Duration::from_millis(detail.and_then(|detail| detail.waited_ms).unwrap_or(0))
     }
 
-    /// When it has been queued for as long as its job lets it.
+    /// The end of its queue timeout.
     pub(crate) fn waits_until(&self) -> Timestamp {
         self.queued_at.unwrap_or(self.run.due_at) + self.definition.job.queue_timeout
     }

@@ -87,13 +87,13 @@ impl Waiting {
         Self { ready, since }
     }
 
-    /// When it has waited as long as it may.
+    /// The end of its queue timeout.
     pub(crate) fn until(&self) -> Timestamp {
         waits_until(&self.ready, self.since)
     }
 }
 
-/// When a run that waits since then has waited as long as it may.
+/// The end of the queue timeout of a run that has waited since `since`.
 pub(crate) fn waits_until(ready: &Ready, since: Timestamp) -> Timestamp {
     match mutant::on(Mutant::QueueTimeFromTurn) {
         true => since + ready.definition.job.queue_timeout,
@@ -324,7 +324,7 @@ impl OpenRuns {
         self.get(run).map(|open| &open.stage)
     }
 
-    /// What a run that comes from the ring is here. One that has gone on from its timer is not begun anew.
+    /// How a run from the ring relates to the run already in the table. A run that is past its timer is not started again.
     pub(crate) fn arrival(&self, ready: &Ready) -> Arrival {
         let Some(here) = self.get(ready.run.id) else { return Arrival::New };
         let has_timer = matches!(here.stage, Stage::Scheduled(_) | Stage::HeldBack(_));

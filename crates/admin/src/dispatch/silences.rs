@@ -39,7 +39,7 @@ impl Silences {
         triggers
     }
 
-    /// It answers, or is gone. Answers whether it had left a trigger unanswered.
+    /// The executor answered, or is lost. Returns whether it had left a trigger unanswered.
     pub(crate) fn end(&mut self, executor: ExecutorId) -> bool {
         self.0.remove(&executor).is_some()
     }

@@ -55,7 +55,7 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     }
 }
 
-/// Announces to executors that this server leaves. Their streams end once they have nothing in hand.
+/// Announces to executors that this server shuts down. Each ends its stream once it holds no run.
 pub(super) fn dismiss(d: &mut Decision<'_>) {
     let grace_ms = u32::try_from(d.facts.settings.lost_after.as_millis()).unwrap_or(u32::MAX);
     d.send_all(&v1::server_message::Body::Drain(v1::Drain { grace_ms }));

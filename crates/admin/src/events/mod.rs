@@ -30,9 +30,9 @@ pub struct Event {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A run stands elsewhere.
+    /// The state of a run changed.
     Run {
-        /// Where.
+        /// Its new state.
         stand: RunStand,
         /// The name of its job.
         job: String,

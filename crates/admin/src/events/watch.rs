@@ -33,9 +33,9 @@ const BATCH: usize = 500;
 const RUN_LIMIT: u32 = 10_000;
 const JOB_LIMIT: u32 = 2_000;
 const SWEEP_LIMIT: u32 = 2_000;
-/// How fresh the word about an executor must be.
+/// An executor is online if it was heard this recently.
 const HEARD_FOR: Duration = Duration::from_secs(30);
-/// How far what two nodes saw may be apart.
+/// How far apart in time two nodes may see the same event.
 const NODES_APART: Duration = Duration::from_secs(15);
 
 /// What happened of late, for all listeners of a node.
@@ -159,7 +159,7 @@ impl State {
         if cursor.watch == watch {
             return (cursor.number <= self.last && cursor.number + 1 >= first).then_some(cursor.number);
         }
-        // Another node's: what this one saw about then may come twice.
+        // A cursor of another node: events that this node saw around that time may be sent twice.
         let from = cursor.at - NODES_APART;
         self.since.filter(|since| *since <= from)?;
         let later = self.kept.iter().find(|event| event.at >= from);

@@ -50,7 +50,7 @@ pub(super) struct RunFacts<'a> {
     pub(super) run: &'a Run,
     /// The earlier attempts; read only for lines of one of them.
     pub(super) attempts: &'a [Attempt],
-    /// The executor to which this node sent the run.
+    /// The attempt that this node sent, and the executor that it was sent to.
     pub(super) sent: Option<(i32, ExecutorId)>,
 }
 

@@ -29,7 +29,7 @@ const BATCH_MAX: u32 = 500;
 /// A batch that fails (logs can be large, statements have a time limit) is tried with fewer runs, down to these.
 const BATCH_MIN: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Who was not heard for so long is forgotten.
+/// Executors that were not heard for this long are deleted.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// A node whose lease ended so long ago, and longer than runs are kept, does not come back.
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -44,7 +44,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(300);
 /// What is to be done. Each is a loop of its own: one that fails, or takes long, does not hold up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// Counts runs per job and hour. What is purged before it is counted is never counted: runs are kept for much longer.
+    /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
     Stats,
     OldStats,
     Purge,

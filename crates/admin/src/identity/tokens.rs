@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 const SECRET_BYTES: usize = 32;
-/// How exactly it is known when a token was last used.
+/// How precisely the last use of a token is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
 
 /// A token in the clear: shown once, never kept.
@@ -117,7 +117,7 @@ pub(super) fn bearer_hash(authorization: &str) -> Option<String> {
     bearer(authorization).map(|text| Token::from_text(text).hash())
 }
 
-/// Who stands behind a token that is used, if it is good; notes the use.
+/// The principal of a token that is being used, if the token is valid. Records the use.
 pub(super) async fn admit(
     store: &dyn Store,
     record: TokenRecord,

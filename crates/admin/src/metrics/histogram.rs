@@ -14,11 +14,11 @@ pub(crate) const WORK: &[u64] = &[
 /// The same for steps of the engine and answers of the API.
 pub(crate) const STEP: &[u64] = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
 
-/// Observed lengths of time.
+/// A histogram of durations.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     ends_ms: &'static [u64],
-    /// One more than there are ends: the last one is for what is longer than all of them.
+    /// One count per bucket, and a last one for durations beyond every end.
     counts: Box<[AtomicU64]>,
     sum_us: AtomicU64,
 }

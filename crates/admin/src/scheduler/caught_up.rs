@@ -6,13 +6,13 @@ use rondel_store::LeaseToken;
 /// By the boot-time clock, which no step of the database's clock moves.
 #[derive(Debug, Default)]
 pub(crate) struct CaughtUp {
-    /// The lease, and since when it holds without a gap: after a gap, servers were away.
+    /// The lease, and the instant since which it has held without a gap. During a gap the servers were away.
     lease: Option<(LeaseToken, i64)>,
     at: i64,
 }
 
 impl CaughtUp {
-    /// A scan begins at `now` under a lease that holds since `held_since`. Answers as of when it judges what is late.
+    /// A scan begins at `now` under a lease held since `held_since`. Returns the instant at which it measures how late a fire is.
     pub(crate) fn begin(&mut self, token: LeaseToken, held_since: i64, now: i64) -> i64 {
         let lease = Some((token, held_since));
         if self.lease != lease {

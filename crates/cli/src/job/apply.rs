@@ -80,7 +80,7 @@ enum Line {
     Job(Box<Item>),
 }
 
-/// Why the rest of a list was not saved.
+/// The failure after which the rest of a list was not saved.
 #[derive(Debug, Deserialize)]
 struct Ending {
     message: String,

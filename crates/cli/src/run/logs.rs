@@ -202,7 +202,7 @@ fn has_more(body: &Body) -> Result<bool, Failure> {
     Ok(page.next_cursor.is_some() && !page.items.is_empty())
 }
 
-/// `2026-03-08T07:00:00.250Z info   text`, whatever the text tries.
+/// `2026-03-08T07:00:00.250Z info   text`, with terminal control characters escaped.
 fn shown(line: &Line) -> String {
     format!("{:<24} {:<6} {}", harmless(&line.at), harmless(&line.level), harmless(&line.line))
 }

@@ -93,7 +93,7 @@ pub(crate) const VIEW: View = View {
     row,
 };
 
-/// More than this of a message makes a table unreadable.
+/// Longer messages are cut in tables.
 const MESSAGE_LEN_MAX: usize = 60;
 
 impl RunArgs {

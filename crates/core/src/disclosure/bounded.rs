@@ -35,8 +35,8 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
     if length(&document) <= len_max { document } else { note(len) }
 }
 
-/// Documents by the names of what they are about, of at most [`LEN_MAX`] bytes together; `more` names were left out before.
-/// Each has an equal share of the bytes, and what was made comes after what was changed or deleted.
+/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `more` objects were left out before.
+/// Each document gets an equal share of the bytes; created objects come after changed and deleted ones.
 pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);
     let is_long = length(&documents) > LEN_MAX;

@@ -14,7 +14,7 @@ use crate::words::Lang;
 
 /// How many runs and executors an answer names; the others are counted.
 pub const NAMED_COUNT_MAX: usize = 5;
-/// How many steps an answer follows from a run that did not begin because of its parent to the first cause.
+/// How many parents an answer follows to the first cause, from a run that did not begin because of its parent.
 pub const CAUSE_STEP_COUNT_MAX: usize = 5;
 /// A run that begins this much after its due time is late.
 const LATE_FROM: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use crate::status::RunStatus;
 use crate::time::parse_duration;
 use crate::words::Lang;
 
-/// The message in a language, as a clause of a sentence.
+/// Translates a message into a language, as a clause of a sentence.
 ///
 /// ```
 /// use rondel_core::reason::message::in_words;

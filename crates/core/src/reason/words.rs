@@ -31,7 +31,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Why a run stands where it stands, in sentences; nothing where its status is enough.
+/// Explains the status of a run in sentences; empty where the status is enough.
 ///
 /// ```
 /// use rondel_core::reason::words::{Subject, sentence};

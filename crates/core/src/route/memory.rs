@@ -20,7 +20,7 @@ pub struct Memory {
     marks: Vec<(u64, u32)>,
 }
 
-/// The numbers of the names that are known already.
+/// The marks of the executors that stay.
 pub(super) struct KnownMarks<'a>(&'a [(u64, u32)]);
 
 impl KnownMarks<'_> {

@@ -212,7 +212,7 @@ fn unknown_field(key: &str, known: &[&str]) -> String {
     format!("unknown field {}{}; known fields: {fields}", shown(key), proposal(key, known))
 }
 
-/// The nearest of the words, if one is near.
+/// The known word closest to `word`, if one is close enough to suggest.
 fn proposal(word: &str, known: &[&str]) -> String {
     let len = word.chars().count();
     if len > 100 {

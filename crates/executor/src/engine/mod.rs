@@ -271,8 +271,8 @@ impl Engine {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
-    /// A server was heard. False where the silence before it was too long: what must not run twice is stopped, and
-    /// the session is to be opened anew, for its triggers may have gone elsewhere meanwhile. So are all sessions from before.
+    /// Records that a server was heard. Returns false if the silence before was too long: runs that must not run twice are
+    /// stopped, and this session and all older ones must be reopened, because their triggers may have gone to other executors.
     pub(crate) fn heard(&self, link: &Link) -> bool {
         if link.silence_count != self.silence.over_count() {
             return false;

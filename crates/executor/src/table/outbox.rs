@@ -122,7 +122,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked.insert(key, unacked);
     }
 
-    /// Takes over what the journal of an earlier process holds.
+    /// Takes over a result from the journal of an earlier process.
     pub fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
         let unacked = Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };

@@ -57,8 +57,8 @@ pub trait Dispatch {
     /// were noted as running, marked or not, while they waited in their executor's hands.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
-    /// Hands over what a lease that is given back has claimed and not sent: `pending` becomes `waiting`, without a mark, and the
-    /// next lease takes it up as never sent. The runs `in_hand` are with executors and stay as they are. Answers how many went.
+    /// Releases the claimed but unsent runs of a lease that is being given back: `pending` becomes `waiting`, without a mark, and
+    /// the next lease treats them as never sent. Runs `in_hand` are with executors and stay as they are. Returns how many changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
     /// Notes that the handlers of these runs have begun: `pending` becomes `running`, and what was adopted as `running` gets its

@@ -17,7 +17,7 @@ pub struct AttemptEnd {
     pub job: JobId,
     /// The attempt that ended.
     pub attempt: i32,
-    /// How.
+    /// How it ended.
     pub outcome: Outcome,
     /// What the job's definition decides about what follows.
     pub policy: AfterPolicy,

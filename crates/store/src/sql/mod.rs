@@ -75,9 +75,9 @@ pub struct SqlStore {
     _file_lock: Option<File>,
 }
 
-/// Runs an expression in a transaction of a store and commits it, again if others stood in the way. With `at most`, a statement
-/// carries no more rows than that. A macro, since the future of a generic function over an async closure cannot be shown to be
-/// `Send`.
+/// Runs an expression in a transaction and commits it; retries on a conflict with another transaction. With `at most`, a
+/// statement carries no more rows than that. A macro, because the compiler cannot prove that the future of a generic function over
+/// an async closure is `Send`.
 macro_rules! transact {
     ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {
         transact!($store, $operation, at most usize::MAX, |$tx| $work)
@@ -85,7 +85,7 @@ macro_rules! transact {
     ($store:expr, $operation:literal, at most $rows:expr, |$tx:ident| $work:expr) => {{
         let mut tries = $crate::sql::Tries::new($operation);
         loop {
-            // Nothing in here leaves the function that called: it may have to count the failure.
+            // No `return` or `?` here: the calling function may have to count the failure.
             let mut begun = match $store.begin($operation).await {
                 Ok(begun) => begun,
                 Err(error) => break Err(error),

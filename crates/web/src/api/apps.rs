@@ -149,7 +149,7 @@ async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem>
     json(status, &show(&call, app, state, count))
 }
 
-/// Throws the switch of an app; every node sees it with its next beat.
+/// Sets the switch of an app; every node reads it at its next beat.
 async fn set_state(
     call: Call,
     Named(name, ..): Named<path::App>,

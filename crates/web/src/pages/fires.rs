@@ -48,11 +48,11 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The form that asks why.
+/// The form that asks why the job did or did not run at an instant.
 pub(super) struct WhyForm {
     pub(super) name: String,
     pub(super) at: String,
-    /// Zones to choose from, and whether it is the chosen one.
+    /// Time zones to choose from; true for the selected one.
     pub(super) zones: Vec<(String, bool)>,
 }
 

@@ -141,8 +141,8 @@ fn choices(property: &Value) -> Option<FieldKind> {
     (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
 }
 
-/// The parameters that were sent in fields, with those of `before` that no field was drawn for; `None` where no field was
-/// sent. An empty field is one that is left out.
+/// The parameters from the form fields, merged with those of `before` that have no field; `None` if no field was sent. An empty
+/// field is omitted.
 pub(super) fn sent(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
     let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_any = false;

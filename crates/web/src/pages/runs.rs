@@ -17,7 +17,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 use crate::shown_runs::named;
 
-/// The query of the list; an empty filter is none.
+/// The query of the list; an empty filter is ignored.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
     job: String,

@@ -80,7 +80,7 @@ pub(crate) enum Entry {
     Covers { open: Vec<RunId>, waiting: Vec<Ready> },
 }
 
-/// Who may go on now, and where it waited: nothing where the gate was the job's.
+/// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
 pub(crate) type Passed = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.

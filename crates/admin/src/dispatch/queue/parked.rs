@@ -187,7 +187,7 @@ impl Parked {
         rest.chain(before).take(count).filter_map(|(_, turns)| runs.get(turns.first()?.run))
     }
 
-    /// A run that was offered waits on.
+    /// Puts back a run that could not be placed.
     pub(crate) fn refuse(&mut self, waiting: Waiting, offer: &mut Offer, runs: &mut OpenRuns) {
         offer.refused_to = Some(Turn::of(&waiting.ready));
         offer.refused_count += 1;

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Runs that wait for answers at the same time; more of them wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
-/// A run that executors are asked about, on its way.
+/// A run whose router asks executors first, with their answers so far.
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) ready: Ready,

@@ -1,4 +1,4 @@
-//! Whose turn it is: what gates and limits decide, done.
+//! Performs what gates and limits decide: which run goes next, waits, or is skipped.
 
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Reason, RunId};

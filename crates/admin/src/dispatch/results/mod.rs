@@ -93,7 +93,7 @@ impl ResultLanes {
     pub(crate) fn try_submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
-        // What the server came to by itself has next to no text, and is never turned away for those of executors.
+        // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
         !is_too_much && lane.items.try_send(Item { finish, counted, reply_to, texts }).is_ok()
     }

@@ -121,7 +121,7 @@ impl From<Refusal> for OidcError {
     }
 }
 
-/// Where a browser is to go, and what it is to remember meanwhile.
+/// The redirect of a browser to the provider, and the cookie that is set with it.
 #[derive(Clone, Debug)]
 pub struct Departure {
     /// The provider's page.

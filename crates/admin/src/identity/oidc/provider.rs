@@ -1,4 +1,4 @@
-//! What the provider is asked: its document and keys, a code's worth, and who its token is about.
+//! Requests to the provider: its discovery document and keys, the exchange of a code for a token, and the token's subject.
 
 use std::io::Read as _;
 use std::net::IpAddr;

@@ -25,7 +25,7 @@ pub const IDLE_MAX: Duration = Duration::from_secs(12 * 3600);
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How many sign-ins of one account there are at the same time; the oldest makes room.
 const SESSION_COUNT_MAX: u32 = 50;
-/// How exactly it is known when a sign-in was last used.
+/// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
 /// How many attempts there are within [`ATTEMPT_WINDOW`]: for one account, and from one address.
 const ACCOUNT_ATTEMPTS: u32 = 10;
@@ -104,7 +104,7 @@ pub async fn by_password(
     }
 }
 
-/// Attempts from there that were no attempts at a password, such as an invented link, count too.
+/// Counts an attempt that involved no password, such as an invalid link.
 ///
 /// # Errors
 /// The store's.
@@ -122,7 +122,7 @@ pub async fn count_arrival(store: &dyn Store, from: Option<IpAddr>, now: Timesta
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
-/// Uses something up that works once, among all nodes; false where it was used within `window`.
+/// Marks a one-time value as used, on all nodes; false if it was used within `window`.
 ///
 /// # Errors
 /// The store's.
@@ -131,7 +131,7 @@ pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Time
     Ok(store.count_attempt(bucket, 1, window, now).await? == Attempt::Allowed)
 }
 
-/// Whose a sign-in is.
+/// The owner of a sign-in.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose {
     /// An account's.
@@ -152,7 +152,7 @@ impl Whose {
         }
     }
 
-    /// Whose a sign-in by this link is; `None` for a link that signs in no account.
+    /// The owner of a sign-in by this link; `None` for a link that signs in no account.
     #[must_use]
     pub const fn of_link(link: &SignInLink) -> Option<Self> {
         match (link.account, link.token, link.minted_by) {
@@ -173,7 +173,7 @@ pub struct Place {
     pub user_agent: String,
 }
 
-/// Begins a sign-in; what its cookie is to carry.
+/// Begins a sign-in. Returns the value of its cookie.
 ///
 /// # Errors
 /// The store's.

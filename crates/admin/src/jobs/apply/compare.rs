@@ -20,9 +20,9 @@ use crate::jobs::JobError;
 use crate::jobs::checks::FoundCalendar;
 use crate::node::Node;
 
-/// For how long ahead fires are compared.
+/// How far ahead fires are compared.
 const AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
-/// How many fires of all the jobs of a list are looked at for it.
+/// The most fires that one comparison reads, over all jobs of a list.
 const STEPS_MAX: u32 = 200_000;
 /// Jobs that are read and compared at once.
 const BATCH: usize = 200;

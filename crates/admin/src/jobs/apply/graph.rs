@@ -12,12 +12,12 @@ use crate::node::Node;
 pub(super) struct Neighbours {
     ids: HashMap<String, JobId>,
     edges: Vec<Edge>,
-    /// Jobs outside of the list that follow from one that is to be removed.
+    /// Errors for jobs outside the list whose parent is to be removed.
     orphans: Vec<FieldError>,
 }
 
-/// What the parents of a list are checked against, with the jobs of the list that exist and those that go; `None` where the
-/// list names and removes nothing.
+/// Reads the jobs and edges that the parents in a list are checked against. `known` are jobs of the list that exist, `gone` those
+/// to be removed. `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
     namespace: NamespaceId,
@@ -44,7 +44,7 @@ pub(super) async fn neighbours(
     Ok(Some(Neighbours { ids, edges, orphans }))
 }
 
-/// Jobs outside of the list that follow from one that is to be removed.
+/// An error for each job outside the list whose parent is to be removed.
 async fn orphans(node: &Node, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
     let lost: Vec<Edge> = edges.iter().filter(|edge| gone.contains(&edge.parent)).copied().collect();
     let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();

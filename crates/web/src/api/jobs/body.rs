@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 use crate::body::{complaint, parse as parse_json, refuse_value};
 use crate::problem::{Code, Complaint, Problem};
 
-/// A whole definition.
+/// Parses a whole definition.
 pub(super) fn parse(bytes: &[u8]) -> Result<JobSpec, Problem> {
     from_document(parse_json(bytes)?)
 }
 
-/// A whole definition whose name may be left out, because the path has it.
+/// Parses a whole definition whose name may be left out, because the path has it.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> {
     let mut document = parse_json(bytes)?;
     if let Value::Object(fields) = &mut document.value {
