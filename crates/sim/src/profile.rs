@@ -74,7 +74,7 @@ impl Profile {
             drift_ppm: if clock_faults { 200 } else { 20 },
             slots: None,
             silences: None,
-            page: u32::try_from(chance.between(1, 3)).unwrap_or(1),
+            page: u32::try_from(chance.between(2, 3)).unwrap_or(2),
         }
     }
 
@@ -130,7 +130,7 @@ pub(crate) fn engine_config(node_name: String, page: u32) -> EngineConfig {
         whole_backlog_share: 200,
         adopt_page: page,
         sweep_page: page,
-        sweep_pages: 1,
+        sweep_pages: 2,
         ..EngineConfig::default()
     }
 }

@@ -11,7 +11,7 @@ use rondel_sim::{Mutant, Options, simulate};
 const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_fence_on_executor", 359, "I5 fencing"),
     ("no_dedupe_on_executor", 5, "I3 no duplicate"),
-    ("no_silence_rule", 1303, "I4 no overlap"),
+    ("no_silence_rule", 968, "I4 no overlap"),
     ("forget_result_when_sent", 5, "I3 no duplicate"),
     ("no_fence_row", 48, "I4 no overlap"),
     ("no_unique_key", 12, "I5 token"),
@@ -22,7 +22,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("due_means_unsent", 54, "I6 verdicts are final"),
     ("streams_end_with_the_last_beat", 90, "I1 verdicts"),
     ("late_result_overwrites", 4, "I6 durable"),
-    ("lost_verdict_is_final", 182, "I6 durable"),
+    ("lost_verdict_is_final", 663, "I6 durable"),
     ("any_attempt_ends", 10, "I6 durable"),
     ("retry_keeps_attempt", 1, "I1 verdicts"),
     ("no_followers", 3, "I7 liveness"),
@@ -52,7 +52,7 @@ const UNSEEN: &[&str] = &[
     // `late_fires_that_count_as_missed_are_noticed` in crates/admin/tests/gateway/overload.rs.
     "late_is_missed",
     // `a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it` in
-    // crates/admin/src/dispatch/recovery/rollcall.rs.
+    // crates/admin/src/dispatch/recovery/rollcall/tests.rs.
     "no_hold_in_silence",
     // `a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it` in crates/executor/tests/it/stopping.rs.
     "continue_without_end",

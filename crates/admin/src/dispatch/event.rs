@@ -16,9 +16,8 @@ use rondel_store::ledger::{AttemptEnd, CancelElsewhere, Finished, LimitName, Run
 
 use super::active::Phase;
 use super::begin::{Begins, Start};
-use super::ready::{Ready, jitter};
+use super::ready::{Ready, jitter, lost_detail};
 use super::step::Step;
-use super::waits::lost_detail;
 use crate::registry::OnlineExecutor;
 
 /// The sending end of an executor's stream.
@@ -160,8 +159,8 @@ pub(crate) enum Event {
     Ready(Vec<Ready>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
-    /// A stream ended. Once this is answered, nothing is sent on it.
-    Left(ExecutorId, u64, Answer<()>),
+    /// A stream ended. Once this is answered, nothing is sent on it; the answer is whether the executor has no other stream here.
+    Left(ExecutorId, u64, Answer<bool>),
     /// An executor has ended in order: it has nothing in hand.
     Gone(ExecutorId),
     /// The process of an executor has died, as this host has seen: nothing that it had in hand goes on.

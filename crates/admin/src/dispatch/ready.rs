@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::misfire::{LateFire, Lateness, lateness, runs_late};
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{WaitFor, milliseconds};
+use rondel_core::reason::{Detail, WaitFor, milliseconds};
 use rondel_core::spec::Delivery;
 use rondel_core::{Reason, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -175,4 +175,10 @@ pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
 /// How long a run has been queued.
 pub(crate) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
     milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
+}
+
+/// The parameters of the end of an attempt that an executor had, or may have had.
+pub(crate) fn lost_detail(executor: Option<&str>) -> Detail {
+    let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
+    Detail { executor, ..Detail::default() }
 }

@@ -170,7 +170,7 @@ impl DispatchLoop {
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.answered(why, now),
-            Effect::Answer(answer) => answer.give(()),
+            Effect::AnswerLeft(answer, is_gone) => answer.give(is_gone),
             Effect::ListInHand(answer, runs) => answer.give(runs),
             Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
         }

@@ -53,7 +53,8 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
         Event::Left(executor, number, answer) => {
             streams::left(d, executor, number);
-            d.effects.push(Effect::Answer(answer));
+            let is_gone = d.state.executors.get(executor).is_none();
+            d.effects.push(Effect::AnswerLeft(answer, is_gone));
         }
         Event::Gone(executor) => look::gone(d, executor),
         Event::Died(executor) => look::died(d, executor),

@@ -39,12 +39,6 @@ pub(crate) fn explained(finish: AttemptEnd, reason: Reason, detail: Detail) -> A
     AttemptEnd { message, detail: Some(Box::new(detail)), ..finish }
 }
 
-/// The parameters of the end of an attempt that an executor had, or may have had.
-pub(super) fn lost_detail(executor: Option<&str>) -> Detail {
-    let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
-    Detail { executor, ..Detail::default() }
-}
-
 /// Why a run is skipped whose queue time is over, by what it waited for.
 const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
     match waits_for {

@@ -201,12 +201,13 @@ impl Session {
         shared.declared.leave(id, handle.number);
         let (done, has_left) = oneshot::channel();
         // The receiver waits below.
-        let answer = Answer::new(|()| {
-            done.send(()).ok();
+        let answer = Answer::new(|is_gone| {
+            done.send(is_gone).ok();
         });
         drop(inner.events.send(Event::Left(id, handle.number, answer)).await);
-        // An adopter concludes from the end of a session that nothing was sent later: the dispatcher has dropped the stream before.
-        if has_left.await.is_ok() {
+        // An adopter concludes from the end of a session that nothing was sent later: the dispatcher has dropped the stream before,
+        // and the executor has no other one here. Of two that it opened, the one that was stored last may end first.
+        if has_left.await == Ok(true) {
             let end = StreamEnd { opened_at, reached: shared.reached() };
             if let Err(error) = shared.store.close_session(shared.membership.token(), id, end).await {
                 tracing::debug!(error = %chain(&error), "cannot note the end of a session");

@@ -8,8 +8,8 @@ use rondel_store::ledger::AttemptEnd;
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
-use crate::dispatch::ready::{finish_unsent, waited_ms};
-use crate::dispatch::waits::{explained, lost_detail};
+use crate::dispatch::ready::{finish_unsent, lost_detail, waited_ms};
+use crate::dispatch::waits::explained;
 
 pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);

@@ -13,9 +13,8 @@ use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::ends;
 use crate::dispatch::messages::cancel;
-use crate::dispatch::ready::finish_unsent;
+use crate::dispatch::ready::{finish_unsent, lost_detail};
 use crate::dispatch::recovery::deadlines::Overdue;
-use crate::dispatch::waits::lost_detail;
 
 /// Who asks.
 const WATCH: &str = "the server, for its timeout is over";

@@ -10,11 +10,11 @@ use crate::dispatch::begin::Begin;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::CalledRun;
-use crate::dispatch::ready::{Ready, finish_unsent};
+use crate::dispatch::ready::{Ready, finish_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::Found;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::step::Step;
-use crate::dispatch::waits::{explained, lost_detail, too_late};
+use crate::dispatch::waits::{explained, too_late};
 use crate::metrics::Counted;
 
 /// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and the

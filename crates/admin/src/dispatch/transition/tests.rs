@@ -373,7 +373,7 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     let mut world = with_executors(2);
     world.arrive([serial(1), serial(2)]);
     world.at(1.0);
-    world.described(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+    world.described(Event::Left(ExecutorId::new(1), 1, Answer::new(|_| {})));
     assert_eq!(world.described(Event::Died(ExecutorId::new(1))), ["end of 1/1: Lost(ExecutorLost)"]);
     let mut second = serial(1);
     second.run.attempt = 2;

@@ -1,0 +1,266 @@
+use serde_json::json;
+
+use super::*;
+use crate::dispatch::tests_support::{definition, executor, ready};
+use crate::dispatch::{Begins, FenceAnswer, Report};
+use crate::registry::OnlineExecutor;
+
+const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
+const OTHER: LeaseToken = LeaseToken { node: NodeId::new(5), epoch: 1 };
+
+#[test]
+fn whoever_had_a_stream_to_anybody_is_asked_about_all_leases() {
+    for token in [DEAD, LeaseToken { epoch: 2, ..DEAD }, OTHER] {
+        let session = Session {
+            token,
+            executor: ExecutorId::new(1),
+            app: AppId::new(1),
+            last_seen_at: Timestamp::from_secs(100),
+            ended_at: None,
+            has_left: false,
+            process: None,
+        };
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        rollcall.call(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
+        join(&mut executors, 1, 1, Report::default());
+        assert_eq!(resolve(&mut rollcall, &executors), "not yet", "{token:?}");
+        fences(&mut executors, 1, 1, DEAD, &[]);
+        assert_eq!(resolve(&mut rollcall, &executors), "not yet", "the node before may have sent it");
+        fences(&mut executors, 1, 1, OTHER, &[]);
+        assert_eq!(resolve(&mut rollcall, &executors), "not_received", "{token:?}");
+    }
+}
+
+/// Who had its last stream before a run's instant cannot have it; who had one at that instant may.
+#[test]
+fn only_who_had_a_stream_at_the_instant_is_asked() {
+    let session = |id, ended_at| Session {
+        token: DEAD,
+        executor: ExecutorId::new(id),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_millis(ended_at),
+        ended_at: Some(Timestamp::from_millis(ended_at)),
+        has_left: false,
+        process: None,
+    };
+    let run = |second| CalledRun { ready: ready(second, &definition(&json!({}))), from: Some(DEAD) };
+    let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+    let sessions = [session(1, 98_700), session(2, 100_000)];
+    let now = Timestamp::from_secs(101);
+    rollcall.call(&[run(98), run(99), run(101)], &sessions, &[DEAD], &mut executors, now);
+    let found: Vec<_> = rollcall.resolve(&executors).into_iter().map(|(run, found)| (run.get(), found)).collect();
+    assert!(matches!(found[..], [(101_000, Found::Nobody(Reason::NotReceived))]), "{found:?}");
+    lose(&mut executors, 1);
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet", "the other one may have both");
+    join(&mut executors, 2, 1, Report::default());
+    fences(&mut executors, 2, 1, DEAD, &[]);
+    let mut found: Vec<_> = rollcall.resolve(&executors);
+    found.sort_by_key(|(run, _)| *run);
+    let reasons: Vec<_> = found.iter().map(|(run, found)| (run.get(), format!("{found:?}"))).collect();
+    let expected = [(98_000, "Nobody(ExecutorLost)".to_owned()), (99_000, "Nobody(NotReceived)".to_owned())];
+    assert_eq!(reasons, expected, "the first one died before the later run was due");
+}
+
+/// A run that was with the dead node, and two executors that had a stream to it until second 100.
+fn called(executors: &mut Executors) -> RollCall {
+    let session = |id| Session {
+        token: DEAD,
+        executor: ExecutorId::new(id),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_secs(100),
+        ended_at: None,
+        has_left: false,
+        process: None,
+    };
+    let mut rollcall = RollCall::default();
+    let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+    rollcall.call(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
+    rollcall
+}
+
+fn join(executors: &mut Executors, id: i64, number: u64, report: Report) {
+    let (session, online, _stream) = executor(id, number);
+    executors.join(session, &online, report);
+}
+
+fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, held: &[i64]) {
+    let held = held.iter().map(|run| (RunId::new(*run), 1)).collect();
+    let answer = FenceAnswer { lease, held, finished: [].into(), begins: Begins::default() };
+    executors.fenced(ExecutorId::new(id), number, answer);
+}
+
+fn resolve(rollcall: &mut RollCall, executors: &Executors) -> String {
+    match rollcall.resolve(executors).first() {
+        None => "not yet".to_owned(),
+        Some((_, Found::Held(id))) => format!("held by {id}"),
+        Some((_, Found::Nobody(reason))) => reason.to_string(),
+    }
+}
+
+fn lose(executors: &mut Executors, id: i64) {
+    assert!(executors.lose(ExecutorId::new(id), Timestamp::from_secs(130), Timestamp::EPOCH));
+}
+
+/// Its executor may be running it on while no server answers, and no other run of the job may begin beside it.
+#[test]
+fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it() {
+    let (id, at) = (ExecutorId::new(1), Timestamp::from_secs);
+    let mut executors = Executors::default();
+    let session = Session {
+        token: DEAD,
+        executor: id,
+        app: AppId::new(1),
+        last_seen_at: at(100),
+        ended_at: None,
+        has_left: false,
+        process: None,
+    };
+    let goes_on = definition(&json!({"on_silence": "continue"}));
+    let run = CalledRun { ready: ready(99, &goes_on), from: Some(DEAD) };
+    let mut rollcall = RollCall::default();
+    rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(101));
+    lose(&mut executors, 1);
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    assert_eq!(rollcall.holding_witnesses(), BTreeSet::from([id]));
+    executors.suspect_again(id, at(100));
+    assert!(executors.is_lost(id), "it may go on");
+    executors.suspect_again(id, at(101));
+    assert!(!executors.is_lost(id), "some node may have heard it since");
+    assert!(executors.lose(id, at(221), at(101)));
+    assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
+}
+
+#[test]
+fn not_yet_reported_is_never_not_held() {
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 1, 1, Report::default());
+    fences(&mut executors, 1, 1, DEAD, &[]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    join(&mut executors, 2, 2, Report::default());
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet", "a hello may be older than the last trigger");
+    fences(&mut executors, 2, 2, DEAD, &[]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not_received");
+}
+
+#[test]
+fn who_holds_it_goes_on() {
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 2, 1, Report::default());
+    fences(&mut executors, 2, 1, DEAD, &[5, 99_000]);
+    assert_eq!(resolve(&mut rollcall, &executors), "held by 2");
+}
+
+#[test]
+fn a_fence_of_an_older_lease_or_stream_is_no_answer() {
+    let mut executors = Executors::default();
+    join(&mut executors, 1, 1, Report::default());
+    join(&mut executors, 2, 2, Report::default());
+    fences(&mut executors, 2, 2, DEAD, &[]);
+    let mut rollcall = called(&mut executors);
+    fences(&mut executors, 1, 1, DEAD, &[]);
+    assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(2), vec![DEAD])]), "asked before");
+    fences(&mut executors, 2, 2, LeaseToken { epoch: 2, ..DEAD }, &[]);
+    fences(&mut executors, 2, 1, DEAD, &[]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    fences(&mut executors, 2, 2, LeaseToken { epoch: 4, ..DEAD }, &[]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not_received");
+}
+
+#[test]
+fn who_is_lost_need_not_answer() {
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 1, 1, Report::default());
+    fences(&mut executors, 1, 1, DEAD, &[]);
+    assert_eq!(executors.suspects(Timestamp::from_secs(101)), [ExecutorId::new(2)], "watched from the call on");
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    lose(&mut executors, 2);
+    assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
+}
+
+#[test]
+fn who_has_said_goodbye_need_not_answer() {
+    let session = |id, has_left| Session {
+        token: DEAD,
+        executor: ExecutorId::new(id),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_secs(100),
+        ended_at: None,
+        has_left,
+        process: None,
+    };
+    for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        let sessions = [session(1, !lives), session(2, true)];
+        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+        assert_eq!(resolve(&mut rollcall, &executors), expected);
+    }
+}
+
+/// An executor's report about runs and its predecessors counts for its own app only.
+#[test]
+fn executors_of_another_app_are_not_heard() {
+    for (app, expected) in [(2, "not yet"), (1, "held by 7")] {
+        let mut executors = Executors::default();
+        let mut rollcall = called(&mut executors);
+        for (id, predecessor) in [(7, 1), (8, 2)] {
+            let (session, online, _stream) = executor(id, 1);
+            let online = OnlineExecutor { app: AppId::new(app), ..online };
+            let (predecessor, finished) = (Some(ExecutorId::new(predecessor)), [(RunId::new(99_000), 1)].into());
+            executors.join(
+                session,
+                &online,
+                Report { predecessor, finished, lineage: predecessor.into_iter().collect(), ..Report::default() },
+            );
+            fences(&mut executors, id, 1, DEAD, &[99_000]);
+        }
+        assert_eq!(resolve(&mut rollcall, &executors), expected, "app {app}");
+    }
+}
+
+/// Of the executors of an app, only the one that the row names claims its run, or a process that proved to succeed it.
+#[test]
+fn nobody_claims_what_was_sent_to_another_executor() {
+    for (claimant, lineage, expected) in
+        [(2, None, "not yet"), (7, None, "not yet"), (1, None, "held by 1"), (7, Some(1), "held by 7")]
+    {
+        let mut executors = Executors::default();
+        let mut rollcall = RollCall::default();
+        let mut ready = ready(99, &definition(&json!({})));
+        ready.run.executor_id = Some(ExecutorId::new(1));
+        rollcall.call(
+            &[CalledRun { ready, from: Some(DEAD) }],
+            &[],
+            &[DEAD],
+            &mut executors,
+            Timestamp::from_secs(101),
+        );
+        // A living one has no predecessor that the roll call would give up.
+        let lineage: Arc<[ExecutorId]> = lineage.map(ExecutorId::new).into_iter().collect();
+        join(&mut executors, claimant, 1, Report { lineage, ..Report::default() });
+        fences(&mut executors, claimant, 1, DEAD, &[99_000]);
+        assert_eq!(resolve(&mut rollcall, &executors), expected, "{claimant}");
+    }
+    // No row names it: only one that had a session can have it.
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 7, 1, Report::default());
+    fences(&mut executors, 7, 1, DEAD, &[99_000]);
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+}
+
+#[test]
+fn a_successor_answers_for_its_predecessor() {
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 1, 1, Report::default());
+    fences(&mut executors, 1, 1, DEAD, &[]);
+    let (predecessor, lineage) = (Some(ExecutorId::new(2)), [ExecutorId::new(2)].into());
+    let successor = Report { predecessor, lineage, ..Report::default() };
+    join(&mut executors, 3, 2, successor);
+    assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
+}
