@@ -28,7 +28,7 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
     (
         "NotReceived",
         "crates/admin/src/dispatch/recovery/rollcall.rs",
-        "crates/admin/src/dispatch/recovery/rollcall.rs",
+        "crates/admin/src/dispatch/recovery/rollcall/tests.rs",
         "not_yet_reported_is_never_not_held",
     ),
     ("Requested", "crates/core/src/outcome.rs", "crates/store/src/conformance/results.rs", "a_result_is_stored_once"),

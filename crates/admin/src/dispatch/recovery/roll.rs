@@ -78,10 +78,10 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
         match found {
             Found::Held(executor) => hold(d, ready, executor),
             // Every executor has answered that it never had it: it was not sent, and it is late.
-            Found::Nobody(Reason::NotReceived) if ready.is_missed(now) => {
+            Found::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
                 ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
             }
-            Found::Nobody(reason) => end_lost(d, &ready, reason),
+            Found::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
     }
 }

@@ -58,7 +58,7 @@ pub(crate) enum Found {
     /// This executor has it.
     Held(ExecutorId),
     /// No executor has it, and none will.
-    Nobody(Reason),
+    NoExecutor(Reason),
 }
 
 /// Executors to be asked, each with the leases that it is to fence.
@@ -176,12 +176,12 @@ impl RollCall {
             }
         }
         let ended: BTreeMap<GroupKey, Reason> =
-            self.groups().filter_map(|group| Some((group.key, self.nobody(&group, executors)?))).collect();
+            self.groups().filter_map(|group| Some((group.key, self.no_executor_has(&group, executors)?))).collect();
         if !ended.is_empty() {
             let is_ended = |called: &Called| ended.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
-                found.push((run, Found::Nobody(reason)));
+                found.push((run, Found::NoExecutor(reason)));
             }
         }
         found
@@ -209,7 +209,7 @@ impl RollCall {
     }
 
     /// Why a run that none of these has was not received; `None` while one has not answered.
-    fn nobody(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
+    fn no_executor_has(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
         let Group { app, witnesses, key: (_, holds) } = *group;
         let is_lost = |id| if holds { executors.is_over(id) } else { executors.is_lost(id) };
         let mut reason = Reason::NotReceived;

@@ -50,7 +50,7 @@ fn only_who_had_a_stream_at_the_instant_is_asked() {
     let now = Timestamp::from_secs(101);
     rollcall.call(&[run(98), run(99), run(101)], &sessions, &[DEAD], &mut executors, now);
     let found: Vec<_> = rollcall.resolve(&executors).into_iter().map(|(run, found)| (run.get(), found)).collect();
-    assert!(matches!(found[..], [(101_000, Found::Nobody(Reason::NotReceived))]), "{found:?}");
+    assert!(matches!(found[..], [(101_000, Found::NoExecutor(Reason::NotReceived))]), "{found:?}");
     lose(&mut executors, 1);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet", "the other one may have both");
     join(&mut executors, 2, 1, Report::default());
@@ -58,7 +58,7 @@ fn only_who_had_a_stream_at_the_instant_is_asked() {
     let mut found: Vec<_> = rollcall.resolve(&executors);
     found.sort_by_key(|(run, _)| *run);
     let reasons: Vec<_> = found.iter().map(|(run, found)| (run.get(), format!("{found:?}"))).collect();
-    let expected = [(98_000, "Nobody(ExecutorLost)".to_owned()), (99_000, "Nobody(NotReceived)".to_owned())];
+    let expected = [(98_000, "NoExecutor(ExecutorLost)".to_owned()), (99_000, "NoExecutor(NotReceived)".to_owned())];
     assert_eq!(reasons, expected, "the first one died before the later run was due");
 }
 
@@ -94,7 +94,7 @@ fn resolve(rollcall: &mut RollCall, executors: &Executors) -> String {
     match rollcall.resolve(executors).first() {
         None => "not yet".to_owned(),
         Some((_, Found::Held(id))) => format!("held by {id}"),
-        Some((_, Found::Nobody(reason))) => reason.to_string(),
+        Some((_, Found::NoExecutor(reason))) => reason.to_string(),
     }
 }
 
