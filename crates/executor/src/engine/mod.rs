@@ -166,7 +166,8 @@ impl Engine {
     fn stop_after(&self, silent: Option<Silent>) {
         let Some(Silent { limit, lasted }) = silent else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
-        let length = Duration::from_secs(lasted.as_secs());
+        // To the second, but for lengths of which nothing would be left.
+        let length = if lasted < Duration::from_secs(1) { lasted } else { Duration::from_secs(lasted.as_secs()) };
         self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
     }
 
