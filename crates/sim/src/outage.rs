@@ -208,7 +208,9 @@ impl OutageReport {
             _ => ran >= 1,
         };
         if !is_right || !has_run {
-            let what = format!("{} made up for, {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
+            let ends: BTreeSet<String> = catch_up.iter().map(|run| verdict(run)).collect();
+            let what =
+                format!("{} made up for ({ends:?}), {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
             self.violations.push(format!("table: {name}: {what}"));
         }
     }

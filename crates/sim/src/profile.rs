@@ -104,7 +104,7 @@ impl Profile {
             drift_ppm: 0,
             slots: Some(slots),
             silences: None,
-            page: 3,
+            page: 1_000,
         }
     }
 

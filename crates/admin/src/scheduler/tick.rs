@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
-use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
+use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp, TraceParent};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -186,8 +186,8 @@ impl TickLoop {
                     let run =
                         Ready { term: check.term, trace, ..Ready::released(run, Arc::clone(definition), taken_up_at) };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
-                    // like any other; one that is made up for has met it.
-                    if run.run.trigger != Trigger::Misfire && run.is_missed(now) {
+                    // like any other.
+                    if run.is_missed(now) {
                         ended.push((too_late(&run, now), Counted::of(&run.run, definition)));
                     } else {
                         ready.push(run);
