@@ -86,7 +86,7 @@ fn as_mysql(program: &str, folder: &Path) -> Command {
     }
     let path = rondel_tests::variable("PATH").unwrap_or_default();
     // Debian keeps mariadbd where an ordinary user's PATH does not look.
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).current_dir(folder);
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("TMPDIR", folder).current_dir(folder);
     command
 }
 

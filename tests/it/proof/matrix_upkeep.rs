@@ -205,7 +205,8 @@ async fn finish_unwritable(backend: Backend) {
 /// An at-most-once run that is marked, and known not to have begun: its executor hands it back before it has its turn.
 async fn unmark(backend: Backend) {
     let Some(db) = database(backend).await else { return };
-    let mut server = server(&db, &[]).await;
+    // What has no mark waits for executors of which no more is heard, for so long.
+    let mut server = server(&db, &["--continue-max", "30s"]).await;
     let api = server.api();
     let more = json!({"schedule": null});
     api.post("/api/v1/jobs", job("long", json!({"sleep_ms": 60_000}), more.clone())).await.expect(201);

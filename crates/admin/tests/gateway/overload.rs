@@ -34,7 +34,6 @@ impl SlowClaims {
         &self.inner
     }
 
-    #[expect(clippy::unused_self, reason = "the macro asks for a method")]
     async fn call<T: Send>(&self, _: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
         effect.await
     }
