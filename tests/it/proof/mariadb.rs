@@ -74,7 +74,8 @@ impl MariaDb {
     }
 
     fn sql(&self, statement: &str) {
-        self.try_sql(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+        let ran = self.try_sql(statement);
+        assert!(ran.is_ok(), "{statement}: {ran:?}");
     }
 }
 
@@ -124,7 +125,7 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
     let back_ms = wall_clock_ms();
     let first_ms = wait_until(LIMIT, "handlers begin again", async || {
         let starts = journal.starts();
-        starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms).ok_or_else(|| starts.len())
+        starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms).ok_or(starts.len())
     })
     .await;
     print(&format!("MariaDB without writes: handlers began again {} ms after the return", first_ms - back_ms));

@@ -1,4 +1,4 @@
-//! PostgreSQL behind a pooler (Debian's PgBouncer) that gives each transaction another session.
+//! PostgreSQL behind a pooler (Debian's package `pgbouncer`) that gives each transaction another session.
 
 use std::path::PathBuf;
 use std::process::Command;
