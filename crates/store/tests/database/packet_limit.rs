@@ -1,6 +1,8 @@
 //! A way to a database that breaks the connection under every packet beyond a limit, as a small `max_allowed_packet` or a proxy
 //! does, and that remembers the largest packet which passed.
 
+#![expect(clippy::disallowed_methods, reason = "the runtime of the test ends what it spawns")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
