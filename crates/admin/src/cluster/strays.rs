@@ -69,7 +69,7 @@ impl Sweep {
 
 #[derive(Debug)]
 pub(super) struct Strays {
-    /// What came due of late: new runs are among these.
+    /// Runs that came due recently; runs that another server has just stored are among them.
     recent: Sweep,
     overdue: Sweep,
     running: Sweep,

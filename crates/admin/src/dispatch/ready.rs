@@ -130,7 +130,7 @@ impl Ready {
     /// Whether the misfire policy skips it: it is from the schedule, was never sent, and was late when the servers took it up.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
-        // A shard is under way with its broadcast, which was judged before it was cut. A fire that is made up for has met the policy.
+        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy, so it is not judged again.
         let is_planned = run.cause == 0 && run.trigger != Trigger::Misfire && run.parent.is_none();
         let from_schedule = is_planned && run.attempt == 1 && run.marked_at.is_none();
         let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };

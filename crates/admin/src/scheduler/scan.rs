@@ -143,7 +143,7 @@ impl ScanLoop {
         Ok(u64::try_from(taken.won).unwrap_or(u64::MAX))
     }
 
-    /// What is due soon comes first: a job that is in time stays so beside any number of late ones.
+    /// Claims jobs that are due soon before late ones: however many are late, the others stay on time.
     async fn claim_due(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
         let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);

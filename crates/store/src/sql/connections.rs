@@ -83,7 +83,7 @@ impl SqlStore {
         }
         for id in found {
             if let Err(error) = self.write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
-                // It may have ended by itself meanwhile.
+                // The session may have ended in the meantime.
                 tracing::debug!(node_id, id, %error, "a session was not ended");
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Such a run keeps its place in its job's order when its executor is lost, until one of these: the executor comes back, or
 //! its process is known to have ended; the run's own timeout is over; or the executor has been silent for so long that it
-//! has stopped the run by itself ([`continue_max`](crate::EngineConfig::continue_max)).
+//! must have stopped the run ([`continue_max`](crate::EngineConfig::continue_max)).
 
 use std::collections::BTreeSet;
 
