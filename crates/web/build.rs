@@ -1,52 +1,108 @@
 //! Makes `Texts` out of `web/locales`: a key that one language lacks, or whose gaps differ, does not build.
 //!
-//! A locale is a TOML file of `key = "text"` lines. A text with gaps (`"{n} runs"`) becomes a method with an argument for
-//! each gap, the others become fields. An unused key is a dead field, which the compiler finds.
+//! A locale is a folder of TOML files, one for each part of the console, of `key = "text"` lines. A text with gaps (`"{n} runs"`) becomes a method with an argument for
+//! each gap, the others become fields. `"{n} run|{n} runs"` has a form for one and a form for any other count `n` or `count`. An unused key is a dead field, which the compiler finds.
+//!
+//! It also joins the style sheets of `web/static/css` and the scripts of `web/static/js`, each in the order of their names,
+//! to the one sheet and the one script that pages load.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Gaps by which the form of a text is chosen.
+const COUNTED: [&str; 2] = ["n", "count"];
 
 const LOCALES: [(&str, &str); 2] = [("EN", "en"), ("ZH", "zh")];
 
 fn main() {
     println!("cargo:rerun-if-changed=../../web/locales");
+    println!("cargo:rerun-if-changed=../../web/static");
     println!("cargo:rerun-if-changed=build.rs");
     let locales: Vec<_> = LOCALES.iter().map(|(constant, name)| (*constant, *name, read(name))).collect();
     let (_, first_name, first) = &locales[0];
     for (_, name, texts) in &locales[1..] {
         let missing: Vec<_> = first.keys().filter(|key| !texts.contains_key(*key)).collect();
-        assert!(missing.is_empty(), "web/locales/{name}.toml lacks {missing:?}");
+        assert!(missing.is_empty(), "web/locales/{name} lacks {missing:?}");
         let strange: Vec<_> = texts.keys().filter(|key| !first.contains_key(*key)).collect();
-        assert!(strange.is_empty(), "web/locales/{first_name}.toml lacks {strange:?}");
+        assert!(strange.is_empty(), "web/locales/{first_name} lacks {strange:?}");
         for (key, text) in texts {
-            assert_eq!(gaps(text), gaps(&first[key]), "web/locales/{name}.toml: other gaps in {key}");
+            assert_eq!(gaps(text), gaps(&first[key]), "web/locales/{name}: other gaps in {key}");
+            let counts = gaps(text).iter().any(|gap| COUNTED.contains(gap));
+            assert!(counts || !text.contains('|'), "web/locales/{name}: {key} has two forms and no count");
         }
     }
     let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-    std::fs::write(Path::new(&out).join("texts.rs"), code(&locales)).expect("write texts.rs");
+    let out = Path::new(&out);
+    std::fs::write(out.join("texts.rs"), code(&locales)).expect("write texts.rs");
+    let log = plain(Path::new("../../web/static/js").join(LOG_SCRIPT).as_path());
+    for (joined, text) in [("console.css", join("css")), ("console.js", join("js")), ("log.js", log)] {
+        pack(&out.join(format!("{joined}.br")), text.as_bytes());
+        std::fs::write(out.join(joined), text).expect("write an asset");
+    }
+    for (source, packed) in [("vendor/htmx-4.0.1.min.js", "htmx.js.br"), ("logo.svg", "logo.svg.br")] {
+        pack(&out.join(packed), &std::fs::read(format!("../../web/static/{source}")).expect("read an asset"));
+    }
+}
+
+/// Compresses once what every page loads, further than a server could for each answer.
+fn pack(path: &Path, bytes: &[u8]) {
+    let parameters = brotli::enc::BrotliEncoderParams { size_hint: bytes.len(), ..Default::default() };
+    let mut packed = Vec::new();
+    brotli::BrotliCompress(&mut &*bytes, &mut packed, &parameters).expect("write to a vector");
+    std::fs::write(path, packed).expect("write an asset");
+}
+
+/// The script of the run's page alone; the others are joined to the one that every page loads.
+const LOG_SCRIPT: &str = "50-log.js";
+
+/// The files of a folder of `web/static`, one after the other, without indentation and lines of comments: no text of theirs
+/// goes over several lines.
+fn join(folder: &str) -> String {
+    let mut files = files(&format!("../../web/static/{folder}"));
+    files.retain(|file| !file.ends_with(LOG_SCRIPT));
+    files.iter().map(|file| plain(file)).collect::<Vec<_>>().join("\n")
+}
+
+fn plain(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).expect("read an asset");
+    let lines = text.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The files of a folder by name.
+fn files(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("read a folder");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("read a folder").path()).collect();
+    files.sort();
+    files
 }
 
 fn read(name: &str) -> BTreeMap<String, String> {
-    let path = format!("../../web/locales/{name}.toml");
-    let file = std::fs::read_to_string(&path).expect("read a locale");
     let mut texts = BTreeMap::new();
-    for (index, line) in file.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
+    for path in files(&format!("../../web/locales/{name}")) {
+        let file = std::fs::read_to_string(&path).expect("read a locale");
+        for (index, line) in file.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let place = format!("{}:{}", path.display(), index + 1);
+            let (key, value) = line.split_once(" = ").expect(&place);
+            let text = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).expect(&place);
+            assert!(!text.is_empty() && !text.contains(['"', '\\']), "{place}: empty, or with quotes or backslashes");
+            assert!(texts.insert(key.to_owned(), text.to_owned()).is_none(), "{place}: {key} comes twice");
         }
-        let place = format!("web/locales/{name}.toml:{}", index + 1);
-        let (key, value) = line.split_once(" = ").expect(&place);
-        let text = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).expect(&place);
-        assert!(!text.is_empty() && !text.contains(['"', '\\']), "{place}: empty, or with quotes or backslashes");
-        assert!(texts.insert(key.to_owned(), text.to_owned()).is_none(), "{place}: {key} comes twice");
     }
     texts
 }
 
-/// The names in braces, sorted.
+/// The names in braces, sorted; of a text with two forms those of each, which are the same.
 fn gaps(text: &str) -> Vec<&str> {
+    if let Some((one, other)) = text.split_once('|') {
+        assert_eq!(gaps(one), gaps(other), "{text}: the two forms have other gaps");
+        return gaps(one);
+    }
     let mut gaps: Vec<_> = text.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0)).collect();
     gaps.sort_unstable();
     gaps

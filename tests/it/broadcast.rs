@@ -49,3 +49,42 @@ async fn shares(journal: &Journal, expected: &[&str]) {
     })
     .await;
 }
+
+/// The shard that failed runs again alone, with its number; the others do not.
+async fn a_failed_shard_runs_again_alone(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let journal = Journal::new();
+    let mark = journal.path().with_extension("mended");
+    let script = format!("test \"$RONDEL_SHARD_INDEX\" != 1 || test -e {}", mark.display());
+    let job = json!({
+        "name": "cut", "app": "files", "handler": "shell", "params": journal.params(&script), "shards": 3,
+    });
+    api.post("/api/v1/jobs", job).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    let whole = api.post("/api/v1/jobs/cut/runs", json!({})).await.expect(201);
+    let over = async |run: &serde_json::Value, expected: &str| {
+        let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("a text"));
+        wait_until(Duration::from_secs(20), "the fire is over", async || {
+            let run = api.get(&path).await.expect(200);
+            if run["status"] == expected { Ok(run) } else { Err(run) }
+        })
+        .await
+    };
+    over(&whole, "failed").await;
+    std::fs::write(&mark, "").expect("a file");
+    let path = format!("/api/v1/runs/{}/retry", whole["id"].as_str().expect("a text"));
+    let again = api.post(&path, json!({"only": "failed"})).await.expect(201);
+    let again = over(&again, "succeeded").await;
+    assert_eq!(again["shards"].as_array().map(Vec::len), Some(1), "{again}");
+    let mut shards: Vec<String> = journal.lines().into_iter().map(|line| line.shard).collect();
+    shards.sort_unstable();
+    assert_eq!(shards, ["0/3", "1/3", "1/3", "2/3"]);
+    api.post(
+        &path.replace(whole["id"].as_str().expect("a text"), again["id"].as_str().expect("a text")),
+        json!({"only": "failed"}),
+    )
+    .await
+    .expect(422);
+}
+on_each_database!(a_failed_shard_runs_again_alone);

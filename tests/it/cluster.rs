@@ -103,7 +103,7 @@ async fn claims(api: &Api, name: &str) -> (i64, i64) {
 async fn nothing_lost_nothing_twice(api: &Api, jobs: &[String], journal: &Journal) {
     let mut all = Vec::new();
     for job in jobs {
-        api.post(&format!("/api/v1/jobs/{job}/pause"), json!({})).await.expect(200);
+        api.post(&format!("/api/v1/jobs/{job}/pause?queued=run"), json!({})).await.expect(200);
     }
     for job in jobs {
         let runs = wait_until(LIMIT, "every run has a verdict", async || {

@@ -1,12 +1,22 @@
 //! The console in a real browser: signed in by the link, a job made, triggered, its log seen growing, in both languages and
 //! both themes, without a complaint of the browser.
 
+mod axe;
 mod browser;
+mod budgets;
+mod frame;
+mod hand;
+mod log;
+mod markup;
+mod open_tab;
+mod pages;
+mod pictures;
+mod tasks;
 
 use std::path::Path;
 use std::time::Duration;
 
-use rondel_tests::{Api, Dev, wait_until};
+use rondel_tests::{Api, Dev, keeps, left_out_without, wait_until};
 use serde_json::{Value, json};
 
 use self::browser::{Browser, program};
@@ -18,25 +28,9 @@ printf '\033[1;32mgreen\033[0m, \033[31mred\033[0m, a bell \007 and a title \033
 echo "to stderr" >&2
 for i in $(seq 1 20); do echo "line $i of 20"; sleep 0.3; done"#;
 
-/// Whether a test that cannot have a browser must fail.
-#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment configures them")]
-fn is_required() -> bool {
-    std::env::var("RONDEL_TEST_REQUIRE").is_ok_and(|list| list.split(',').any(|item| item.trim() == "chromium"))
-}
-
-/// Whether the pictures stay.
-#[expect(clippy::disallowed_methods, reason = "tests have no command line: the environment configures them")]
-fn keeps() -> bool {
-    std::env::var("RONDEL_TEST_KEEP").as_deref() == Ok("1")
-}
-
 #[tokio::test]
 async fn a_job_is_made_and_its_log_seen_growing() {
-    let Some(program) = program() else {
-        assert!(!is_required(), "there is no chromium, and RONDEL_TEST_REQUIRE asks for it");
-        eprintln!("skipped: the console in a browser (there is no chromium)");
-        return;
-    };
+    let Some(program) = program() else { return left_out_without("chromium", "there is no chromium") };
     let mut shots = tempfile::Builder::new().prefix("rondel-shots-").tempdir().expect("make a folder");
     shots.disable_cleanup(keeps());
     let mut dev = Dev::start().await;
@@ -46,8 +40,19 @@ async fn a_job_is_made_and_its_log_seen_growing() {
     watch_its_log(&mut browser, shots.path()).await;
     furnish(&dev.api()).await;
     look_at_everything(&mut browser, dev.url(), &dev.api(), shots.path()).await;
+    frame::walk_namespaces(&mut browser, dev.url(), &dev.api(), shots.path()).await;
+    frame::go_by_keys(&mut browser, dev.url(), shots.path()).await;
+    frame::stay_and_follow(&mut browser, dev.url(), &dev.api(), shots.path()).await;
+    frame::fit_every_width(&mut browser, dev.url(), shots.path()).await;
+    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    frame::lose_the_server(&mut browser, dev.url(), shots.path()).await;
     see_what_goes_wrong(&mut browser, dev.url(), shots.path()).await;
     assert!(dev.stop().await.success());
+}
+
+/// Shown where the test fails, or with `--nocapture`.
+fn print(text: &str) {
+    std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }
 
 async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
@@ -61,13 +66,19 @@ async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
     browser.goto(&link).await;
     browser.follow("#sign-in").await;
     browser
-        .until("the jobs are shown", "location.pathname === '/jobs' && document.querySelector('#job-demo-hello')")
+        .until(
+            "the first page is shown",
+            "location.pathname === '/n/default/' && document.querySelector('nav a[aria-current]')",
+        )
         .await;
-    assert_eq!(browser.eval("document.cookie").await, "", "no script can read the session");
+    browser.goto(&format!("{}/n/default/jobs", dev.url())).await;
+    browser.until("the jobs are shown", "document.querySelector('#job-demo-hello')").await;
+    let cookies = browser.eval("document.cookie.replace(/^rondel_zone=[A-Za-z/_+-]*$/, '')").await;
+    assert_eq!(cookies, "", "no script can read the session");
 }
 
 async fn make_a_job(browser: &mut Browser, shots: &Path) {
-    browser.follow("a[href='/jobs/new']").await;
+    browser.follow("a[href='/n/default/jobs/new']").await;
     browser.until("the preview has ten fires", "document.querySelectorAll('#preview li').length === 10").await;
     browser.fill("[name=cron]", "0 0 3 * * nosuch").await;
     browser.until("the preview complains", "document.querySelector('#preview .error')").await;
@@ -82,13 +93,14 @@ async fn make_a_job(browser: &mut Browser, shots: &Path) {
     browser.fill("[name=\"param.json.argv\"]", &json!(["sh", "-c", SCRIPT]).to_string()).await;
     browser.shoot(&shots.join("new.png")).await;
     browser.follow("#create").await;
-    browser.until("the job is shown", "location.pathname === '/jobs/nightly-report'").await;
+    browser.until("the job is shown", "location.pathname === '/n/default/jobs/nightly-report'").await;
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
 }
 
 async fn watch_its_log(browser: &mut Browser, shots: &Path) {
-    browser.follow("#run-now").await;
-    browser.until("the run is shown", "location.pathname.startsWith('/runs/')").await;
+    browser.click("#run-now").await;
+    browser.follow(".toast a[href*='/runs/']").await;
+    browser.until("the run is shown", "location.pathname.startsWith('/n/default/runs/')").await;
     browser.eval("window.isTheSame = true").await;
     let lines = "document.querySelectorAll('#log .l').length";
     browser.until("the log begins", &format!("{lines} >= 4")).await;
@@ -97,7 +109,9 @@ async fn watch_its_log(browser: &mut Browser, shots: &Path) {
     browser.until("the run is seen running", "document.querySelector('#status').dataset.status === 'running'").await;
     browser.shoot(&shots.join("run-live.png")).await;
     browser.until("the verdict is seen", "document.querySelector('#status').dataset.status === 'succeeded'").await;
-    browser.until("the log is complete", &format!("{lines} === 23 && !document.querySelector('#log .tail')")).await;
+    browser
+        .until("the log is complete", &format!("{lines} === 23 && !document.querySelector('rondel-log .tail')"))
+        .await;
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
     let text = browser.eval("document.querySelector('#log').textContent").await;
     let text = text.as_str().expect("text");
@@ -134,6 +148,10 @@ async fn furnish(api: &Api) {
     let days = json!([{"date": "2027-01-01", "name": "New Year"}, {"date": "2027-02-05..2027-02-12", "name": "春节"}]);
     let rule = json!({"any": [{"days": days}, {"weekdays": ["sat", "sun"]}]});
     api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
+    let labels = json!({"labels": {"team": "search", "tier": "third"}});
+    api.patch("/api/v1/jobs/cache.warm", labels).await.expect(200);
+    api.patch("/api/v1/jobs/billing.close-month", json!({"description": "Closes the month"})).await.expect(200);
+    api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
     // A history to look at.
     for round in 0..16 {
         let (pause, end) = (round * 7 % 5, if round % 6 == 2 { "false" } else { "true" });
@@ -192,7 +210,12 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
             for (name, path) in &pages {
                 browser.goto(&format!("{url}{path}")).await;
                 if matches!(*name, "new" | "edit") {
-                    browser.until("the preview", "document.querySelectorAll('#preview li').length === 10").await;
+                    browser
+                        .until(
+                            "the preview",
+                            "document.querySelectorAll('#preview li, #preview tbody tr').length >= 10",
+                        )
+                        .await;
                 }
                 browser.shoot(&shots.join(format!("{name}-{lang}-{theme}.png"))).await;
             }
@@ -211,7 +234,7 @@ async fn switch_on_the_list(browser: &mut Browser, url: &str) {
     let switch = "#job-legacy\\.import .switch";
     let is = |state: &str| format!("document.querySelector({switch:?}).ariaChecked === '{state}'");
     browser.until("it is off", &is("false")).await;
-    browser.follow(switch).await;
+    browser.click(switch).await;
     browser.until("it is on", &is("true")).await;
     browser.eval("window.isTheSame = true").await;
     let pause = "fetch('/jobs/legacy.import/pause', {method: 'POST', body: new URLSearchParams()}).then(answer => answer.status)";
@@ -234,6 +257,10 @@ async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
     assert!(found.as_str().expect("text").contains("2030-01-01 01:00 Asia/Shanghai"), "{found}");
     assert_eq!(browser.eval("document.querySelector('#why [name=zone]').value").await, "Asia/Shanghai");
     browser.shoot(&shots.join("why.png")).await;
+    browser.goto(&format!("{url}/why?job=cache.warm")).await;
+    let checks = browser.eval("document.querySelector('#why-now').textContent").await;
+    let checks = checks.as_str().expect("text");
+    assert!(checks.contains("“shell”") && checks.contains("dev") && !checks.contains("“dev”"), "{checks}");
 }
 
 /// The form of a job has its preview, and saves what is changed.
@@ -243,18 +270,18 @@ async fn edit_a_job(browser: &mut Browser, url: &str) {
     browser
         .until(
             "the preview shows both clocks",
-            "document.querySelector('#preview li')?.textContent.includes('Asia/Shanghai')",
+            "document.querySelector('#preview tbody tr')?.textContent.includes('Asia/Shanghai')",
         )
         .await;
     browser.fill("[name=cron]", "0 30 1 1 * ?").await;
     browser
-        .until("it follows", "document.querySelector('#preview li')?.textContent.includes('01:30 Asia/Shanghai')")
+        .until("it follows", "document.querySelector('#preview tr.plus')?.textContent.includes('01:30 Asia/Shanghai')")
         .await;
     browser.follow("#save").await;
     browser
         .until(
             "it is saved",
-            "location.pathname === '/jobs/billing.close-month' && document.body.textContent.includes('0 30 1 1 * ?')",
+            "location.pathname === '/n/default/jobs/billing.close-month' && document.body.textContent.includes('0 30 1 1 * ?')",
         )
         .await;
 }

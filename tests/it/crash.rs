@@ -42,7 +42,7 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
 
     let api = server.api();
     for number in 0..JOB_COUNT {
-        api.post(&format!("/api/v1/jobs/job-{number}/pause"), json!({})).await.expect(200);
+        api.post(&format!("/api/v1/jobs/job-{number}/pause?queued=run"), json!({})).await.expect(200);
     }
     let mut all: Vec<Value> = Vec::new();
     for number in 0..JOB_COUNT {

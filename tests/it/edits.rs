@@ -296,3 +296,57 @@ fn instant_in(length: Duration) -> String {
     let output = std::process::Command::new("date").args(["-u", "-d", &at, "+%Y-%m-%dT%H:%M:%S.%3NZ"]).output();
     String::from_utf8_lossy(&output.expect("date runs").stdout).trim().to_owned()
 }
+
+/// Runs that wait behind a busy one when their job is paused or deleted: those of the schedule are skipped, the answer
+/// counts them, and the choice of the caller holds. The second server is home to the job or not.
+async fn a_pause_settles_what_is_queued(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let journal = Journal::new();
+    let job = |name: &str, every: Value| {
+        json!({
+            "name": name, "app": "files", "handler": "shell", "params": journal.params("sleep 5"), "schedule": every,
+            "queue_timeout": "5m", "misfire": {"tolerance": "5m"},
+        })
+    };
+    let jobs = [("plain", json!({"every": "1s"})), ("kept", Value::Null), ("gone", Value::Null)];
+    for (name, schedule) in &jobs {
+        api.post("/api/v1/jobs", job(name, schedule.clone())).await.expect(201);
+    }
+    let _agent = Agent::start(&server, "files").await;
+    for (name, _) in jobs {
+        for _ in 0..3 {
+            api.post(&format!("/api/v1/jobs/{name}/runs"), json!({})).await.expect(201);
+        }
+        wait_until(Duration::from_secs(30), "runs wait behind one that has begun", async || {
+            let runs = api.runs(name).await;
+            let begun = runs.iter().any(|run| run["status"] == "running");
+            if begun && runs.len() >= 3 { Ok(()) } else { Err(runs) }
+        })
+        .await;
+    }
+    let answer = api.post("/api/v1/jobs/plain/pause", json!({})).await.expect(200);
+    assert!(answer["queued"]["kept"].as_u64() >= Some(1), "what a caller asked for is kept: {answer:#}");
+    // The answer does not wait for what is still ahead: that is skipped when its instant has come.
+    wait_until(Duration::from_secs(30), "what the schedule made is skipped", async || {
+        let runs = api.runs("plain").await;
+        let is_queued = |run: &Value| run["trigger"] == "interval" && run["status"] == "pending";
+        if runs.iter().any(is_queued) { Err(runs) } else { Ok(()) }
+    })
+    .await;
+    let answer = api.post("/api/v1/jobs/kept/pause?queued=run", json!({})).await.expect(200);
+    assert_eq!((&answer["queued"]["dropped"], &answer["queued"]["running"]), (&json!(0), &json!(1)), "{answer:#}");
+    let answer = api.delete("/api/v1/jobs/gone").await.expect(200);
+    assert_eq!((&answer["queued"]["dropped"], &answer["queued"]["running"]), (&json!(2), &json!(1)), "{answer:#}");
+    let refused = api.post("/api/v1/jobs/kept/pause?queued=some", json!({})).await.expect(422);
+    assert!(refused["errors"][0]["message"].as_str().is_some_and(|text| text.contains("run, drop")), "{refused:#}");
+    wait_until(Duration::from_secs(60), "what was kept has run", async || {
+        let runs = api.runs("kept").await;
+        if runs.iter().all(|run| run["status"] == "succeeded") { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    let all = api.all("/api/v1/runs", &[]).await;
+    let skipped = |run: &&Value| run["reason"] == "deleted" && run["status"] == "skipped";
+    assert_eq!(all.iter().filter(skipped).count(), 2, "{all:#?}");
+}
+on_each_database!(a_pause_settles_what_is_queued);

@@ -1,10 +1,12 @@
 //! The whole-system tests: the real binary, real databases, real processes. One test program, so that it links once.
 
 mod agent;
+mod alert_rules;
 mod audit;
 mod bad_input;
 mod broadcast;
 mod calendars;
+mod channels;
 mod cluster;
 mod compile_errors;
 mod confined;
@@ -20,8 +22,10 @@ mod fuzz;
 mod harness;
 mod hello;
 mod hostile;
+mod import;
 mod incidents;
 mod journal;
+mod migrating;
 mod misfire;
 mod odd_texts;
 mod oidc;
@@ -31,9 +35,11 @@ mod params;
 mod parents;
 mod proof;
 mod purge;
+mod regression;
 mod routers;
 mod secured;
 mod siege;
+mod switches;
 mod telemetry;
 mod tidy;
 mod unruly;

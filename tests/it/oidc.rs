@@ -39,7 +39,16 @@ impl Browser {
         Self { client, home: server.url().to_owned(), cookies: BTreeMap::new() }
     }
 
+    /// The answer at an address; for the page of a user who is signed in, at the same one in the user's namespace.
     async fn go(&mut self, place: &str) -> Seen {
+        let seen = self.exactly(place).await;
+        if seen.status == 303 && seen.location == format!("/n/default{place}") {
+            return self.exactly(&seen.location).await;
+        }
+        seen
+    }
+
+    async fn exactly(&mut self, place: &str) -> Seen {
         let is_home = place.starts_with('/');
         let url = if is_home { format!("{}{place}", self.home) } else { place.to_owned() };
         let mut request = self.client.get(url).header(ACCEPT, "text/html");

@@ -41,7 +41,7 @@ impl Browser {
     }
 
     async fn get(&self, path: &str) -> String {
-        let request = self.client.get(format!("{}{path}", self.url)).header("cookie", &self.cookie);
+        let request = self.client.get(format!("{}/n/default{path}", self.url)).header("cookie", &self.cookie);
         request.header("accept", "text/html").send().await.expect("an answer").text().await.expect("a page")
     }
 

@@ -83,7 +83,8 @@ async fn page(server: &Server, path: &str) -> String {
     let request = client.post(format!("{}/sign-in", server.url())).header("origin", server.url()).body(form);
     let answer = request.header("content-type", "application/x-www-form-urlencoded").send().await.expect("an answer");
     let cookie = answer.headers()["set-cookie"].to_str().expect("text").split(';').next().expect("a cookie").to_owned();
-    let request = client.get(format!("{}{path}", server.url())).header("cookie", cookie).header("accept", "text/html");
+    let request =
+        client.get(format!("{}/n/default{path}", server.url())).header("cookie", cookie).header("accept", "text/html");
     request.send().await.expect("an answer").text().await.expect("a page")
 }
 

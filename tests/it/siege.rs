@@ -124,7 +124,7 @@ async fn good_callers(besieged: &Besieged, stream: &mut ExecutorStream, length: 
         // An account has a bounded number of sign-ins: the newest is used.
         let (status, cookie) = waits.time("sign-in", besieged.sign_in(GOOD)).await;
         assert_eq!(status, 303);
-        assert_eq!(waits.time("page", besieged.get_as(&cookie, GOOD, "/jobs")).await, 200);
+        assert_eq!(waits.time("page", besieged.get_as(&cookie, GOOD, "/n/default/jobs")).await, 200);
         waits.time("executor stream", stream.heartbeat()).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -136,7 +136,7 @@ async fn neighbour(besieged: &Besieged) -> (Vec<u16>, Vec<u16>) {
     let (mut probes, mut pages, began) = (Vec::new(), Vec::new(), Instant::now());
     while began.elapsed() < LENGTH {
         probes.push(besieged.get(ATTACKER, "/readyz").await);
-        pages.push(besieged.get(ATTACKER, "/jobs").await);
+        pages.push(besieged.get(ATTACKER, "/n/default/jobs").await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     (probes, pages)

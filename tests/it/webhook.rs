@@ -326,3 +326,31 @@ async fn a_receiver_that_never_answers_holds_up_no_other_namespace() {
     })
     .await;
 }
+
+/// A test message goes out at once, signed, and its sender learns what the receiver answered.
+#[tokio::test]
+async fn a_test_message_is_answered_with_the_result() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let receiver = Receiver::start().await;
+    let server = Server::start_with(&db, &["--outgoing-allow", "127.0.0.1"]).await;
+    let api = server.api();
+    let path = "/api/v1/namespaces/default/failure-webhook";
+    let test = format!("{path}:test");
+    api.post(&test, json!({})).await.expect(404);
+    let secret = api.put(path, json!({"url": receiver.url})).await.expect(201)["secret"].clone();
+    let refused = api.post(&test, json!({})).await.expect(200);
+    assert_eq!((&refused["is_delivered"], &refused["status"]), (&json!(false), &json!(500)), "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("500") && refused["latency_ms"].is_u64(), "{refused}");
+    let taken = api.post(&test, json!({})).await.expect(200);
+    assert_eq!((&taken["is_delivered"], &taken["status"], &taken["error"]), (&json!(true), &json!(200), &json!(null)));
+    let calls = receiver.calls();
+    assert_eq!(calls.len(), 2, "each is sent once: {calls:?}");
+    for call in &calls {
+        check_signature(call, secret.as_str().unwrap());
+        assert_eq!(serde_json::from_str::<Value>(&call.body).unwrap()["type"], "webhook.test");
+    }
+    drop(receiver);
+    let lost = api.post(&test, json!({})).await.expect(200);
+    assert_eq!((&lost["is_delivered"], &lost["status"]), (&json!(false), &json!(null)), "{lost}");
+    assert!(!lost.to_string().contains("key=1"), "the address may hold a secret: {lost}");
+}

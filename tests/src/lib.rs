@@ -46,6 +46,6 @@ pub use languages::has_interpreter;
 pub use process::{Process, Signal};
 pub use reqwest::Method;
 pub use settings::{keeps, variable};
-pub use system::{Agent, Dev, Server};
+pub use system::{Agent, Dev, Server, seed};
 pub use uncovered::uncovered;
 pub use wait::wait_until;

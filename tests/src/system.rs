@@ -15,6 +15,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long an orderly end may take on a slow machine.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a million runs may take to be made.
+const SEED_LIMIT: Duration = Duration::from_secs(1_800);
+
 /// A `rondel server` process.
 #[derive(Debug)]
 pub struct Server {
@@ -30,8 +33,13 @@ impl Server {
 
     /// The same, with more arguments.
     pub async fn start_with(db: &ScratchDb, args: &[&str]) -> Self {
+        Self::start_with_variables(db, args, &[]).await
+    }
+
+    /// The same, with variables in its environment.
+    pub async fn start_with_variables(db: &ScratchDb, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let args = [&["server", "--database", db.url()], args].concat();
-        Self { console: Console::start("the server", &args).await, database: db.url().to_owned() }
+        Self { console: Console::start("the server", &args, variables).await, database: db.url().to_owned() }
     }
 
     /// Starts it again at the same address and in the same data folder, after it was killed or stopped.
@@ -103,7 +111,14 @@ pub struct Dev {
 impl Dev {
     /// Starts it in a fresh data folder and waits until it listens.
     pub async fn start() -> Self {
-        Self { console: Console::start("rondel dev", &["dev"]).await }
+        Self { console: Console::start("rondel dev", &["dev"], &[]).await }
+    }
+
+    /// The same with about so many made-up jobs and runs of the last seven days, as `rondel bench seed` makes them.
+    pub async fn start_seeded(jobs: u32, runs: u32) -> Self {
+        let folder = settings::scratch_folder("rondel-data-");
+        seed(&format!("sqlite://{}", folder.path().join("rondel.db").display()), jobs, runs).await;
+        Self { console: Console::start_in(folder, "rondel dev", &["dev"], &[]).await }
     }
 
     /// Starts it again at the same address and in the same data folder, after it was killed or stopped.
@@ -203,35 +218,58 @@ impl Agent {
     }
 }
 
+/// Fills an empty database with made-up jobs and about so many of their runs.
+///
+/// # Panics
+/// When it cannot be filled within half an hour.
+pub async fn seed(database: &str, jobs: u32, runs: u32) {
+    let mut command = Command::new(binary());
+    let (jobs, runs) = (jobs.to_string(), runs.to_string());
+    command.args(["bench", "seed", "--database", database, "--jobs", &jobs, "--history", &runs]);
+    let mut process = Process::start("rondel bench seed", command);
+    let status = wait_until(SEED_LIMIT, "the database is filled", async || process.has_ended().ok_or(()));
+    let status = status.await;
+    assert!(status.success(), "rondel bench seed: {status}; {}", process.last_words());
+}
+
+/// What a process has in its environment beside the test's own.
+type Variables = Vec<(String, String)>;
+
 /// A process that listens and has a data folder with a token in it.
 #[derive(Debug)]
 struct Console {
     name: String,
     args: Vec<String>,
+    variables: Variables,
     process: Process,
     url: String,
     folder: TempDir,
 }
 
 impl Console {
-    async fn start(name: &str, args: &[&str]) -> Self {
-        let folder = settings::scratch_folder("rondel-data-");
+    async fn start(name: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_in(settings::scratch_folder("rondel-data-"), name, args, variables).await
+    }
+
+    async fn start_in(folder: TempDir, name: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let args: Vec<_> = args.iter().map(|&arg| arg.to_owned()).collect();
-        let (process, url) = listen(name, &args, "127.0.0.1:0", folder.path()).await;
-        Self { name: name.to_owned(), args, process, url, folder }
+        let variables: Variables = variables.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let (process, url) = listen(name, (&args, &variables), "127.0.0.1:0", folder.path()).await;
+        Self { name: name.to_owned(), args, variables, process, url, folder }
     }
 
     async fn restart(&mut self) {
         assert!(self.process.has_ended().is_some(), "{} still runs", self.name);
         let address = self.url.trim_start_matches("http://").to_owned();
-        (self.process, self.url) = listen(&self.name, &self.args, &address, self.folder.path()).await;
+        (self.process, self.url) =
+            listen(&self.name, (&self.args, &self.variables), &address, self.folder.path()).await;
     }
 
     async fn try_restart(&mut self, more: &[&str]) -> bool {
         assert!(self.process.has_ended().is_some(), "{} still runs", self.name);
         let address = self.url.trim_start_matches("http://").to_owned();
         let args: Vec<String> = self.args.iter().cloned().chain(more.iter().map(|&arg| arg.to_owned())).collect();
-        self.process = launch(&self.name, &args, &address, self.folder.path());
+        self.process = launch(&self.name, (&args, &self.variables), &address, self.folder.path());
         let what = format!("{} listens or ends", self.name);
         wait_until(START_LIMIT, &what, async || {
             let listens = self.process.stdout().contains("listening on http://");
@@ -250,15 +288,16 @@ impl Console {
     }
 }
 
-async fn listen(name: &str, args: &[String], address: &str, folder: &Path) -> (Process, String) {
-    let mut process = launch(name, args, address, folder);
+async fn listen(name: &str, start: (&[String], &Variables), address: &str, folder: &Path) -> (Process, String) {
+    let mut process = launch(name, start, address, folder);
     let line = process.wait_for_line(START_LIMIT, "listening on http://").await;
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).expect("the line has a URL");
     (process, url.trim_end_matches(['/', '.', ',']).to_owned())
 }
 
-fn launch(name: &str, args: &[String], address: &str, folder: &Path) -> Process {
+fn launch(name: &str, (args, variables): (&[String], &Variables), address: &str, folder: &Path) -> Process {
     let mut command = Command::new(binary());
+    command.envs(variables.iter().map(|(key, value)| (key, value)));
     command.args(args).args(["--listen", address, "--data-dir"]).arg(folder);
     Process::start(name, command)
 }

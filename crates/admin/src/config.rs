@@ -5,6 +5,7 @@ use std::time::Duration;
 use rondel_core::homes::ClaimStrategy;
 use rondel_core::outgoing::AllowedAddresses;
 
+use crate::channels::SecretSources;
 use crate::clock::Boot;
 
 /// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
@@ -52,13 +53,19 @@ pub struct EngineConfig {
     pub look_past: usize,
     /// Jobs without a fit executor here for which one look asks at other nodes; the next look goes on behind them.
     pub seek_jobs: usize,
-    /// How many open runs are in memory at most.
+    /// About how many open runs are in memory at most. The less is free, the less each job, app and namespace may take; what has no
+    /// room is left in the store, and taken up in its order.
     pub open_runs_max: usize,
     /// After how many times as long as it took the whole backlog is read again where nothing was overdue. Until then a scan begins
     /// where the last whole reading ended.
     pub whole_backlog_share: u32,
     /// After how long it is read again at the latest.
     pub whole_backlog_within: Duration,
+    /// How many jobs with runs that are left in the store one look goes through, to find those that have room, how many of these it
+    /// takes up, and how many runs of each at once.
+    pub take_up_looks: usize,
+    pub take_up_jobs: usize,
+    pub take_up_page: u32,
     /// About how many open runs of leases that are over one transaction takes over.
     pub adopt_page: u32,
     /// How many keys of own open runs one statement reads, to find those that are not in memory …
@@ -89,8 +96,15 @@ pub struct EngineConfig {
     pub overdue_give_up: Duration,
     /// How long an executor that is heard may leave a trigger unanswered before it is asked what it has in hand.
     pub answer_within: Duration,
+    /// How many open runs of a job are looked at when it is paused or deleted …
+    pub queued_max: u32,
+    /// … how long the answer waits for their owners to end them, and how many of them an owner reads with one statement.
+    pub queued_wait: Duration,
+    pub drop_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
+    /// How often what is due of the rules of alerts is looked at.
+    pub alert_rules_period: Duration,
     /// How long logs are kept after their run began; they go with their run at the latest.
     pub log_retention: Duration,
     /// How many bytes the logs of a namespace may take, as they are stored; the oldest go first. 0 for no limit.
@@ -109,6 +123,14 @@ pub struct EngineConfig {
     pub token_recheck: Duration,
     /// Where webhooks may be beside the public internet.
     pub outgoing_allow: AllowedAddresses,
+    /// How often messages of alerts that are due are looked for, and how many channels are sent to at the same time.
+    pub alert_period: Duration,
+    pub alert_concurrency: usize,
+    /// What secrets of channels may refer to.
+    pub alert_secrets: SecretSources,
+    /// What is called as long as this server schedules, and how often.
+    pub watchdog_url: Option<String>,
+    pub watchdog_period: Duration,
     /// Version that is shown and stored.
     pub server_version: String,
     /// The clock that the node's lease is judged by.
@@ -142,6 +164,9 @@ impl Default for EngineConfig {
             open_runs_max: 200_000,
             whole_backlog_share: 20,
             whole_backlog_within: Duration::from_secs(60),
+            take_up_looks: 10_000,
+            take_up_jobs: 100,
+            take_up_page: 500,
             adopt_page: 1_000,
             sweep_page: 1_000,
             sweep_pages: 10,
@@ -156,7 +181,11 @@ impl Default for EngineConfig {
             overdue_ask: Duration::from_secs(20),
             overdue_give_up: Duration::from_secs(60),
             answer_within: Duration::from_secs(15),
+            queued_max: 10_000,
+            queued_wait: Duration::from_secs(3),
+            drop_page: 1_000,
             retention: Duration::from_secs(30 * 24 * 3600),
+            alert_rules_period: Duration::from_secs(2),
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,
             traces: false,
@@ -166,6 +195,11 @@ impl Default for EngineConfig {
             executor_streams_per_address: 2_000,
             token_recheck: Duration::from_secs(60),
             outgoing_allow: AllowedAddresses::default(),
+            alert_period: Duration::from_secs(1),
+            alert_concurrency: 32,
+            alert_secrets: SecretSources::default(),
+            watchdog_url: None,
+            watchdog_period: Duration::from_secs(30),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot: Boot::Host,
         }

@@ -21,11 +21,13 @@ pub enum Count {
     ExecutorsLost,
     /// Runs that were given to a node which has a stream to a fit executor, or which counts for their limit.
     RunsHandedOver,
+    /// The database had lost what this node had written: a restored backup, or a failover without the last transactions.
+    DatabaseRegressions,
 }
 
 impl Count {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::TriggersFenced,
         Self::StatementsRefused,
         Self::ResultsSuperseded,
@@ -34,6 +36,7 @@ impl Count {
         Self::ResultsRefused,
         Self::ExecutorsLost,
         Self::RunsHandedOver,
+        Self::DatabaseRegressions,
     ];
 
     /// Its name as a metric, without the suffix of a counter.
@@ -47,6 +50,7 @@ impl Count {
             Self::ResultsRefused => "rondel_results_refused",
             Self::ExecutorsLost => "rondel_executors_lost",
             Self::RunsHandedOver => "rondel_runs_handed_over",
+            Self::DatabaseRegressions => "rondel_database_regressions",
         }
     }
 
@@ -61,6 +65,7 @@ impl Count {
             Self::ResultsRefused => "Results of runs that are not the executor's",
             Self::ExecutorsLost => "Executors that no server heard for so long that their runs were given up",
             Self::RunsHandedOver => "Runs that were given to another node",
+            Self::DatabaseRegressions => "Times that the database had lost what this node had written",
         }
     }
 
@@ -76,6 +81,7 @@ impl Count {
             Self::ResultsRefused => "results_refused",
             Self::ExecutorsLost => "executors_lost",
             Self::RunsHandedOver => "runs_handed_over",
+            Self::DatabaseRegressions => "database_regressions",
         }
     }
 }
@@ -116,6 +122,6 @@ mod tests {
         }
         let names: std::collections::BTreeSet<_> = counters.all().map(|(name, _)| name).collect();
         assert_eq!(names.len(), Count::ALL.len());
-        assert!(counters.all().map(|(_, count)| count).eq(0..8));
+        assert!(counters.all().map(|(_, count)| count).eq((0..).take(Count::ALL.len())));
     }
 }

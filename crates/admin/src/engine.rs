@@ -15,11 +15,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::alert::{self, AlertLoop, PutWebhook, WebhookError};
+use crate::alert::{self, AlertLoop, PutWebhook, TestSend, WebhookError};
 use crate::background::{Background, drive};
 use crate::cancel::{self, CancelledRuns};
+use crate::channels::{ChannelLoop, WatchdogLoop};
 use crate::clock::Clock;
-use crate::cluster::{AdoptLoop, AppSwitches, BeatLoop, DatabaseWatch, Departing, MoveLoop, StartError, join, leave};
+use crate::cluster::{AdoptLoop, BeatLoop, DatabaseWatch, Departing, MoveLoop, StartError, SwitchBoard, join, leave};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{Board, DeclareLoop};
@@ -39,6 +40,7 @@ use crate::metrics::Metrics;
 use crate::node::{Node, Shared};
 use crate::progress::ProgressBoard;
 use crate::registry::Registry;
+use crate::rules::RuleLoop;
 use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::scan::ScanLoop;
@@ -72,6 +74,7 @@ impl Start<'_> {
         self.chore::<housekeeping::Traces>();
         self.chore::<housekeeping::Logs>();
         self.chore::<housekeeping::Calls>();
+        self.chore::<housekeeping::Messages>();
         self.chore::<housekeeping::Tokens>();
         self.chore::<housekeeping::Executors>();
         self.chore::<housekeeping::Nodes>();
@@ -116,11 +119,11 @@ impl Engine {
         let definitions = Definitions::new(config.metrics_job_max);
         let shared = Arc::new(Shared {
             store,
+            in_memory: InMemory::new(config.open_runs_max),
             config,
             clock: Arc::new(clock),
             membership,
             definitions,
-            in_memory: InMemory::default(),
             awaiting: Awaiting::default(),
             registry: Registry::default(),
             progress: ProgressBoard::default(),
@@ -139,7 +142,7 @@ impl Engine {
             events: events.clone(),
             beat_poke: Notify::new(),
             database: DatabaseWatch::default(),
-            apps: AppSwitches::default(),
+            switches: SwitchBoard::default(),
             departing: Departing::default(),
             claims: ClaimCounts::default(),
             loops: Arc::default(),
@@ -168,10 +171,15 @@ impl Engine {
         start.background(Until::Soft, MoveLoop::new(Arc::clone(&shared)));
         start.housekeeping();
         start.background(Until::Soft, AlertLoop::new(Arc::clone(&shared)));
+        start.background(Until::Soft, ChannelLoop::new(Arc::clone(&shared)));
+        if shared.config.watchdog_url.is_some() {
+            start.background(Until::Soft, WatchdogLoop::new(Arc::clone(&shared)));
+        }
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
         let node = Node::new(Arc::clone(&shared));
         start.background(Until::Soft, HealLoop::new(node.clone()));
         start.background(Until::Soft, DeclareLoop::new(node.clone()));
+        start.background(Until::Soft, RuleLoop::new(node.clone()));
         Ok(Self { node, gateway, lifecycle: lifecycle.clone() })
     }
 
@@ -253,6 +261,14 @@ impl Engine {
     /// [`WebhookError`].
     pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<PutWebhook, WebhookError> {
         alert::put_failure_webhook(&self.node, namespace, url).await
+    }
+
+    /// Sends a test message to the failure webhook of a namespace now; `None` where it has none.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn test_failure_webhook(&self, namespace: (NamespaceId, &str)) -> Result<Option<TestSend>, StoreError> {
+        alert::test_failure_webhook(&self.node, namespace).await
     }
 
     /// All metrics in the text format of Prometheus ([`crate::METRICS_MEDIA_TYPE`]).

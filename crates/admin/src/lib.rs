@@ -7,7 +7,7 @@
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and takes over what dead nodes left;
 //! - [`events`] finds what happens for those who listen;
-//! - [`alert`] sends messages about failures; `housekeeping` removes what is old; `metrics` counts what operators watch, and `exposition` puts it into words;
+//! - [`alert`] sends messages about failures, [`channels`] those of alerts, [`rules`] decides about incidents; `housekeeping` removes what is old; `metrics` counts what operators watch, and `exposition` puts it into words;
 //! - [`apps`] bounds the apps of a namespace; `declared` keeps the jobs that executors' code declares in step with it;
 //! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
 //!   calendars', [`identity`] is who calls.
@@ -17,8 +17,10 @@ pub mod apps;
 mod background;
 pub mod calendars;
 pub mod cancel;
+pub mod channels;
 pub mod clock;
 mod cluster;
+pub mod coming;
 mod config;
 mod counters;
 mod declared;
@@ -39,15 +41,17 @@ mod metrics;
 mod node;
 mod progress;
 mod registry;
+pub mod rules;
 mod scheduler;
 mod sight;
 pub mod trace;
 mod turn_queue;
 
-pub use cluster::{DatabaseTrouble, StartError};
+pub use cluster::{DatabaseTrouble, Regression, StartError};
 pub use config::EngineConfig;
 pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;
+pub use dispatch::given_name;
 pub use engine::Engine;
 pub use exposition::METRICS_MEDIA_TYPE;
 pub use identity::lookups::LookupError;

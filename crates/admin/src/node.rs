@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::background::LoopBoard;
 use crate::clock::Clock;
-use crate::cluster::{AppSwitches, DatabaseTrouble, DatabaseWatch, Departing, Membership};
+use crate::cluster::{DatabaseTrouble, DatabaseWatch, Departing, Membership, Regression, SwitchBoard};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{Board, DeclarationProblem};
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
-    pub(crate) apps: AppSwitches,
+    pub(crate) switches: SwitchBoard,
     pub(crate) departing: Departing,
     pub(crate) claims: ClaimCounts,
     /// What came of the loops' last ticks.
@@ -115,10 +115,19 @@ impl Shared {
 
     /// The same of runs that the misfire policy judges as of this instant of the boot-time clock.
     pub(crate) async fn put_as_of(&self, runs: Vec<Run>, judged_as_of: i64) {
-        let new = self.in_memory.admit_as_of(runs, judged_as_of);
+        let new = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
         if !new.is_empty() {
             // A closed ring means that the process ends: the runs are durable.
             drop(self.tick.send(Command::Put(new)).await);
+        }
+    }
+
+    /// Of these runs, which are to end, those that were left in the store for want of room.
+    pub(crate) async fn end_left(&self, runs: Vec<Run>) {
+        let ending = self.in_memory.admit_to_end(runs);
+        if !ending.is_empty() {
+            // A closed ring means that the process ends: the runs are durable.
+            drop(self.tick.send(Command::Put(ending)).await);
         }
     }
 
@@ -190,6 +199,8 @@ pub struct Readiness {
     pub draining: bool,
     /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
+    /// The database had lost what this node had written, within the last day.
+    pub regression: Option<Regression>,
     /// The node's switch.
     pub switch: Switch,
     /// No job fires until then, because the database's clock stepped back.
@@ -319,6 +330,7 @@ impl Node {
             knows_open_runs: self.0.has_adopted() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),
+            regression: self.0.database.regression(self.0.clock.now()),
             switch: self.0.membership.switch(),
             quiet_until: self.0.quiet_until(),
         }
@@ -377,6 +389,11 @@ impl Node {
         &self.0
     }
 
+    /// The switch of an executor of an app, as the last beat read it; `name` may have the suffix that distinguishes it here.
+    pub(crate) fn executor_switch(&self, app: AppId, name: &str) -> Switch {
+        self.0.switches.of_executor(app, dispatch::given_name(name))
+    }
+
     /// Makes the node look at the switches now.
     pub fn poke_beat(&self) {
         self.0.beat_poke.notify_one();
@@ -391,7 +408,7 @@ impl Node {
     pub fn inject(&self, runs: Vec<Run>) {
         let token = self.token();
         let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new = self.0.in_memory.admit(own);
+        let new = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
         if new.is_empty() {
             return;
         }

@@ -6,7 +6,8 @@
 //!   `load` the jobs;
 //! - `metered` is the store with a watch on it: what was claimed, what became durable when, how long statements took;
 //! - `recorder` is the handler, `histogram` where it writes; `witness` is a bare timer and `probe` a bare database, what
-//!   the figures are held against; `usage` is the kernel's account of processes.
+//!   the figures are held against; `usage` is the kernel's account of processes;
+//! - [`seed`] fills a database with jobs and their history, to look at and to measure pages with.
 //!
 //! Load is open: what is due when is fixed beforehand, and lateness counts from the planned instant.
 
@@ -20,6 +21,7 @@ mod plan;
 mod probe;
 mod recorder;
 mod report;
+mod seed;
 mod steps;
 mod test_server;
 mod usage;
@@ -29,4 +31,5 @@ pub use error::BenchError;
 pub use fleet::{ExecutorPlan, run_executor};
 pub use plan::{Flood, Mode, Plan};
 pub use report::{Counts, Cpu, Durability, Lateness, Memory, Probe, ProbeLane, Report, StoreCall};
+pub use seed::{SeedPlan, Seeded, seed};
 pub use steps::run;

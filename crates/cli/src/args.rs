@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::agent::AgentArgs;
+use crate::alert::AlertArgs;
 use crate::api::ApiArgs;
 use crate::app::AppArgs;
 use crate::audit::AuditArgs;
@@ -18,10 +19,12 @@ use crate::doctor::DoctorArgs;
 use crate::events::EventsArgs;
 use crate::executor::ExecutorArgs;
 use crate::exit::{Exit, Failure};
+use crate::import::ImportArgs;
 use crate::job::JobArgs;
 use crate::manual::ManArgs;
 use crate::namespace::NamespaceArgs;
 use crate::node::NodeArgs;
+use crate::overview::{FiresArgs, StatsArgs};
 use crate::run::RunArgs;
 use crate::server::ServerArgs;
 use crate::sign_in::SignInLinkArgs;
@@ -53,6 +56,8 @@ enum Command {
     Job(JobArgs),
     /// Show, save, import and delete business calendars
     Calendar(CalendarArgs),
+    /// Set up alerts: what is watched, where messages go, and what is silent for a time
+    Alert(Box<AlertArgs>),
     /// Show runs and their logs, cancel and retry them
     Run(RunArgs),
     /// Show the executors
@@ -75,6 +80,10 @@ enum Command {
     SignInLink(SignInLinkArgs),
     /// Show the cluster in one screen
     Status(StatusArgs),
+    /// Count how runs ended over time
+    Stats(StatsArgs),
+    /// Show what fires next, across all jobs
+    Fires(FiresArgs),
     /// Check for problems, with a remedy for each
     Doctor(DoctorArgs),
     /// Name servers, and choose the one that commands speak to
@@ -89,6 +98,8 @@ enum Command {
     Openapi,
     /// Show when a cron expression fires, without a server
     Cron(CronArgs),
+    /// Read the jobs of another scheduler: crontabs, Kubernetes, XXL-JOB
+    Import(ImportArgs),
     /// Measure the throughput of this machine and a database
     Bench(Box<BenchArgs>),
     /// Print the version
@@ -130,6 +141,7 @@ impl Command {
             Self::Agent(args) => args.run(),
             Self::Job(args) => done(runtime::run(args.run())),
             Self::Calendar(args) => done(runtime::run(args.run())),
+            Self::Alert(args) => done(runtime::run(args.run())),
             Self::Run(args) => done(runtime::run(args.run())),
             Self::Executor(args) => done(runtime::run(args.run())),
             Self::Node(args) => done(runtime::run(args.run())),
@@ -141,11 +153,14 @@ impl Command {
             Self::Audit(args) => done(runtime::run(args.run())),
             Self::SignInLink(args) => done(runtime::run(args.run())),
             Self::Cron(args) => done(args.run()),
+            Self::Import(args) => done(args.run()),
             Self::Bench(args) => args.run(),
             Self::Version => done(output::data(concat!("rondel ", env!("CARGO_PKG_VERSION")))),
             Self::Completions(args) => done(args.run()),
             Self::Man(args) => done(args.run(Cli::shown())),
             Self::Status(args) => done(runtime::run(args.run())),
+            Self::Stats(args) => done(runtime::run(args.run())),
+            Self::Fires(args) => done(runtime::run(args.run())),
             Self::Doctor(args) => done(runtime::run(args.run())),
             Self::Context(args) => done(args.run()),
             Self::Login(args) => done(runtime::run(args.run())),

@@ -1,7 +1,7 @@
 //! `rondel bench`: how fast this machine and a database go.
 
 use clap::{Args, Subcommand, ValueEnum};
-use rondel_bench::{BenchError, ExecutorPlan, Plan};
+use rondel_bench::{BenchError, ExecutorPlan, Plan, SeedPlan};
 
 use crate::config::{Database, DatabaseParser, Length};
 use crate::exit::{Exit, Failure};
@@ -64,6 +64,44 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// One executor of a measurement: what --separate starts
     Executor(ExecutorArgs),
+    /// Fill an empty database with jobs and a week of runs, to look at pages and to measure them
+    Seed(SeedArgs),
+}
+
+#[derive(Debug, Args)]
+struct SeedArgs {
+    /// Where it is: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
+    #[arg(long, value_name = "URL", value_parser = DatabaseParser)]
+    database: Database,
+    /// How many jobs
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    jobs: u32,
+    /// About how many runs
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
+    history: u32,
+}
+
+/// Fills a database.
+fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
+    let plan = SeedPlan { database: args.database.0, jobs: args.jobs, history: args.history };
+    runtime::serve(|stop| async move {
+        let seeded = tokio::select! {
+            seeded = rondel_bench::seed(&plan) => seeded,
+            () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
+        };
+        let seeded = seeded.map_err(|error| match error {
+            BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
+            error => Failure::of("the database is filled in part", &error),
+        })?;
+        match format.format {
+            Format::Json | Format::Jsonl | Format::Yaml => {
+                output::document(&serde_json::to_string(&seeded)?, format.format)
+            }
+            Format::Table | Format::Wide | Format::Name => {
+                output::data(&format!("{} jobs, {} runs, {} counted", seeded.jobs, seeded.runs, seeded.counted))
+            }
+        }
+    })
 }
 
 #[derive(Debug, Args)]
@@ -105,9 +143,14 @@ impl BenchArgs {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         telemetry::start_with_runs(TelemetrySettings::lines("warn", LogFormat::Text))?;
         let format = self.format;
-        if let Some(BenchCommand::Executor(args)) = self.command {
-            let plan = ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
-            return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
+        match self.command {
+            Some(BenchCommand::Executor(args)) => {
+                let plan =
+                    ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
+                return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
+            }
+            Some(BenchCommand::Seed(args)) => return seed(args, format),
+            None => {}
         }
         let plan = self.plan()?;
         runtime::serve(|stop| async move {

@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
+use crate::job::queued_sentence;
 use crate::output;
 
 /// Deletes what the path leads to, whose last part is its name, and reports it by this sentence.
@@ -13,11 +14,13 @@ pub(crate) async fn delete(
     sentence: &str,
     format: FormatArgs,
 ) -> Result<(), Failure> {
-    client.delete(path, query).await?;
+    let answer = client.delete(path, query).await?;
+    let open = answer.value().ok().and_then(|answer| queued_sentence(&answer["queued"]));
+    let sentence = open.map_or_else(|| sentence.to_owned(), |open| format!("{sentence}; {open}"));
     match format.format {
         Format::Name => output::names(path.last()),
         Format::Table | Format::Wide => {
-            output::talk(sentence);
+            output::talk(&sentence);
             Ok(())
         }
         // The server's answer is empty.

@@ -111,7 +111,7 @@ fn contexts() -> Check {
 async fn of_server(client: &Client) -> Vec<Check> {
     let place = client.place();
     let mut checks = Vec::new();
-    let ready = match client.plain("readyz").await {
+    let ready = match client.plain("readyz?verbose").await {
         Ok(answer) => answer,
         Err(failure) => {
             return vec![failed("server", &failure, "start it, or name another one with --server")];
@@ -127,6 +127,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
             "the checks that are false name what is missing: database, lease, draining",
         )
     });
+    checks.extend(history(&ready.text));
     checks.extend(ready.date.map(skew));
     let ask = Ask { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.ask(ask).await {
@@ -139,6 +140,15 @@ async fn of_server(client: &Client) -> Vec<Check> {
         Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
     }
     checks
+}
+
+/// Whether the database went back in time under the server.
+fn history(ready: &str) -> Option<Check> {
+    let ready: Value = serde_json::from_str(ready).ok()?;
+    let details = ready["details"].as_array()?;
+    let found = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
+    let found = found["message"].as_str().unwrap_or_default();
+    Some(warning("history", found, "compare the ledger with what your handlers wrote"))
 }
 
 /// The server's clock, from the answer's `Date`, against this machine's. It has whole seconds.

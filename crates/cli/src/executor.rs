@@ -1,10 +1,10 @@
-//! `rondel executor`: who is online.
+//! `rondel executor`: executors and their switches.
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::client::{ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
@@ -25,17 +25,52 @@ pub(crate) struct ExecutorArgs {
 enum ExecutorCommand {
     /// List the executors
     List(list::BoundArgs),
+    /// Send no new runs to an executor; it finishes those it has
+    Drain(SwitchArgs),
+    /// Let runs go to an executor again
+    Activate(SwitchArgs),
+    /// Send no new runs to an executor, and cancel those it has
+    Stop(SwitchArgs),
 }
 
-const VIEW: View =
-    View { name: "name", headers: &["NAME", "APP", "STATUS", "BUSY", "HANDLERS", "LABELS", "LAST SEEN"], row };
+/// Whose switch is thrown. It belongs to the name, and holds after every restart.
+#[derive(Debug, Args)]
+struct SwitchArgs {
+    /// The executor's name
+    #[arg(value_name = "EXECUTOR")]
+    name: String,
+    /// Its app, where executors of several apps have the name
+    #[arg(long, value_name = "APP")]
+    app: Option<String>,
+}
+
+const VIEW: View = View {
+    name: "name",
+    headers: &["NAME", "APP", "STATUS", "STATE", "RUNS", "BUSY", "HANDLERS", "LABELS", "LAST SEEN"],
+    row,
+};
 
 impl ExecutorArgs {
     /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
-        let ExecutorCommand::List(bounds) = self.command;
-        VIEW.list(&list::read(&self.client.client()?, "executors", &[], &bounds).await?, self.format)
+        let client = self.client.client()?;
+        match self.command {
+            ExecutorCommand::List(bounds) => {
+                VIEW.list(&list::read(&client, "executors", &[], &bounds).await?, self.format)
+            }
+            ExecutorCommand::Drain(switch) => set_state(&client, &switch, "draining", self.format).await,
+            ExecutorCommand::Activate(switch) => set_state(&client, &switch, "active", self.format).await,
+            ExecutorCommand::Stop(switch) => set_state(&client, &switch, "stopped", self.format).await,
+        }
     }
+}
+
+async fn set_state(client: &Client, switch: &SwitchArgs, state: &str, format: FormatArgs) -> Result<(), Failure> {
+    let mut body = json!({ "state": state });
+    if let Some(app) = &switch.app {
+        body["app"] = json!(app);
+    }
+    VIEW.line(&client.put(&["executors", &switch.name, "state"], &body.to_string()).await?, format)
 }
 
 fn row(executor: &Value, now: Timestamp) -> Vec<String> {
@@ -47,6 +82,8 @@ fn row(executor: &Value, now: Timestamp) -> Vec<String> {
         text_of(&executor["name"]),
         text_of(&executor["app"]),
         text_of(&executor["status"]),
+        text_of(&executor["state"]),
+        text_of(&executor["run_count"]),
         busy(executor),
         handlers.unwrap_or_default(),
         labels.unwrap_or_default(),

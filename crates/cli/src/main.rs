@@ -3,17 +3,19 @@
 //! - `dev`, `server` and `agent` put the other crates together; `handover` and `run_as` keep the agent's secrets from the
 //!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
-//! - `job`, `calendar`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
+//! - `job`, `calendar`, `alert`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
 //! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion`, `complete`
 //!   and `manual` are for shells and readers;
-//! - `bench` measures; `cron` works offline; `exit` and `output` are how everything ends and speaks.
+//! - `bench` measures; `cron` and `import` work offline; `exit` and `output` are how everything ends and speaks.
 
 mod agent;
+mod alert;
 mod api;
 mod app;
 mod args;
 mod audit;
 mod bench;
+mod bulk;
 mod calendar;
 mod client;
 mod clock;
@@ -32,6 +34,7 @@ mod exit;
 mod failpoints;
 mod format;
 mod handover;
+mod import;
 mod input;
 mod job;
 mod lang;
@@ -42,6 +45,7 @@ mod node;
 mod node_name;
 mod open_files;
 mod output;
+mod overview;
 mod paint;
 mod place;
 mod progress;

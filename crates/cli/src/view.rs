@@ -74,7 +74,8 @@ impl View {
         output::data(&table.render(true))
     }
 
-    fn items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
+    /// Prints some of them.
+    pub(crate) fn items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
             return output::names(names);

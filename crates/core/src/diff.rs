@@ -50,6 +50,34 @@ fn compare(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mu
     }
 }
 
+/// Two edits of one definition as one: what the later edit did not change is as the earlier one left it. Objects are merged field by
+/// field, lists as a whole.
+///
+/// ```
+/// use rondel_core::diff::merge;
+/// use serde_json::json;
+///
+/// let (base, theirs) = (json!({"shards": 3, "app": "a"}), json!({"shards": 5, "app": "a"}));
+/// assert_eq!(merge(&base, &json!({"shards": 3, "app": "b"}), &theirs), json!({"shards": 5, "app": "b"}));
+/// assert_eq!(merge(&base, &json!({"shards": 4}), &theirs), json!({"shards": 4}));
+/// ```
+#[must_use]
+pub fn merge(base: &Value, mine: &Value, theirs: &Value) -> Value {
+    let (Value::Object(before), Value::Object(wanted), Value::Object(now)) = (base, mine, theirs) else {
+        return if mine == base { theirs.clone() } else { mine.clone() };
+    };
+    let keys = wanted.keys().chain(now.keys().filter(|key| !wanted.contains_key(*key)));
+    let merged = keys.filter_map(|key| {
+        let value = match (before.get(key), wanted.get(key), now.get(key)) {
+            (Some(before), Some(wanted), Some(now)) => Some(merge(before, wanted, now)),
+            (before, wanted, now) if before == wanted => now.cloned(),
+            (_, wanted, _) => wanted.cloned(),
+        };
+        Some((key.clone(), value?))
+    });
+    Value::Object(merged.collect())
+}
+
 /// The changes as text: `-` before what was, `+` before what is. Texts of several lines are compared by line.
 ///
 /// ```

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use crate::spec::JobSpec;
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "name",
     "app",
     "handler",
     "description",
+    "labels",
     "params",
     "overrides",
     "schedule",
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn every_field_has_its_place() {
         let whole = json!({
-            "name": "a", "app": "b", "handler": "c", "description": "d", "params": {"max": 0}, "overrides": ["/max"],
+            "name": "a", "app": "b", "handler": "c", "description": "d", "labels": {"team": "pay"}, "params": {"max": 0}, "overrides": ["/max"],
             "shards": 2,
             "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}, "calendar": {"name": "cn", "rule": "except"},
             "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},

@@ -91,6 +91,18 @@ ids! {
     CalendarId,
     /// A row of the outbox.
     OutboxId,
+    /// A channel that alerts are sent to.
+    ChannelId,
+    /// A rule of alerts that holds for one subject, from firing to resolved.
+    IncidentId,
+    /// A message about an incident to one channel.
+    MessageId,
+    /// One try to deliver a message.
+    DeliveryId,
+    /// A rule of alerts.
+    AlertRuleId,
+    /// A silence of alerts.
+    SilenceId,
 }
 
 impl JobId {
@@ -100,6 +112,14 @@ impl JobId {
         // Ids of one node differ mostly in their time bits, so they are mixed before the remainder is taken.
         let mixed = self.0.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         usize::try_from(mixed).unwrap_or(0) % count.max(1)
+    }
+}
+
+impl RunId {
+    /// When its row was made.
+    #[must_use]
+    pub const fn made_at(self) -> Timestamp {
+        Timestamp::from_millis((self.0 >> (SEQUENCE_BITS + ORDINAL_BITS)).saturating_add(ID_EPOCH_MS))
     }
 }
 
@@ -196,6 +216,7 @@ mod tests {
         let first = IdGen::first_at(at);
         assert!(IdGen::new(1023).next(Timestamp::from_millis(at.as_millis() - 1)) < first);
         assert!(IdGen::new(0).next(at) >= first);
+        assert_eq!(RunId::new(IdGen::new(7).next(at)).made_at(), at);
         assert_eq!(IdGen::first_at(Timestamp::EPOCH), 0);
         assert!(IdGen::first_at(Timestamp::MAX) > first);
     }

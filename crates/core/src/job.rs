@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
+use crate::labels;
 use crate::name;
 use crate::outcome::AfterPolicy;
 use crate::schedule::Schedule;
@@ -204,6 +205,7 @@ fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::new(pointer, message));
         }
     }
+    labels::check(&spec.labels, errors);
     if spec.description.len() > DESCRIPTION_LEN_MAX {
         let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are kept", spec.description.len());
         errors.push(FieldError::new("/description", message));

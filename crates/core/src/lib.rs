@@ -6,6 +6,7 @@
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] puts schedules into sentences,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
+//! - [`filter`] reads what users type to narrow a list of runs or jobs;
 //! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
 //!   handlers;
 //! - [`declared`] decides what becomes of the jobs that code declares; [`access`] who may do what,
@@ -14,17 +15,25 @@
 //! - [`select`] and [`route`] choose the executor, [`outcome`] and [`graph`] what follows;
 //! - [`shape`] checks whether a document has the form of a type, and reports every error;
 //! - [`tree`] shows which run of a fire follows from which;
+//! - [`attention`] picks what needs a look, [`sketch`] counts lengths so that their quantiles can be read;
+//! - [`labels`] are what users group jobs by;
 //! - [`homes`] decides which node of a cluster owns which job;
 //! - [`reason`] has why a run has its status, in codes with parameters and in words;
+//! - [`notice`] is what an alert reports, [`channel`] where alerts are sent;
+//! - [`alert`] has rules, incidents and silences, and decides which messages go out about them;
+//! - [`log_line`] decides how severe a line of a log is;
 //! - [`run`] is the row of the ledger, [`status`] its status and its cause; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words;
 //!   [`error_chain`] puts an error and its causes into one text, [`backoff`] computes how long to wait before the next try.
 
 pub mod access;
 pub mod agent_handlers;
 pub mod ahead;
+pub mod alert;
+pub mod attention;
 pub mod authority;
 pub mod backoff;
 pub mod calendar;
+pub mod channel;
 pub mod cron;
 pub mod declared;
 pub mod dense;
@@ -34,21 +43,27 @@ pub mod document;
 pub mod edit;
 pub mod error_chain;
 pub mod field_error;
+pub mod filter;
 pub mod fires;
 pub mod forwarded;
 pub mod graph;
 pub mod homes;
 pub mod id;
 pub mod job;
+pub mod labels;
 mod local;
+pub mod log_line;
 pub mod misfire;
 pub mod name;
+pub mod near;
+pub mod notice;
 pub mod outcome;
 pub mod outgoing;
 pub mod overrides;
 pub mod plain;
 pub mod plan;
 pub mod preview;
+pub mod queued;
 pub mod reason;
 pub mod route;
 pub mod run;
@@ -58,6 +73,7 @@ pub mod secret_file;
 pub mod select;
 pub mod shape;
 pub mod sight;
+pub mod sketch;
 pub mod spec;
 pub mod status;
 mod taken;
@@ -71,8 +87,8 @@ pub mod year;
 
 pub use field_error::FieldError;
 pub use id::{
-    AccountId, AppId, AuditId, CalendarId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, OutboxId, RunId, SessionId,
-    TokenId,
+    AccountId, AlertRuleId, AppId, AuditId, CalendarId, ChannelId, DeliveryId, ExecutorId, IdGen, IncidentId, JobId,
+    MessageId, NamespaceId, NodeId, OutboxId, RunId, SessionId, SilenceId, TokenId,
 };
 pub use job::Job;
 pub use reason::Reason;

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+use crate::labels::{LABEL_COUNT_MAX, LABEL_KEY_PATTERN, LABEL_VALUE_LEN_MAX};
+
 /// Names of namespaces, apps, jobs, calendars and executors; see [`crate::name::check`].
 pub const NAME_PATTERN: &str = "^[a-z0-9][a-z0-9._-]{0,99}$";
 /// Names of accounts; see [`crate::name::check_account`].
@@ -15,6 +17,17 @@ pub const HANDLER_PATTERN: &str = "^[A-Za-z0-9._:-]{1,100}$";
 /// Ids as they cross JSON.
 pub const ID_PATTERN: &str = "^[0-9]{1,19}$";
 pub(crate) const DURATION_PATTERN: &str = "^([0-9]{1,12}(years?|months?|weeks?|days?|[wdhms]|ms|us|ns))+$";
+
+/// Labels: their keys, and the lengths of their values.
+pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": LABEL_COUNT_MAX,
+        "propertyNames": {"pattern": LABEL_KEY_PATTERN},
+        "additionalProperties": {"type": "string", "minLength": 1, "maxLength": LABEL_VALUE_LEN_MAX},
+        "examples": [{"team": "pay"}]
+    })
+}
 
 /// A length of time as users write it: stands for a [`std::time::Duration`] in `#[schemars(with = "…")]`.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ pub use self::schedules::{
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
 use crate::job::{self, Job};
+use crate::labels::Labels;
 use crate::overrides::Overrides;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
@@ -54,6 +55,10 @@ pub struct JobSpec {
     /// Free text.
     #[serde(default)]
     pub description: String,
+    /// What users group and find it by: up to 20 keys, each with a value.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schemars(schema_with = "crate::schema::labels")]
+    pub labels: Labels,
     /// What the handler gets, any JSON value.
     #[serde(default)]
     pub params: Value,
@@ -253,19 +258,19 @@ impl JobSpec {
     }
 }
 
-mod optional_duration {
+pub(crate) mod optional_duration {
     use super::{Duration, format_duration, parse_duration};
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(super) fn serialize<S: Serializer>(length: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(length: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         match length {
             Some(length) => serializer.serialize_some(&format_duration(*length)),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         text.map(|text| parse_duration(&text)).transpose().map_err(serde::de::Error::custom)
     }

@@ -169,6 +169,17 @@ impl Timetable {
         max.unwrap_or_default()
     }
 
+    /// How many fires lie after `from_exclusive` and up to `to_inclusive`, where that can be counted without walking through
+    /// them; `None` where a calendar or a second schedule stands in the way.
+    #[must_use]
+    pub fn count_between(&self, anchor: Timestamp, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<u64> {
+        let schedule = self.plain()?;
+        let next = Timestamp::from_millis(to_inclusive.as_millis().saturating_add(1));
+        let first = schedule.next_after(anchor, from_exclusive).filter(|first| *first <= to_inclusive);
+        let last = schedule.prev_before(anchor, next).filter(|last| *last > from_exclusive);
+        Some(first.zip(last).map_or(0, |(first, last)| schedule.count_between(anchor, first, last)))
+    }
+
     /// The one schedule whose fires are this job's, untouched: what can be counted without walking.
     pub(crate) fn plain(&self) -> Option<&Schedule> {
         match self.schedules.as_slice() {
@@ -190,6 +201,26 @@ mod tests {
     use crate::calendar::CalendarSpec;
     use crate::local;
     use crate::spec::JobSpec;
+
+    #[test]
+    fn fires_are_counted_as_they_are_walked_through() {
+        let at = Timestamp::from_secs(1_800_000_007);
+        for schedule in [
+            json!({"cron": "0/10 * * * * ?"}),
+            json!({"cron": "0 0 0 * * ?", "time_zone": "Europe/Berlin"}),
+            json!({"every": "7s"}),
+            json!({"at": "2027-01-15T08:05:00Z"}),
+        ] {
+            let spec: JobSpec =
+                serde_json::from_value(json!({"name": "a", "app": "a", "handler": "a", "schedule": schedule})).unwrap();
+            let table = spec.compile().unwrap().timetable;
+            for (from, to) in [(0, 900), (3, 10), (13, 14), (86_000, 90_000)] {
+                let (from, to) = (at + Duration::from_secs(from), at + Duration::from_secs(to));
+                let walked = u64::try_from(table.fires(at, from, to).count()).unwrap();
+                assert_eq!(table.count_between(at, from, to), Some(walked), "{schedule} {from} {to}");
+            }
+        }
+    }
 
     /// The holidays of autumn 2026 in China, with their make-up Saturday and Sunday.
     fn workdays() -> Value {

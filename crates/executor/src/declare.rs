@@ -110,6 +110,34 @@ impl Declaration {
         self.option("description", text.into())
     }
 
+    /// A label that users group and find the job by.
+    ///
+    /// ```
+    /// # use rondel::Declaration;
+    /// let close = Declaration::new("close").label("team", "pay").label("tier", "1");
+    /// assert_eq!(close.document()["labels"], serde_json::json!({"team": "pay", "tier": "1"}));
+    /// ```
+    #[must_use]
+    pub fn label(self, key: &str, value: impl Into<String>) -> Self {
+        self.within("labels", key, value.into())
+    }
+
+    /// Several labels, each as `key=value`; a text without `=` is a key without a value, which the server refuses.
+    ///
+    /// ```
+    /// use rondel::Declaration;
+    ///
+    /// let close = Declaration::new("close").labels(["team=pay", "tier=1"]);
+    /// assert_eq!(close.document()["labels"], serde_json::json!({"team": "pay", "tier": "1"}));
+    /// ```
+    #[must_use]
+    pub fn labels<S: AsRef<str>>(self, labels: impl IntoIterator<Item = S>) -> Self {
+        labels.into_iter().fold(self, |declaration, label| {
+            let (key, value) = label.as_ref().split_once('=').unwrap_or((label.as_ref(), ""));
+            declaration.label(key, value)
+        })
+    }
+
     /// What the handler gets, any JSON value.
     #[must_use]
     pub fn params(self, params: impl Into<Value>) -> Self {

@@ -96,8 +96,24 @@ mutants! {
     LateIsMissed = "late_is_missed",
     /// An offer of waiting runs looks past the same kinds each time.
     LookAheadStandsStill = "look_ahead_stands_still",
+    /// What is late is claimed before what is due soon, however much it is.
+    LateFirst = "late_first",
+    /// The job that comes first takes all memory for open runs.
+    NoShares = "no_shares",
+    /// Runs in executors' hands count as much against the share of their job as those that wait.
+    HandsCount = "hands_count",
+    /// What a run took of that memory is not given back.
+    RoomIsKept = "room_is_kept",
+    /// That memory has no bound.
+    NoBound = "no_bound",
+    /// Runs that had no room in memory are not taken up when there is room.
+    LeftForEver = "left_for_ever",
+    /// A pause, or a deletion, ends what executors have.
+    DropInHand = "drop_in_hand",
     /// A node does not look what became of runs that it has had in hand for long.
     NoLook = "no_look",
+    /// Executors that only other servers hear are not asked by way of them.
+    NoRelay = "no_relay",
     /// Serial jobs have no gate.
     NoGate = "no_gate",
     /// Queue time counts from when a run's turn has come, not from its instant.

@@ -4,7 +4,9 @@
 /// The names of the store's transactions. Each has two places: `NAME.written`, when all is written and COMMIT not yet
 /// sent, and `NAME.committed`, when COMMIT was answered and no caller has been notified.
 pub const TRANSACTIONS: &[&str] = &[
+    "acknowledge_incident",
     "add_link",
+    "add_silence",
     "add_token",
     "adopt",
     "append_logs",
@@ -20,13 +22,17 @@ pub const TRANSACTIONS: &[&str] = &[
     "create_job",
     "create_jobs",
     "delete_account",
+    "delete_alert_rule",
     "delete_calendar",
+    "delete_channel",
     "delete_job",
     "delete_namespace",
+    "end_silence",
     "ensure_app",
     "expand",
     "fence",
     "finish",
+    "finish_message",
     "finish_unwritable",
     "forget_nodes",
     "forget_tokens",
@@ -48,17 +54,22 @@ pub const TRANSACTIONS: &[&str] = &[
     "revoke_token",
     "roll_up",
     "rotate_token",
+    "save_alert_rule",
     "save_calendar",
+    "save_channel",
     "set_password",
     "take_link",
     "take_outbox",
     "take_waiting",
     "unmark",
+    "write_alerts",
+    "write_messages",
 ];
 
 /// The other places of a server, in the order of a run.
 pub const SERVER: &[Point] = &[
     Point { name: "migrate.begun", what: "the schema is locked, nothing of it has changed" },
+    Point { name: "next_migration.begun", what: "a migration is applied, and the next one is not" },
     Point { name: "migrate.applied", what: "the schema is up to date, its lock is still held" },
     Point { name: "renew.written", what: "the lease is renewed in the database, and the node does not know it" },
     Point { name: "claim.locked", what: "due jobs are locked, and not moved on" },
@@ -73,6 +84,8 @@ pub const SERVER: &[Point] = &[
     Point { name: "acknowledge.sent", what: "results are acknowledged, and the dispatcher does not know it" },
     Point { name: "adopt.fenced", what: "the dead node is fenced, and its runs are not taken" },
     Point { name: "alert.sent", what: "a message left, and is not struck off" },
+    Point { name: "alert_send.sent", what: "a service took the message of an alert, and the try is not recorded" },
+    Point { name: "alert_send.recorded", what: "the try is recorded, and the channel's lease is not ended" },
     Point { name: "purge.deleted", what: "old runs have lost their logs, and are still there" },
 ];
 

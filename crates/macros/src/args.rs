@@ -28,6 +28,7 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "route", path: &["route"], method: "route", wants: Wants::Text },
     Kind { name: "priority", path: &["priority"], method: "priority", wants: Wants::Number },
     Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: Wants::WordOrTexts },
+    Kind { name: "labels", path: &["labels"], method: "labels", wants: Wants::Pairs },
     Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: Wants::Flag },
 ];
 
@@ -48,6 +49,8 @@ enum Wants {
     Texts,
     /// A word, or a list of texts.
     WordOrTexts,
+    /// One pair of a key and a value, `"team=pay"`, or a list of them.
+    Pairs,
     Number,
     Flag,
 }
@@ -119,6 +122,7 @@ impl Arg {
                 Wants::Text => "a string literal",
                 Wants::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
                 Wants::WordOrTexts => "a string literal, or a list of them such as [\"/a\", \"/b\"]",
+                Wants::Pairs => "a pair such as \"team=pay\", or a list of them with different keys",
                 Wants::Number => "a whole number",
                 Wants::Flag => "true or false",
             };
@@ -135,10 +139,27 @@ fn value(wants: Wants, expr: &Expr) -> Option<Value> {
         (Wants::Texts | Wants::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
             elems.iter().map(|one| value(Wants::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
         }
+        (Wants::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => pairs([text.value()].into_iter()),
+        (Wants::Pairs, Expr::Array(ExprArray { elems, .. })) => {
+            let texts = elems.iter().map(|one| value(Wants::Text, one)?.as_str().map(str::to_owned));
+            pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
+        }
         (Wants::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {
             number.base10_parse::<u64>().ok().map(|number| json!(number))
         }
         (Wants::Flag, Expr::Lit(ExprLit { lit: Lit::Bool(flag), .. })) => Some(json!(flag.value)),
         _ => None,
     }
+}
+
+/// An object of texts such as `team=pay`; nothing where one is no pair, or a key comes twice.
+fn pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
+    let mut object = serde_json::Map::new();
+    for text in texts {
+        let (key, value) = text.split_once('=')?;
+        if object.insert(key.to_owned(), json!(value)).is_some() {
+            return None;
+        }
+    }
+    Some(Value::Object(object))
 }

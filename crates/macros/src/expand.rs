@@ -65,7 +65,7 @@ fn call(arg: &Arg) -> Option<TokenStream> {
         return None;
     }
     let method = format_ident!("{}", arg.kind.method);
-    let value = match (&arg.tokens, arg.value.is_array()) {
+    let value = match (&arg.tokens, arg.value.is_array() || arg.value.is_object()) {
         (one @ Expr::Lit(_), true) => quote!([#one]),
         (other, _) => other.to_token_stream(),
     };

@@ -36,6 +36,10 @@ fn values_are_checked_by_the_servers_own_parsers() {
     check_refused("priority = 10", "10", "0 (last) to 9");
     check_refused(r#"overrides = ["day"]"#, r#"["day"]"#, "is not a JSON pointer");
     check_refused(r#"overrides = "some""#, r#""some""#, "some");
+    check_refused(r#"labels = ["team=pay", ".x=1"]"#, r#"["team=pay", ".x=1"]"#, "is no key of a label");
+    check_refused(r#"labels = "team=""#, r#""team=""#, "a value has 1 to");
+    check_refused(r#"labels = "team""#, r#""team""#, "a pair such as");
+    check_refused(r#"labels = ["a=1", "a=2"]"#, r#"["a=1", "a=2"]"#, "different keys");
     check_refused("retry = 101", "101", "at most 100");
     check_refused(r#"retry = 1, backoff = "later""#, r#""later""#, "later");
     check_refused(r#"tz = "Europe/Berlin""#, r#""Europe/Berlin""#, "exactly one of");

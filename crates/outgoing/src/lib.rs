@@ -1,10 +1,13 @@
-//! The HTTP client for URLs chosen by users: webhooks of the server, and the agent's handler `http`.
+//! The HTTP client for URLs chosen by users: webhooks of the server, and the agent's handler `http`; with the feature `smtp` the
+//! client for mail too.
 //!
 //! It goes to the addresses that [`AllowedAddresses`] permit, and to no other. A name is resolved once, what comes of it is
 //! judged, and the connection is made to one of the addresses that were judged: no resolver can answer differently a moment
 //! later. Each redirect is held to the same. The environment's proxies are not used, for they would resolve anew.
 
 mod resolve;
+#[cfg(feature = "smtp")]
+pub mod smtp;
 mod tls;
 
 use std::error::Error;

@@ -1,5 +1,7 @@
 //! From a name to addresses that are allowed.
 
+#[cfg(feature = "smtp")]
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -48,5 +50,29 @@ impl Resolve for Guarded {
                 _ => Ok(Box::new(left.into_iter()) as Addrs),
             }
         })
+    }
+}
+
+/// The allowed addresses of a host. Else the reason, and whether a later try is of no use.
+#[cfg(feature = "smtp")]
+pub(crate) async fn resolve_allowed(
+    host: &str,
+    port: u16,
+    allowed: &AllowedAddresses,
+) -> Result<Vec<SocketAddr>, (bool, String)> {
+    let found = tokio::net::lookup_host((host, port)).await;
+    let found = found.map_err(|error| (false, format!("no address for {host:?}: {error}")))?;
+    let mut refused = None;
+    let mut left = Vec::new();
+    for address in found {
+        match allowed.check(address.ip()) {
+            Ok(()) => left.push(address),
+            Err(refusal) => refused = Some(refusal),
+        }
+    }
+    match refused {
+        Some(refusal) if left.is_empty() => Err((true, refusal.to_string())),
+        _ if left.is_empty() => Err((false, format!("no address for {host:?}"))),
+        _ => Ok(left),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct ExecutorHost {
     pub(crate) name: String,
     world: Arc<World>,
     nodes: Vec<Arc<NodeHost>>,
-    app: String,
+    pub(crate) app: String,
     slots: u32,
     /// Its results outlive it.
     has_disk: bool,

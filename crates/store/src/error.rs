@@ -1,5 +1,7 @@
 //! What callers of the store can do about a failure.
 
+use std::time::Duration;
+
 /// What the methods of the store's traits answer.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
@@ -154,6 +156,33 @@ pub enum OpenError {
         min_server: String,
         /// The version of this server.
         this: String,
+    },
+    /// Another server migrates the database, for longer than this one waits.
+    #[error(
+        "another server has been migrating this database for {}; start again when that has ended",
+        rondel_core::time::format_duration(*.waited)
+    )]
+    Migrating {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A table that a migration changes stays locked by other clients.
+    #[error(
+        "a migration cannot change a table that other clients keep locked: end their long transactions and start again"
+    )]
+    TableInUse {
+        /// The driver's error.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The database was migrated by a program with another migration of that number.
+    #[error(
+        "migration {version} of this program is not the one that the database was migrated with: use the build that made the \
+         database"
+    )]
+    OtherMigration {
+        /// Its number.
+        version: i64,
     },
     /// What is stored was sealed with a key that this server does not have.
     #[error("{message}")]

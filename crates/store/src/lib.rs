@@ -4,21 +4,26 @@
 //! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: who may come in, who did, and what they did;
 //! - [`Calendars`]: business calendars with their versions;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
-//! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Runs`]: due jobs and runs, from claim
+//! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Relay`], [`Runs`], [`SearchRuns`]: due jobs and runs, from claim
 //!   to verdict ([`ledger`]);
 //! - [`Changes`]: what changed of late, for those who watch;
 //! - [`Cluster`], [`Executors`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
 //! - [`RequestKeys`]: calls that are made once, however often they are sent;
-//! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts.
+//! - [`Channels`]: where alerts are sent, and the messages on their way;
+//! - [`Alerts`]: rules of alerts, their incidents and silences;
+//! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts;
+//!   [`Rollups`]: what charts and overviews read.
 //!
 //! Every transition states its old state and returns who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
 
 pub mod access;
+pub mod alerts;
 pub mod calendars;
 pub mod catalog;
 pub mod changes;
+pub mod channels;
 pub mod cluster;
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -26,6 +31,7 @@ pub mod declarations;
 mod delegate_store;
 mod error;
 mod follow;
+pub mod foreign;
 pub mod ledger;
 mod log_codec;
 pub mod logs;
@@ -34,28 +40,33 @@ mod mem;
 pub mod outbox;
 mod parents;
 pub mod request_keys;
+pub mod rollups;
 mod sealed;
 mod settle;
 mod sql;
 mod streams;
+mod switches;
 pub mod traces;
 pub mod upkeep;
 
 pub use access::{Accounts, AuditLog, SignIns, Tokens};
+pub use alerts::Alerts;
 #[doc(hidden)]
 pub use async_trait::async_trait;
 pub use calendars::Calendars;
 pub use catalog::{Catalog, ChangeJobs, CreateJobs, Namespaces};
 pub use changes::Changes;
+pub use channels::Channels;
 pub use cluster::{Cluster, Executors, LeaseToken};
 pub use declarations::Declarations;
 pub use error::{OpenError, Result, StoreError, Trouble};
-pub use ledger::{Adopt, Cancel, Claim, Dispatch, Finish, Limits, Move, Runs};
+pub use ledger::{Adopt, Cancel, Claim, Dispatch, Finish, Limits, Move, Relay, Runs, SearchRuns};
 pub use logs::Logs;
 #[cfg(feature = "testing")]
 pub use mem::MemStore;
 pub use outbox::Outbox;
 pub use request_keys::RequestKeys;
+pub use rollups::Rollups;
 pub use sealed::SecretKeys;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use traces::Traces;
@@ -76,6 +87,8 @@ store_of!(
     CreateJobs,
     ChangeJobs,
     Changes,
+    Channels,
+    Alerts,
     Accounts,
     SignIns,
     Tokens,
@@ -89,7 +102,9 @@ store_of!(
     Cancel,
     Limits,
     Move,
+    Relay,
     Runs,
+    SearchRuns,
     Cluster,
     Executors,
     Logs,
@@ -98,5 +113,6 @@ store_of!(
     Traces,
     Upkeep,
     Heal,
-    Stats
+    Stats,
+    Rollups
 );

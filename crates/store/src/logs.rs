@@ -32,6 +32,15 @@ pub struct LogChunk {
     pub lines: Vec<LogLine>,
 }
 
+/// A chunk without its lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkSize {
+    /// The number of the chunk.
+    pub sequence: i64,
+    /// How many lines it holds.
+    pub line_count: u64,
+}
+
 /// Runs in order of their ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRange {
@@ -67,6 +76,10 @@ pub trait Logs {
     /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`; fewer of large ones. None where
     /// there are none.
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>>;
+
+    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), in order, at most `limit`. Their lines are not
+    /// read: a reader finds a line by its number with them.
+    async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>>;
 
     /// The newest run of a namespace whose log does not fit any more, if the newest logs are to take at most `bytes`, as
     /// they are stored; `None` where all fit.

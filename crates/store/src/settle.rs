@@ -253,7 +253,8 @@ pub(crate) fn clean_name(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn without_nul(text: &str) -> Cow<'_, str> {
+/// The text without NUL, which no database stores.
+pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 

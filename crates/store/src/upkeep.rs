@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::outcome::is_provisional;
-use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::error::Result;
 
@@ -88,6 +88,11 @@ pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct CountedRun {
     pub(crate) id: RunId,
     pub(crate) job: JobId,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) app: AppId,
+    /// 0 for a fire of the schedule.
+    pub(crate) cause: i64,
+    pub(crate) attempt: i32,
     pub(crate) fire_at: Timestamp,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
@@ -105,14 +110,22 @@ impl CountedRun {
             return None;
         }
         let hour = Timestamp::from_secs(self.fire_at.second().div_euclid(3600) * 3600);
-        let duration = match (self.started_at, self.finished_at) {
-            (Some(started_at), Some(finished_at)) if !is_provisional(self.status, self.reason) => {
-                finished_at.since(started_at)
-            }
-            _ => Duration::ZERO,
-        };
+        let duration = self.duration().unwrap_or_default();
         let run_count = u64::try_from(self.span_count).unwrap_or(1);
         Some(JobStat { hour, status: self.status, run_count, duration })
+    }
+
+    /// How long its handler took, where an executor has reported that.
+    pub(crate) fn duration(&self) -> Option<Duration> {
+        let (started_at, finished_at) = (self.started_at?, self.finished_at?);
+        (!is_provisional(self.status, self.reason)).then(|| finished_at.since(started_at))
+    }
+
+    /// How much later than planned its handler began. Of a later attempt, or of a run that a caller asked for, it means nothing.
+    pub(crate) fn lateness(&self) -> Option<Duration> {
+        let is_first = self.attempt == 1 && self.cause == 0;
+        let started_at = self.started_at.filter(|_| is_first && !is_provisional(self.status, self.reason))?;
+        Some(started_at.since(self.fire_at))
     }
 }
 
@@ -121,6 +134,10 @@ impl From<&Run> for CountedRun {
         Self {
             id: run.id,
             job: run.job,
+            namespace: run.namespace,
+            app: run.app,
+            cause: run.cause,
+            attempt: run.attempt,
             fire_at: run.fire_at,
             status: run.status,
             reason: run.reason,

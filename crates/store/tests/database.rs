@@ -4,6 +4,8 @@
 
 #[path = "database/connections.rs"]
 mod connections;
+#[path = "database/migrating.rs"]
+mod migrating;
 #[path = "database/packet_limit.rs"]
 mod packet_limit;
 #[path = "database/packets.rs"]

@@ -18,6 +18,7 @@ use crate::audit::{self, Asked, Note};
 use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
+use crate::pages::own_namespace::in_path;
 use crate::problem::{Code, Problem};
 use crate::rate::{self, Counted};
 use crate::redirect::{pair, to};
@@ -117,7 +118,11 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }
-    response.extensions_mut().insert(CalledBy { name: caller.name().to_owned(), namespace: note.shown_namespace() });
+    response.extensions_mut().insert(CalledBy {
+        name: caller.name().to_owned(),
+        namespace: note.shown_namespace(),
+        is_admin: caller.may(Permission::Cluster),
+    });
     response
 }
 
@@ -210,8 +215,8 @@ pub(crate) fn signed_out() -> Problem {
 }
 
 fn to_sign_in(uri: &Uri) -> Response {
-    let wanted = uri.path_and_query().map_or("/", |path| path.as_str());
-    to(&format!("/sign-in?{}", pair("next", wanted)))
+    let wanted = in_path(uri.path_and_query().map_or("/", |path| path.as_str()));
+    to(&format!("/sign-in?{}", pair("next", &wanted)))
 }
 
 /// On a response: who called, for the log line and the page of a problem.
@@ -220,6 +225,8 @@ pub(crate) struct CalledBy {
     pub(crate) name: String,
     /// The namespace of the request, where it has one.
     pub(crate) namespace: Option<String>,
+    /// Whether it is an admin of everything.
+    pub(crate) is_admin: bool,
 }
 
 async fn authenticated(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {

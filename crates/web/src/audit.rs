@@ -175,7 +175,8 @@ fn complain(entry: &AuditEntry, error: &StoreError) {
 
 /// A noun and a verb for a method of a path: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
 pub(crate) fn action(method: &Method, path: &str) -> String {
-    let path = path.trim_start_matches("/api/v1").trim_start_matches('/');
+    // `jobs:bulk` is a verb for all of a noun.
+    let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
     let words: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
     let ends_in_one = parts.last().is_some_and(|last| last.starts_with('{'));
@@ -221,6 +222,8 @@ mod tests {
             (Method::PUT, "/api/v1/namespaces/{name}/failure-webhook", "namespace.set-failure-webhook"),
             (Method::POST, "/calendars/{name}", "calendar.change"),
             (Method::DELETE, "/api/v1/tokens/{id}", "token.delete"),
+            (Method::POST, "/api/v1/jobs:bulk", "job.bulk"),
+            (Method::POST, "/runs:bulk", "run.bulk"),
             (Method::GET, "/", "console.read"),
         ] {
             let (path, expected) = if path == "/" { (path, ".read") } else { (path, expected) };

@@ -16,6 +16,7 @@ use tracing::{Instrument as _, Span};
 use crate::access::{CalledBy, RequestId};
 use crate::limits::address;
 use crate::pages;
+use crate::pages::zones::Zones;
 use crate::problem::{Code, Problem, render};
 use crate::refused_lines::{LeftOut, is_bounded};
 use crate::state::Web;
@@ -40,6 +41,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let client = address(&request);
     let page = pages::problem::wanted(&request);
     let namespace = pages::own_namespace::of(&request);
+    let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
     // Probes come all the time, and nothing follows from them.
     let (span, trace) = match is_probe(&path) {
@@ -47,13 +49,17 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
         false => trace::begin(&request_id, &method, request.headers()),
     };
     request.extensions_mut().insert(trace);
-    let mut response = next.run(request).instrument(span.clone()).await;
-    let problem = response.extensions_mut().remove::<Problem>();
-    match (&problem, &page) {
-        (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
-        (Some(problem), None) => render(&mut response, problem, &request_id, &path),
-        (None, _) => {}
-    }
+    let answer = async {
+        let mut response = next.run(request).instrument(span.clone()).await;
+        let problem = response.extensions_mut().remove::<Problem>();
+        match (&problem, &page) {
+            (Some(problem), Some(page)) => page.render(&mut response, problem, &request_id),
+            (Some(problem), None) => render(&mut response, problem, &request_id, &path),
+            (None, _) => {}
+        }
+        (response, problem)
+    };
+    let (mut response, problem) = zones.scope(answer).await;
     if let Some(namespace) = namespace {
         response = namespace.keep(response).await;
     }

@@ -4,10 +4,11 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{StatusCode, Uri};
-use rondel_admin::{METRICS_MEDIA_TYPE, Readiness};
+use rondel_admin::{METRICS_MEDIA_TYPE, Readiness, Regression};
 use rondel_core::Timestamp;
 use rondel_core::access::Permission;
 use rondel_core::homes::Switch;
+use rondel_core::time::format_duration;
 use serde::Serialize;
 
 use crate::answer::json;
@@ -109,9 +110,23 @@ fn details(state: &Readiness) -> Vec<Detail> {
         ),
         detail("switch", unless(state.switch == Switch::Active, &switch)),
         detail("stopping", unless(!state.draining, "this node is on its way out")),
+        detail("history", state.regression.as_ref().map(regression)),
         detail(
             "clock",
             state.quiet_until.map(|at| format!("the database's clock stepped back; jobs are quiet until {at}")),
         ),
     ]
+}
+
+/// That the database went back in time does not make the node unready: what it does from then on is right.
+fn regression(found: &Regression) -> String {
+    let by = found.by.map_or_else(
+        || "this node's lease was not there any more".to_owned(),
+        |by| format!("by at least {}", format_duration(by)),
+    );
+    format!(
+        "the database went back in time, found at {}: {by}; runs after that instant are missing in the ledger, and their fires may \
+         have run twice",
+        found.found_at
+    )
 }

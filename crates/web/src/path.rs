@@ -30,12 +30,17 @@ macro_rules! nouns {
 }
 
 nouns! {
+    AlertRule: Parameter::name("name"), "The rule.", AlertRuleNotFound;
     App: Parameter::name("app"), "The app.", AppNotFound;
     Calendar: Parameter::name("name"), "The calendar.", CalendarNotFound;
+    Channel: Parameter::name("name"), "The channel.", ChannelNotFound;
+    Executor: Parameter::name("name"), "The executor.", NotFound;
+    Incident: Parameter::id("id"), "The incident.", IncidentNotFound;
     Job: Parameter::name("name"), "The job.", JobNotFound;
     Namespace: Parameter::name("name"), "The namespace.", NamespaceNotFound;
     Node: Parameter::name("name"), "The server.", NodeNotFound;
     Run: Parameter::id("id"), "The run.", RunNotFound;
+    Silence: Parameter::id("id"), "The silence.", SilenceNotFound;
     SignIn: Parameter::id("id"), "The sign-in.", SessionNotFound;
     Token: Parameter::id("id"), "The token.", TokenNotFound;
     User: Parameter::pattern("user", ACCOUNT_PATTERN), "The user.", UserNotFound;

@@ -19,6 +19,7 @@ use crate::keyed::{keyed, unkeyed};
 use crate::limits::address;
 use crate::load::open;
 use crate::openapi::{self, Doc, Inputs, RouteDoc};
+use crate::pages::own_namespace::lead;
 use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
@@ -192,6 +193,7 @@ impl Routes {
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }
                 Access::SignedIn(permission) => handler
+                    .layer(from_fn_with_state(web.clone(), lead))
                     .layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard_page)),
             };
             match paths.iter_mut().find(|(path, _)| *path == info.path) {

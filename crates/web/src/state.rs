@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::denials::Denials;
 use crate::holdings::Holdings;
+use crate::job_board::JobBoards;
+use crate::job_order::JobRanks;
 use crate::limits::HttpLimits;
 use crate::origin::Entrance;
 use crate::rate::{Buckets, Rate};
@@ -79,6 +81,8 @@ pub(crate) struct Web {
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) denials: Denials,
     pub(crate) refused_lines: RefusedLines,
+    pub(crate) boards: Arc<JobBoards>,
+    pub(crate) ranks: Arc<JobRanks>,
     /// The API as a document.
     pub(crate) document: fn() -> &'static str,
 }
@@ -93,6 +97,8 @@ impl Web {
             passwords: Arc::default(),
             denials: Denials::default(),
             refused_lines: RefusedLines::default(),
+            boards: Arc::default(),
+            ranks: Arc::default(),
             config: Arc::new(config),
             document,
         }

@@ -203,13 +203,26 @@ impl Browser {
 
     /// Writes a picture of what can be seen.
     pub(super) async fn shoot(&mut self, path: &Path) {
-        let shot = self.call("Page.captureScreenshot", json!({"format": "png"})).await;
+        self.picture(path, json!({"format": "png"})).await;
+    }
+
+    /// Writes a picture of the page from its top, so many pixels of it at most.
+    pub(super) async fn shoot_page(&mut self, path: &Path, height_max: u32) {
+        let size = "[innerWidth, document.documentElement.scrollHeight]";
+        let size = self.eval(size).await;
+        let height = size[1].as_u64().unwrap_or_default().min(u64::from(height_max));
+        let clip = json!({"x": 0, "y": 0, "width": size[0], "height": height, "scale": 1});
+        self.picture(path, json!({"format": "png", "captureBeyondViewport": true, "clip": clip})).await;
+    }
+
+    async fn picture(&mut self, path: &Path, params: Value) {
+        let shot = self.call("Page.captureScreenshot", params).await;
         let bytes = STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("base64");
         std::fs::write(path, bytes).expect("write a picture");
     }
 }
 
 /// A text as JavaScript writes it.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

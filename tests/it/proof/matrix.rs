@@ -53,13 +53,27 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("finish_unwritable", "only a result that the database refuses: the same"),
     ("free_homeless", "only a home that is no node any more: the same"),
     ("heal_job", "only a job whose next fire is missing: the same"),
+    ("next_migration", "only a database that lacks several migrations: migrating.rs"),
     ("note_waits", "only a run that waits for longer than a second, and what it waits for decides nothing"),
     ("purge", "old_runs_go_whatever_dies, below: what is purged cannot be judged"),
     ("remove_logs", "as the purge"),
     ("roll_up", "as the purge, of which it is the first step: once a minute elsewhere"),
+    ("delete_channel", CHANNELS),
+    ("finish_message", CHANNELS),
+    ("save_channel", CHANNELS),
+    ("write_messages", CHANNELS),
+    ("alert_send", CHANNELS),
+    ("acknowledge_incident", RULES),
+    ("add_silence", RULES),
+    ("delete_alert_rule", RULES),
+    ("end_silence", RULES),
+    ("save_alert_rule", RULES),
+    ("write_alerts", RULES),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
 const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_users.rs";
+const CHANNELS: &str = "of alerts only, without any run: see channels.rs";
+const RULES: &str = "of rules and incidents only: see alert_rules.rs";
 /// Places that only a cluster reaches.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
 /// Places that a server of a cluster reaches when another one has died or returned.

@@ -93,7 +93,7 @@ const SIGN_IN: Call =
     Call::form("/sign-in", "name=eve$N&password=first+password+of+$N").keeping(&[("$COOKIE", "cookie")]);
 const SIGN_IN_WRONGLY: Call = Call::form("/sign-in", "name=eve$N&password=another+password");
 /// A page that only those see who are signed in.
-const PAGE: Call = Call::admin("GET", "/account", "").by(Who::Visitor);
+const PAGE: Call = Call::admin("GET", "/n/default/account", "").by(Who::Visitor);
 const LINK: Call = Call::admin("POST", "/api/v1/users/eve$N/sign-in-link", "").keeping(&[("$LINK", "/path")]);
 const ENTER: Call = Call::form("/sign-in", "token=$LINK").keeping(&[("$COOKIE", "cookie")]);
 const TOKEN: Call =

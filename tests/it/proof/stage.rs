@@ -210,7 +210,7 @@ pub(super) async fn mixed_jobs(api: &Api, count: usize, step_ms: usize) {
 /// Pauses every job, waits until everything has its verdict, and judges.
 pub(super) async fn judged(api: &Api, journal: &Journal, rules: Rules) -> Report {
     for job in api.all("/api/v1/jobs", &[]).await {
-        let path = format!("/api/v1/jobs/{}/pause", job["name"].as_str().expect("a name"));
+        let path = format!("/api/v1/jobs/{}/pause?queued=run", job["name"].as_str().expect("a name"));
         // A database that has just come back may not answer the first call.
         wait_until(LIMIT, "the job is paused", async || {
             let answer = api.post(&path, json!({})).await;

@@ -71,6 +71,10 @@ const HOMES: &[(&str, &[&str])] = &[
     ("openidconnect", &["rondel-admin"]),
     ("quote", &["rondel-macros"]),
     ("sqlx", &["rondel-store"]),
+    // Mail.
+    ("lettre", &["rondel-outgoing"]),
+    // Templates of messages.
+    ("minijinja", &["rondel-admin"]),
     // Near names: of commands, and of fields in documents.
     ("strsim", &["rondel-cli", "rondel-core"]),
     ("syn", &["rondel-macros"]),

@@ -33,7 +33,7 @@ impl Refusal {
 }
 
 /// Made when the first message is sent: reading the host's certificates takes time and memory.
-pub(super) fn build(allowed: &AllowedAddresses) -> Result<Outgoing, String> {
+pub(crate) fn build(allowed: &AllowedAddresses) -> Result<Outgoing, String> {
     let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
     let options = Options { allowed: allowed.clone(), redirect_count_max: 0, user_agent };
     Outgoing::new(options).map_err(|error| chain(&error))
@@ -46,6 +46,16 @@ pub(super) async fn send(
     item: &OutboxItem,
     now: Timestamp,
 ) -> Result<(), Refusal> {
+    judge(post(client, webhook, item, now).await?)
+}
+
+/// The same, and answers the status whatever it is.
+pub(super) async fn post(
+    client: &Outgoing,
+    webhook: &FailureWebhook,
+    item: &OutboxItem,
+    now: Timestamp,
+) -> Result<StatusCode, Refusal> {
     let url = read_url(&webhook.url).map_err(Refusal::Message)?;
     let id = format!("msg_{}", item.id);
     let timestamp = now.second();
@@ -64,10 +74,10 @@ pub(super) async fn send(
         Some(refused) => Refusal::Message(refused.to_string()),
         None => Refusal::Receiver(chain(&error.without_url())),
     })?;
-    judge(response.status())
+    Ok(response.status())
 }
 
-fn judge(status: StatusCode) -> Result<(), Refusal> {
+pub(super) fn judge(status: StatusCode) -> Result<(), Refusal> {
     let text = || format!("it answered with status {}", status.as_u16());
     match status {
         _ if status.is_success() => Ok(()),

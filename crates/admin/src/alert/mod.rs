@@ -7,8 +7,14 @@ mod client;
 mod retry;
 mod send;
 mod sign;
+mod test_send;
 mod webhook;
 
+pub(crate) use client::build as build_client;
+pub(crate) use retry::next_try;
 pub(crate) use send::AlertLoop;
+pub(crate) use sign::{generate_secret, signature};
+pub use test_send::TestSend;
+pub(crate) use test_send::test_failure_webhook;
 pub(crate) use webhook::put_failure_webhook;
 pub use webhook::{PutWebhook, WebhookError};

@@ -11,7 +11,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// The next try after `tried_count` of them; `None` to give up. 5 s, doubled for each try up to an hour, give or take a
 /// quarter: `jitter` is from 0 to 1.
-pub(super) fn next_try(tried_count: i32, created_at: Timestamp, now: Timestamp, jitter: f64) -> Option<Timestamp> {
+pub(crate) fn next_try(tried_count: i32, created_at: Timestamp, now: Timestamp, jitter: f64) -> Option<Timestamp> {
     let doublings = u32::try_from(tried_count.saturating_sub(1)).unwrap_or(0).min(16);
     let delay = (DELAY_MIN * 2_u32.pow(doublings)).min(DELAY_MAX);
     let due_at = now + delay.mul_f64(0.75 + jitter.clamp(0.0, 1.0) / 2.0);

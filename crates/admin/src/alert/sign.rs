@@ -11,13 +11,13 @@ const PREFIX: &str = "whsec_";
 const KEY_BYTES: usize = 32;
 
 /// A new secret: 256 random bits.
-pub(super) fn generate_secret() -> String {
+pub(crate) fn generate_secret() -> String {
     let key: [u8; KEY_BYTES] = rand::rng().random();
     format!("{PREFIX}{}", BASE64_STANDARD.encode(key))
 }
 
 /// The value of `webhook-signature`; `None` where the secret is none of ours.
-pub(super) fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Option<String> {
+pub(crate) fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Option<String> {
     let key = BASE64_STANDARD.decode(secret.strip_prefix(PREFIX)?).ok()?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).ok()?;
     mac.update(format!("{id}.{timestamp}.").as_bytes());

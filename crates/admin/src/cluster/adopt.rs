@@ -24,6 +24,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const AFTER_END: Duration = Duration::from_millis(50);
 /// Requests to cancel that one look sees.
 const CANCEL_PAGE: u32 = 1_000;
+/// Fences that other servers ask for and are sent in one round, and for how long each is: its server asks again before.
+const FENCE_PAGE: u32 = 500;
+const FENCE_ASKED_WITHIN: Duration = Duration::from_secs(60);
 /// Jobs of a dead node that one transaction frees, and transactions of one look.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
@@ -102,7 +105,43 @@ impl AdoptLoop {
             drop(self.shared.events.send(Event::Cancels(cancels)).await);
         }
         self.read_cancels_elsewhere(&held).await?;
+        self.relay_fences(&held).await?;
+        self.read_drops(&held).await?;
         Ok(taken_over)
+    }
+
+    /// Runs of jobs that were paused or deleted, page by page.
+    async fn read_drops(&self, held: &Held) -> Result<(), StoreError> {
+        let limit = self.shared.config.drop_page.max(1);
+        let mut after = RunId::new(0);
+        loop {
+            let drops = self.shared.store.drops(held.token, after, limit).await?;
+            let Some((last, _)) = drops.last().copied() else { return Ok(()) };
+            let is_last = u32::try_from(drops.len()).is_ok_and(|count| count < limit);
+            drop(self.shared.events.send(Event::Drops(drops)).await);
+            if is_last {
+                return Ok(());
+            }
+            after = last;
+        }
+    }
+
+    /// Fences that other servers cannot send, and what came of those that this one could not.
+    async fn relay_fences(&self, held: &Held) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        if shared.store.is_single_server() {
+            return Ok(());
+        }
+        let since = shared.clock.now() - FENCE_ASKED_WITHIN;
+        let requests = shared.store.fence_requests(held.token, since, FENCE_PAGE).await?;
+        if !requests.is_empty() {
+            drop(shared.events.send(Event::FencesAsked(requests)).await);
+        }
+        let answers = shared.store.fence_answers(held.token.node, since, FENCE_PAGE).await?;
+        if !answers.is_empty() {
+            drop(shared.events.send(Event::FencesRelayed(answers)).await);
+        }
+        Ok(())
     }
 
     /// Cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.

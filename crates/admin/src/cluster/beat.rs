@@ -6,12 +6,12 @@ use std::time::Duration;
 use rondel_core::Timestamp;
 use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport};
+use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport, Renewal};
 use rondel_store::{Store, StoreError, Trouble};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::cluster::Membership;
+use crate::cluster::{Membership, Regression};
 use crate::config::EngineConfig;
 use crate::counters::Count;
 use crate::dispatch::Event;
@@ -32,6 +32,8 @@ pub(crate) struct BeatLoop {
     beats: u32,
     job_count: u64,
     has_warned: bool,
+    /// The end of the lease as this node wrote it last.
+    written: Option<Timestamp>,
 }
 
 impl Background for BeatLoop {
@@ -58,7 +60,7 @@ impl Background for BeatLoop {
 
 impl BeatLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, beats: 0, job_count: 0, has_warned: false }
+        Self { shared, beats: 0, job_count: 0, has_warned: false, written: None }
     }
 
     /// Logs once that the database does not answer, and once that it does again.
@@ -89,8 +91,9 @@ impl BeatLoop {
         let shared = Arc::clone(&self.shared);
         let sent = shared.clock.boot_micros();
         match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
-            Some(now) => {
-                self.observe(now, sent);
+            Some(renewal) if self.has_gone_back(&renewal) => self.rejoin().await?,
+            Some(renewal) => {
+                self.observe(renewal.now, sent);
                 let sent = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent };
                 shared.membership.renewed(sent, shared.config.lease);
             }
@@ -103,10 +106,37 @@ impl BeatLoop {
         let nodes = shared.store.nodes().await?;
         self.warn_of_others(&nodes);
         shared.membership.saw_nodes(nodes, shared.clock.now());
-        shared.apps.set(shared.store.app_switches().await?);
+        if shared.switches.set(shared.store.switches().await?) {
+            // One that has no room looks within a second.
+            shared.events.try_send(Event::Wake).ok();
+        }
         self.heed_switches();
         let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
         shared.store.beat_sessions(shared.membership.token(), &heard).await
+    }
+
+    /// Whether the database has lost what this node wrote last: its lease ended earlier there than it had written. A renewal that
+    /// came late moves the end back by a tenth at most.
+    fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
+        let shared = &self.shared;
+        let written = self.written.replace(renewal.until);
+        let lost = written.filter(|written| renewal.before + shared.config.lease / 10 < *written);
+        let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
+        self.note_regression(Some(written.since(renewal.before)));
+        true
+    }
+
+    fn note_regression(&self, by: Option<Duration>) {
+        let shared = &self.shared;
+        shared.counters.add(Count::DatabaseRegressions, 1);
+        let found_at = shared.clock.now();
+        shared.database.went_back(Regression { found_at, by });
+        tracing::error!(
+            lost = ?by,
+            "the database went back in time: it has lost what this server had written (a restored backup, or a failover \
+             without the last transactions); joining under a new epoch, and asking the executors what they have in hand. Fires of \
+             the lost time may run twice"
+        );
     }
 
     /// Reports the state of this node.
@@ -149,7 +179,7 @@ impl BeatLoop {
     /// What operators switched off is to stop within a beat. A dispatcher that has no room hears it with the next one: the
     /// lease does not wait for it.
     fn heed_switches(&self) {
-        let stopped = self.shared.apps.stopped();
+        let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
             self.shared.events.try_send(Event::StopApps(stopped)).ok();
         }
@@ -168,17 +198,22 @@ impl BeatLoop {
 
     /// The epoch is gone: this node slept through its lease, or the database's clock stepped back behind what was sent under
     /// it. What it had not handed over belongs to another node now, or its own anew.
-    async fn rejoin(&self) -> Result<(), StoreError> {
-        let shared = &self.shared;
+    async fn rejoin(&mut self) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
         shared.membership.end();
         let held = shared.membership.token();
+        self.written = None;
         tracing::warn!(epoch = held.epoch, "the lease is over; joining under a new epoch");
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();
         let request = request(&shared.config, shared.store.as_ref());
+        let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == held.node);
         if let Join::Joined { token, ordinal } = shared.store.join(&JoinRequest { held: Some(held), ..request }).await?
         {
+            if stored.is_some_and(|node| node.epoch < held.epoch) {
+                self.note_regression(None);
+            }
             // Streams outlive a lease, and its end has ended their sessions: an adopter is to see them open before anything is sent.
             let online = shared.registry.heard_since(Timestamp::EPOCH);
             shared.store.beat_sessions(token, &online).await?;
@@ -285,6 +320,31 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(300), &mut starts).await.is_err(), "it holds again");
         clock_ms.fetch_add(4_000, Ordering::Relaxed);
         assert_eq!(starts.await.unwrap().token(), LeaseToken { epoch: dead.epoch + 2, ..dead });
+    }
+
+    /// A backup is restored under a running server: its row is as it was a while before.
+    #[tokio::test]
+    async fn a_database_that_went_back_in_time_is_noticed() {
+        let started = Instant::now();
+        let clock =
+            move || Timestamp::from_millis(1_800_000_000_000 + i64::try_from(started.elapsed().as_millis()).unwrap());
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config =
+            EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_millis(100), ..EngineConfig::default() };
+        let lifecycle = Lifecycle::new();
+        let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(engine.readiness().regression, None);
+        let node = store.nodes().await.unwrap().remove(0);
+        store.release(node.token(), Timestamp::EPOCH).await.unwrap();
+        until("it has noticed", || engine.readiness().regression.is_some()).await;
+        let by = engine.readiness().regression.unwrap().by.unwrap();
+        assert!(by > Duration::from_millis(1_500) && by <= Duration::from_secs(2), "{by:?}");
+        until("it goes on under the next epoch", || engine.readiness().lease_held).await;
+        let again = store.nodes().await.unwrap().remove(0);
+        assert_eq!(again.token(), LeaseToken { epoch: node.epoch + 1, ..node.token() });
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
     }
 
     /// The database's clock steps back by a minute: jobs are quiet until it is where it was, and no fire comes twice.

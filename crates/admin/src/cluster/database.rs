@@ -1,6 +1,7 @@
 //! What is wrong with the database, and since when: for `/readyz`, and so that it is logged once.
 
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
 use rondel_core::Timestamp;
 use rondel_store::Trouble;
@@ -16,13 +17,29 @@ pub struct DatabaseTrouble {
     pub message: String,
 }
 
+/// The database had lost what this node had written: a backup was restored, or another server took its place without the last
+/// transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Regression {
+    /// When that was found.
+    pub found_at: Timestamp,
+    /// By how much at least, as far as this node's own row shows it; none where not even its lease is there.
+    pub by: Option<Duration>,
+}
+
+/// How long a regression is shown.
+const REGRESSION_SHOWN_FOR: Duration = Duration::from_secs(24 * 3_600);
+
 #[derive(Debug, Default)]
-pub(crate) struct DatabaseWatch(RwLock<Option<DatabaseTrouble>>);
+pub(crate) struct DatabaseWatch {
+    trouble: RwLock<Option<DatabaseTrouble>>,
+    regression: RwLock<Option<Regression>>,
+}
 
 impl DatabaseWatch {
     /// A call failed; whether that is news.
     pub(crate) fn failed(&self, trouble: Trouble, message: &str, now: Timestamp) -> bool {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
         let since = known.as_ref().map_or(now, |known| known.since);
         let is_news = known.as_ref().is_none_or(|known| known.trouble != trouble);
         *known = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
@@ -31,11 +48,21 @@ impl DatabaseWatch {
 
     /// A call succeeded; the trouble that is over with it.
     pub(crate) fn recovered(&self) -> Option<DatabaseTrouble> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).take()
+        self.trouble.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn went_back(&self, regression: Regression) {
+        *self.regression.write().unwrap_or_else(PoisonError::into_inner) = Some(regression);
+    }
+
+    /// The last regression of the database, for a day.
+    pub(crate) fn regression(&self, now: Timestamp) -> Option<Regression> {
+        let known = *self.regression.read().unwrap_or_else(PoisonError::into_inner);
+        known.filter(|known| known.found_at + REGRESSION_SHOWN_FOR > now)
     }
 
     pub(crate) fn trouble(&self) -> Option<DatabaseTrouble> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -1,26 +1,58 @@
-//! The switches of apps, as the last beat saw them.
+//! The switches of apps and executors, as the last beat saw them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use rondel_core::AppId;
 use rondel_core::homes::Switch;
+use rondel_store::cluster::Switches;
 
 #[derive(Debug, Default)]
-pub(crate) struct AppSwitches(RwLock<BTreeMap<AppId, Switch>>);
+pub(crate) struct SwitchBoard {
+    /// Rises with each change; 0 until the switches have been read once.
+    revision: AtomicU64,
+    known: RwLock<Switches>,
+}
 
-impl AppSwitches {
-    pub(crate) fn set(&self, switches: Vec<(AppId, Switch)>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = switches.into_iter().collect();
+impl SwitchBoard {
+    /// Takes over what was read; whether it is new.
+    pub(crate) fn set(&self, switches: Switches) -> bool {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *known != switches || !self.is_known();
+        if is_new {
+            *known = switches;
+            self.revision.fetch_add(1, Ordering::Release);
+        }
+        is_new
     }
 
-    pub(crate) fn of(&self, app: AppId) -> Switch {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&app).copied().unwrap_or(Switch::Active)
+    /// Whether they have been read since this process started.
+    pub(crate) fn is_known(&self) -> bool {
+        self.revision() > 0
     }
 
-    pub(crate) fn stopped(&self) -> Vec<AppId> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.iter().filter(|(_, switch)| **switch == Switch::Stopped).map(|(app, _)| *app).collect()
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn of_app(&self, app: AppId) -> Switch {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).of_app(app)
+    }
+
+    pub(crate) fn of_executor(&self, app: AppId, name: &str) -> Switch {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.of_executor(app, name).map_or(Switch::Active, |one| one.switch)
+    }
+
+    /// The executors whose switch is not at active.
+    pub(crate) fn executors(&self) -> BTreeMap<(AppId, String), Switch> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.executors.iter().map(|one| ((one.app, one.name.clone()), one.switch)).collect()
+    }
+
+    pub(crate) fn stopped_apps(&self) -> Vec<AppId> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.apps.iter().filter(|(_, switch)| *switch == Switch::Stopped).map(|(app, _)| *app).collect()
     }
 }

@@ -10,7 +10,7 @@ use rondel_store::LeaseToken;
 use super::effect::{Effect, Submission};
 use super::state::State;
 use super::step::Step;
-use crate::cluster::{AppSwitches, Departing};
+use crate::cluster::{Departing, SwitchBoard};
 use crate::counters::Count;
 use crate::scheduler::in_memory::InMemory;
 
@@ -34,7 +34,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) in_memory: &'a InMemory,
     /// Runs that are being given to other nodes.
     pub(crate) departing: &'a Departing,
-    pub(crate) apps: &'a AppSwitches,
+    pub(crate) switches: &'a SwitchBoard,
     pub(crate) settings: &'a Settings,
 }
 
@@ -77,10 +77,11 @@ impl<'a> Decision<'a> {
         Self { now: facts.now, state, facts, effects: Vec::new() }
     }
 
-    /// Whether this node may start runs: its lease holds, and what was open of a job when it took that is known, or holds the job's
-    /// runs back.
+    /// Whether this node may start runs: its lease holds, it has read the switches, and what was open of a job when it took the lease is
+    /// known, or holds the job's runs back.
     pub(super) fn knows_open_runs(&self) -> bool {
-        self.facts.lease_holds && self.state.recovery.begun == Some(self.facts.token)
+        let is_ready = self.facts.lease_holds && self.facts.switches.is_known();
+        is_ready && self.state.recovery.begun == Some(self.facts.token)
     }
 
     /// Whether runs may be sent and placed.

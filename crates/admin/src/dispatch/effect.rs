@@ -98,6 +98,8 @@ pub(crate) enum Measure {
     Refused(Duration),
     /// How many runs are in executors' hands, and how many are due and wait.
     Runs { active: usize, queued: usize },
+    /// How many runs wait at gates, for limits, for executors, and for the roll call.
+    Held { gates: usize, limits: usize, parked: usize, roll_call: usize },
     /// A broadcast was sent out as its shards.
     Dispatched(Arc<Compiled>, Trigger),
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::reason::Detail;
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NodeId, Reason, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{AttemptEnd, CancelElsewhere, Finished, LimitName, RunCheck};
+use rondel_store::ledger::{AttemptEnd, CancelElsewhere, FenceRequest, Finished, LimitName, RelayedAnswer, RunCheck};
 
 use super::active::Phase;
 use super::begin::{Begins, Start};
@@ -206,8 +206,14 @@ pub(crate) enum Event {
     Adopted(LeaseToken),
     /// Runs that are to be cancelled, each with the user or part of the server that asked.
     Cancels(Vec<(RunId, String)>),
+    /// The jobs of these runs were paused or deleted, which is the reason: those end that no executor has.
+    Drops(Vec<(RunId, Reason)>),
     /// Runs that were asked to make room for a later one; and who of them, or of their shards, must hear of it.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
+    /// Servers that have no stream to these executors ask what they have in hand.
+    FencesAsked(Vec<FenceRequest>),
+    /// Servers that hear these executors stored their answers.
+    FencesRelayed(Vec<RelayedAnswer>),
     /// The nodes that count for limits.
     LimitHomes(Vec<(LimitName, NodeId)>),
     /// Requests to cancel runs of other nodes, which executors that are connected here may have in hand.

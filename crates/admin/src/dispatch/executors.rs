@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use rondel_core::homes::Switch;
 use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
 use rondel_core::select::Unmet;
@@ -35,7 +36,9 @@ pub(crate) struct Online {
     pub(crate) heard_at: Timestamp,
     /// Heartbeats that came on this stream.
     pub(crate) beat_count: u64,
-    pub(crate) draining: bool,
+    draining: bool,
+    /// Its switch, as users set it.
+    pub(crate) switch: Switch,
     /// It reported that it was full: nothing more until then, or until something ends.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
@@ -67,6 +70,16 @@ impl Online {
         self.handlers.contains(&job.handler) && job.select.admits(&self.given_name, &self.labels)
     }
 
+    /// Whether it gets new runs, as soon as it has room: it does not shut down, and is not switched off.
+    pub(crate) fn takes_new(&self) -> bool {
+        !self.draining && self.switch == Switch::Active
+    }
+
+    /// It shuts down.
+    pub(crate) const fn drains(&mut self) {
+        self.draining = true;
+    }
+
     /// Why it takes no run of the job now.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
         let unmet = job.select.unmet(&self.given_name, &self.labels);
@@ -74,7 +87,9 @@ impl Online {
             (false, ..) => (ObstacleKind::Handler, None),
             (true, Some(Unmet::Name), _) => (ObstacleKind::NotSelected, None),
             (true, Some(Unmet::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
-            (true, None, Some(Refusal::Draining)) => (ObstacleKind::Draining, None),
+            (true, None, Some(Refusal::Draining)) if self.draining => (ObstacleKind::Draining, None),
+            (true, None, Some(Refusal::Draining)) => (ObstacleKind::Drained, None),
+            (true, None, Some(Refusal::Stopped)) => (ObstacleKind::Stopped, None),
             (true, None, Some(_)) => (ObstacleKind::Full, None),
             (true, None, None) => match question(job.route)? {
                 Question::There => (ObstacleKind::Silent, None),
@@ -86,8 +101,11 @@ impl Online {
 
     /// Why it takes no run now.
     fn refusal(&self, now: Timestamp) -> Option<Refusal> {
-        if self.draining {
-            return Some(Refusal::Draining);
+        match self.switch {
+            Switch::Draining => return Some(Refusal::Draining),
+            Switch::Stopped => return Some(Refusal::Stopped),
+            Switch::Active if self.draining => return Some(Refusal::Draining),
+            Switch::Active => {}
         }
         let is_full = self.in_flight >= self.limit || self.full_until.is_some_and(|until| until > now);
         is_full.then_some(Refusal::Full)
@@ -107,7 +125,9 @@ pub(crate) const fn is_fit_for_it(kind: ObstacleKind) -> bool {
     matches!(kind, ObstacleKind::Full | ObstacleKind::Busy | ObstacleKind::Silent)
 }
 
-fn given_name(name: &str) -> &str {
+/// The name that an executor gave itself, of the one that is unique here.
+#[must_use]
+pub fn given_name(name: &str) -> &str {
     name.split_once(SUFFIX).map_or(name, |(given, _)| given)
 }
 
@@ -135,9 +155,19 @@ pub(crate) struct Executors {
     /// Whom no node has heard for too long.
     lost: BTreeMap<ExecutorId, Lost>,
     pub(crate) silences: Silences,
+    /// Up to which change of the switches these are heeded.
+    pub(crate) switch_revision: u64,
 }
 
 impl Executors {
+    /// Sets the switch of each executor. It belongs to the name that executors give themselves: those that share one have one switch.
+    pub(crate) fn switch(&mut self, switches: &BTreeMap<(AppId, String), Switch>) {
+        for online in self.online.values_mut() {
+            let key = (online.app, online.given_name.clone());
+            online.switch = switches.get(&key).copied().unwrap_or(Switch::Active);
+        }
+    }
+
     pub(crate) fn join(&mut self, session: SessionHandle, executor: &OnlineExecutor, report: Report) {
         let id = executor.id;
         self.gone.remove(&id);
@@ -160,6 +190,7 @@ impl Executors {
             heard_at: executor.last_seen_at,
             beat_count: 0,
             draining: executor.draining,
+            switch: Switch::Active,
             full_until: None,
             report,
             fenced: BTreeMap::new(),
@@ -286,7 +317,7 @@ impl Executors {
     /// Why each executor of the app that is online does not take a run of the job now; those that could take it first.
     pub(crate) fn obstacles(&self, app: AppId, job: &Job, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &Online| {
-            let is_silent = self.is_silent(online) && online.is_fit(job) && !online.draining;
+            let is_silent = self.is_silent(online) && online.is_fit(job) && online.takes_new();
             let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
             if is_silent { Some(silent()) } else { online.obstacle(job, now) }
         };
@@ -297,7 +328,7 @@ impl Executors {
 
     /// Of those, the ones who do not go away: what a broadcast goes to.
     pub(crate) fn staying(&self, app: AppId, job: &Job) -> Vec<&Online> {
-        self.in_app(app).filter(|online| online.is_fit(job) && !online.draining).collect()
+        self.in_app(app).filter(|online| online.is_fit(job) && online.takes_new()).collect()
     }
 
     /// Whether it has left its last triggers unanswered.

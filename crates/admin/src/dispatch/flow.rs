@@ -105,7 +105,7 @@ pub(super) fn work_off(d: &mut Decision<'_>) {
 /// The turn of a run has come, at the gate of an executor or of its job.
 fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
-    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| !online.draining);
+    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| online.takes_new());
     if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
         assign::assign(d, ready, id, name);
     } else {

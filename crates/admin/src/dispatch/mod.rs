@@ -42,6 +42,7 @@ pub(crate) use begin::{Begins, Start, instant};
 pub(crate) use event::{
     Answer, CalledRun, Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, SessionHandle,
 };
+pub use executors::given_name;
 pub(crate) use messages::{fence, incoming};
 pub(crate) use ready::{Ready, finish_unsent, jitter};
 pub(crate) use run_loop::DispatchLoop;

@@ -90,7 +90,8 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
 /// executor is there.
 fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
     let fit = d.state.executors.staying(root.run.app, &root.definition.job);
-    if fit.is_empty() {
+    // Without room in memory for its shards it waits as for an executor.
+    if fit.is_empty() || !d.facts.in_memory.may_be_cut(&root.run) {
         return Some(root);
     }
     // A shard of a broadcast belongs to one executor; the others are dealt when they are routed.

@@ -8,10 +8,10 @@ use super::active::{Active, NOTE_AFTER, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::turns;
-use super::recovery::{fences, look, overdue, roll, seek, silence, unanswered};
+use super::recovery::{fences, look, overdue, relay, roll, seek, silence, unanswered};
 use super::step::Step;
 use super::waits;
-use super::{expand, flow, place};
+use super::{expand, flow, place, switches};
 
 /// Runs that are noted in one request.
 const NOTE_BATCH: usize = 500;
@@ -19,6 +19,7 @@ const NOTE_BATCH: usize = 500;
 pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     let now = d.now;
     show(d);
+    switches::stop_executors(d);
     note_running(d);
     unanswered::ask_unanswered(d);
     overdue::watch_deadlines(d);
@@ -41,6 +42,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     look::look_at_rows(d);
     roll::resolve(d);
     fences::ask_witnesses(d);
+    relay::ask_elsewhere(d);
     for app in d.state.parked.apps() {
         flow::unpark(d, app);
     }
@@ -54,6 +56,13 @@ fn show(d: &mut Decision<'_>) {
     let waiting = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
     let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting };
     d.effects.push(Effect::Measure(measure));
+    let held = Measure::Held {
+        gates: d.state.gates.queued_count(),
+        limits: d.state.limits.waiting_count(),
+        parked: d.state.parked.len(),
+        roll_call: d.state.recovery.rollcall.len(),
+    };
+    d.effects.push(Effect::Measure(held));
 }
 
 fn note_running(d: &mut Decision<'_>) {

@@ -56,7 +56,7 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
     // Who left triggers unanswered lately is passed by, where there is another one. A broadcast goes to all.
     let is_paused = |online: &Online| d.state.executors.silences.is_paused(online.session.executor, now);
-    if job.route != Route::Broadcast && online.iter().any(|one| !one.draining && !is_paused(one)) {
+    if job.route != Route::Broadcast && online.iter().any(|one| one.takes_new() && !is_paused(one)) {
         for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_paused(one)) {
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use rondel_store::LeaseToken;
@@ -63,7 +64,9 @@ impl DispatchLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let held = self.shared.membership.holds().then(|| self.shared.membership.token());
+            // As `Decision::knows_open_runs`: what may not start wakes nothing.
+            let may_start = self.shared.membership.holds() && self.shared.switches.is_known();
+            let held = may_start.then(|| self.shared.membership.token());
             let wake = self.state.next_instant(held).min(self.next_round_at);
             tokio::select! {
                 biased;
@@ -136,6 +139,7 @@ impl DispatchLoop {
         let facts = facts(&self.shared, &self.settings, self.began, now);
         let token = facts.token;
         let effects = transition::on(&mut self.state, event, facts);
+        self.shared.in_memory.note_moved(self.state.runs.take_moved());
         effects.into_iter().for_each(|effect| self.perform(effect, token, now));
     }
 
@@ -260,6 +264,12 @@ impl DispatchLoop {
             Measure::Accepted(waited) => metrics.accepted.observe(waited),
             Measure::Refused(waited) => metrics.refused.observe(waited),
             Measure::Runs { active, queued } => metrics.show_runs(size(active), size(queued)),
+            Measure::Held { gates, limits, parked, roll_call } => {
+                let held = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
+                let held =
+                    held.into_iter().chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
+                held.for_each(|(gauge, count)| gauge.store(size(count), Ordering::Relaxed));
+            }
             Measure::Dispatched(definition, trigger) => definition.counts.fires(trigger, FireOutcome::Dispatched, 1),
         }
     }
@@ -277,7 +287,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         lease_holds: shared.membership.holds(),
         in_memory: &shared.in_memory,
         departing: &shared.departing,
-        apps: &shared.apps,
+        switches: &shared.switches,
         settings,
     }
 }

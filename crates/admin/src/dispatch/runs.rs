@@ -181,6 +181,8 @@ pub(crate) struct OpenRuns {
     /// Those that executors have, by executor.
     by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
     active_count: usize,
+    /// Runs that came into hand, or left it, since this was [asked](Self::take_moved) last.
+    moved: Vec<RunId>,
     /// Those that are scheduled, by when they are looked at and by their planned instants.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     held_back: Vec<RunId>,
@@ -374,12 +376,14 @@ impl OpenRuns {
                 self.active_count += 1;
             }
             self.in_hand.insert(run, hand);
+            self.moved.push(run);
         }
         is_later
     }
 
     fn take_hand(&mut self, run: RunId) -> Option<Hand> {
         let hand = self.in_hand.remove(&run)?;
+        self.moved.push(run);
         if let Hand::Active(active) = &hand {
             self.active_count -= 1;
             if let Some(its) = self.by_executor.get_mut(&active.executor) {
@@ -453,13 +457,17 @@ impl OpenRuns {
     }
 
     pub(crate) fn take_called(&mut self, run: RunId) -> Option<Ready> {
-        match self.in_hand.remove(&run)? {
+        self.called(run)?;
+        match self.take_hand(run)? {
             Hand::Called(ready) => Some(*ready),
-            active @ Hand::Active(_) => {
-                self.in_hand.insert(run, active);
-                None
-            }
+            Hand::Active(_) => None,
         }
+    }
+
+    /// Runs that came into hand, or left it, since the last call, each with whether an attempt is in hand now.
+    pub(crate) fn take_moved(&mut self) -> Vec<(RunId, bool)> {
+        let moved = std::mem::take(&mut self.moved);
+        moved.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
     }
 
     pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
@@ -468,7 +476,9 @@ impl OpenRuns {
             Hand::Called(ready) => Some(*ready),
             Hand::Active(_) => None,
         };
-        called.filter_map(|(_, hand)| ready(hand)).collect()
+        let called: Vec<Ready> = called.filter_map(|(_, hand)| ready(hand)).collect();
+        self.moved.extend(called.iter().map(|ready| ready.run.id));
+        called
     }
 }
 

@@ -15,6 +15,7 @@ use super::queue::overlap::{Gates, Passed};
 use super::queue::parked::Parked;
 use super::queue::probes::Probes;
 use super::recovery::deadlines::Deadlines;
+use super::recovery::elsewhere::Relays;
 use super::recovery::rollcall::RollCall;
 use super::runs::OpenRuns;
 
@@ -80,6 +81,8 @@ pub(crate) struct Recovery {
     pub(super) rollcall: RollCall,
     /// The newest ended lease of each node that was announced to executors.
     pub(super) fences: BTreeMap<NodeId, i64>,
+    /// Fences that other servers wait for.
+    pub(super) relays: Relays,
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,
     /// The last job that was looked for at other nodes.
@@ -103,6 +106,7 @@ impl State {
                 adopting: HashSet::new(),
                 rollcall: RollCall::default(),
                 fences: BTreeMap::new(),
+                relays: Relays::default(),
                 next_look_at: now,
                 next_seek_at: now,
                 sought_to: None,

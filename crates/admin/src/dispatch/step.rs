@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use rondel_core::{ExecutorId, JobId, NodeId, Run, RunId};
+use rondel_core::outcome::CancelRequest;
+use rondel_core::{ExecutorId, JobId, NodeId, Reason, Run, RunId};
 use rondel_store::LeaseToken;
-use rondel_store::ledger::{InHand, LimitName, NotedWait};
+use rondel_store::ledger::{FenceRequest, InHand, LimitName, NotedWait, RelayedAnswer};
 
 use super::ready::Ready;
 
@@ -32,8 +33,8 @@ pub(crate) enum Step {
     NoteWaits(Vec<NotedWait>),
     /// Ask runs to make room for a later one of their job.
     Cover(Vec<RunId>),
-    /// Ask runs to end because their app is stopped.
-    Stop(Vec<RunId>),
+    /// Ask runs to end because their app or their executor is stopped.
+    Stop(Vec<RunId>, CancelRequest<'static>),
     /// Find out who counts for limits.
     LimitHomes(Vec<LimitName>),
     /// Give jobs to another node.
@@ -44,6 +45,12 @@ pub(crate) enum Step {
     Look(Vec<RunId>),
     /// Give the jobs of these runs to nodes that hear an executor which can run them.
     Seek(Vec<Ready>),
+    /// Ask other servers for the answers of executors that are not connected here.
+    AskFences(Vec<FenceRequest>),
+    /// Store what executors answered, for servers that they are not connected to.
+    AnswerFences(Vec<RelayedAnswer>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),
+    /// End runs that this node does not have in memory, for this reason, where no executor has them.
+    DropStray(Vec<(RunId, Reason)>),
 }

@@ -11,6 +11,7 @@ use super::begin::Begin;
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
+use super::executors::given_name;
 use super::recovery::{fences, lose, roll, unanswered};
 use super::{flow, outbox};
 use crate::counters::Count;
@@ -42,8 +43,9 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     d.state.executors.join(session, &executor, report);
     let is_open = |active: &&Active| !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
+    let switch = d.facts.switches.of_executor(executor.app, given_name(&executor.name));
     if let Some(online) = d.state.executors.get_mut(id) {
-        online.in_flight = in_flight;
+        (online.in_flight, online.switch) = (in_flight, switch);
     }
     roll::resolve(d);
     fences::ask_witnesses(d);
@@ -145,7 +147,7 @@ fn refused(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, why: v1::R
         v1::RefusedWhy::NoHandler => d.state.executors.forget_handler(executor, handler),
         v1::RefusedWhy::Draining => {
             if let Some(online) = d.state.executors.get_mut(executor) {
-                online.draining = true;
+                online.drains();
             }
         }
         v1::RefusedWhy::Full | v1::RefusedWhy::Unspecified => {

@@ -1,6 +1,7 @@
-//! Switches: what a draining or stopped app, and a stopped node, mean for runs.
+//! Switches: what a draining or stopped app or executor, and a stopped node, mean for runs.
 
 use rondel_core::homes::Switch;
+use rondel_core::outcome::CancelRequest;
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{AppId, Reason, RunId};
 use rondel_proto::v1;
@@ -10,6 +11,12 @@ use super::decision::Decision;
 use super::ready::Ready;
 use super::step::Step;
 use super::waits;
+
+/// The request that ends the runs of an app that is stopped …
+const APP_STOPPED: CancelRequest<'static> =
+    CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
+/// … and that for the runs of an executor.
+const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the switch of its executor: stopped");
 
 /// What an app's switch means for a run that is to be placed.
 pub(super) enum Switched {
@@ -22,7 +29,7 @@ pub(super) enum Switched {
 }
 
 pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switched {
-    match d.facts.apps.of(ready.run.app) {
+    match d.facts.switches.of_app(ready.run.app) {
         Switch::Active => Switched::On(ready),
         Switch::Draining => Switched::Waits(ready),
         Switch::Stopped => {
@@ -35,7 +42,7 @@ pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switche
 
 /// What a run waits for that its app's switch keeps from starting.
 pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
-    match d.facts.apps.of(ready.run.app) {
+    match d.facts.switches.of_app(ready.run.app) {
         Switch::Active => None,
         switch @ (Switch::Draining | Switch::Stopped) => {
             let app = Some(ready.definition.job.app.clone());
@@ -51,7 +58,28 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     let mut runs: Vec<RunId> = d.state.runs.actives().filter(is_running).map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {
-        d.step(Step::Stop(runs));
+        d.step(Step::Stop(runs, APP_STOPPED));
+    }
+}
+
+/// Takes over the switches of executors where they have changed.
+pub(super) fn heed(d: &mut Decision<'_>) {
+    if d.state.executors.switch_revision != d.facts.switches.revision() {
+        d.state.executors.switch_revision = d.facts.switches.revision();
+        d.state.executors.switch(&d.facts.switches.executors());
+    }
+}
+
+/// Runs in the hands of executors that are stopped are to end, as those of a stopped app.
+pub(super) fn stop_executors(d: &mut Decision<'_>) {
+    let is_stopped =
+        |active: &&Active| d.state.executors.get(active.executor).is_some_and(|one| one.switch == Switch::Stopped);
+    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
+    let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped);
+    let mut runs: Vec<RunId> = stopped.map(|active| active.ready.run.id).collect();
+    runs.sort_unstable();
+    if !runs.is_empty() {
+        d.step(Step::Stop(runs, EXECUTOR_STOPPED));
     }
 }
 

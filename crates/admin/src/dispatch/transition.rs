@@ -15,7 +15,7 @@ use super::event::Event;
 use super::queue::parked::Parked;
 use super::queue::probes::Probes;
 use super::queue::turns;
-use super::recovery::{fences, look, roll, seek};
+use super::recovery::{fences, look, relay, roll, seek};
 use super::results::verdicts;
 use super::runs::Stage;
 use super::state::State;
@@ -25,6 +25,7 @@ use super::{answers, expand, flow, outbox, round, streams, switches, waits};
 /// Decides what an event means.
 pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effect> {
     let mut decision = Decision::new(state, facts);
+    switches::heed(&mut decision);
     decide(&mut decision, event);
     let Decision { state, effects, .. } = decision;
     for run in state.runs.take_decided() {
@@ -60,11 +61,13 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Died(executor) => look::died(d, executor),
         Event::Beat(executor, active) => d.state.executors.beat(executor, active, d.now),
         Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
+        Event::FencesAsked(requests) => relay::relay(d, requests),
+        Event::FencesRelayed(answers) => roll::answered_elsewhere(d, answers),
         Event::Heard(suspects, heard) => look::heard_elsewhere(d, &suspects, &heard),
         Event::Probed(executor, number, free) => answers::answered(d, executor, number, &free),
         Event::Draining(executor) => {
             if let Some(online) = d.state.executors.get_mut(executor) {
-                online.draining = true;
+                online.drains();
             }
         }
         Event::Replies(executor, replies) => streams::replied(d, executor, replies),
@@ -74,6 +77,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Marked(asked, won) => outbox::marked(d, &asked, &won),
         Event::Unmarked => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
         Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
+        Event::Drops(drops) => verdicts::drop_queued(d, drops),
         Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
         Event::Covered(asked, cancels) => verdicts::covered(d, &asked, cancels),
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
@@ -170,10 +174,13 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
         Step::NoteLeft(_)
         | Step::NoteWaits(_)
         | Step::Cover(_)
-        | Step::Stop(_)
+        | Step::Stop(..)
         | Step::LimitHomes(_)
         | Step::Look(_)
-        | Step::CancelStray(_) => {}
+        | Step::AskFences(_)
+        | Step::AnswerFences(_)
+        | Step::CancelStray(_)
+        | Step::DropStray(_) => {}
     }
 }
 
@@ -203,6 +210,8 @@ mod begins;
 mod properties;
 #[cfg(test)]
 mod purity;
+#[cfg(test)]
+mod switch_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

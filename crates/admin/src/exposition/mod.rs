@@ -27,6 +27,7 @@ pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     let now = shared.clock.now();
     let mut families = vec![build_info(shared)];
     families.extend(fires(shared));
+    families.extend(memory(shared));
     families.extend(engine_steps(shared, now));
     families.extend(loops(shared, now));
     families.extend(edges(shared));
@@ -106,6 +107,33 @@ fn fires(shared: &Shared) -> Vec<Family> {
             "rondel_runs_queued",
             "Runs that are due and wait for an executor, a limit or their turn",
             to_f64(get(&metrics.runs_queued)),
+        ),
+    ]
+}
+
+/// The open runs in memory, all of them and those in each place, with their bound.
+fn memory(shared: &Shared) -> Vec<Family> {
+    let held = &shared.metrics.held;
+    let places = [
+        ("in_memory", size(shared.in_memory.len())),
+        ("ring", get(&held.ring)),
+        ("gates", get(&held.gates)),
+        ("limits", get(&held.limits)),
+        ("parked", get(&held.parked)),
+        ("roll_call", get(&held.roll_call)),
+    ];
+    let places = places.map(|(place, count)| (vec![label("place", place)], to_f64(count)));
+    vec![
+        Family::gauges("rondel_open_runs", "Open runs in memory, and in each place that holds some of them", places),
+        Family::gauge(
+            "rondel_open_runs_max",
+            "About how many open runs this node has in memory at most, and so each of the places",
+            to_f64(size(shared.config.open_runs_max)),
+        ),
+        Family::gauge(
+            "rondel_left_jobs",
+            "Jobs of which runs are left in the database until there is room in memory",
+            to_f64(size(shared.in_memory.left_count())),
         ),
     ]
 }

@@ -100,7 +100,8 @@ impl ContextReader<'_> {
                 State::Silent(since) => Some((*since, *since + lost_after)),
             };
             if is_wanted {
-                untaking.push(ExecutorState { name: name.clone(), silent });
+                let switch = self.0.executor_switch(app, name);
+                untaking.push(ExecutorState { name: name.clone(), silent, switch });
             }
         }
         untaking.sort_by(|a, b| a.name.cmp(&b.name));
@@ -116,7 +117,8 @@ impl ContextReader<'_> {
         let mut states = BTreeMap::new();
         for one in self.0.online_names().into_iter().filter(|one| one.app == app) {
             if let Some(executor) = self.0.online_executor(one.id) {
-                let kind = if executor.draining { State::Draining } else { State::Taking };
+                let is_active = self.0.executor_switch(app, &executor.name) == Switch::Active;
+                let kind = if executor.draining || !is_active { State::Draining } else { State::Taking };
                 states.insert(one.id, (state(executor.last_seen_at, kind), executor.name));
             }
         }
@@ -132,7 +134,13 @@ impl ContextReader<'_> {
         }
         let ids: Vec<ExecutorId> = elsewhere.keys().copied().collect();
         let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
-        let named = records.into_iter().filter_map(|one| Some((one.id, (*elsewhere.get(&one.id)?, one.name))));
+        let named = records.into_iter().filter_map(|one| {
+            let state = match (*elsewhere.get(&one.id)?, self.0.executor_switch(app, &one.name)) {
+                (State::Taking, Switch::Draining | Switch::Stopped) => State::Draining,
+                (state, _) => state,
+            };
+            Some((one.id, (state, one.name)))
+        });
         states.extend(named);
         Ok(states)
     }

@@ -51,6 +51,7 @@ pub(crate) enum Duty {
     Traces,
     Logs,
     Calls,
+    Messages,
     Tokens,
     Executors,
     Nodes,
@@ -66,6 +67,7 @@ impl Duty {
             Self::Traces => "forget_traces",
             Self::Logs => "remove_logs",
             Self::Calls => "forget_calls",
+            Self::Messages => "forget_messages",
             Self::Tokens => "forget_tokens",
             Self::Executors => "forget_executors",
             Self::Nodes => "forget_nodes",
@@ -81,6 +83,7 @@ impl Duty {
             Self::Traces => "remove the traces of runs beyond the retention",
             Self::Logs => "remove logs beyond their retention or size",
             Self::Calls => "remove old calls with a key",
+            Self::Messages => "remove messages of alerts beyond the retention",
             Self::Tokens => "remove old tokens",
             Self::Executors => "remove executors without a stream",
             Self::Nodes => "remove nodes without a lease",
@@ -104,7 +107,7 @@ macro_rules! chores {
     )*};
 }
 
-chores! { Stats OldStats Purge Traces Logs Calls Tokens Executors Nodes }
+chores! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes }
 
 pub(crate) struct HousekeepingLoop<C> {
     shared: Arc<Shared>,
@@ -147,7 +150,7 @@ impl<C: Chore> HousekeepingLoop<C> {
         let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
         let period = match C::DUTY {
             Duty::Stats => self.keep_period.min(STATS_PERIOD),
-            Duty::Purge | Duty::Traces | Duty::Logs => self.keep_period,
+            Duty::Purge | Duty::Traces | Duty::Logs | Duty::Messages => self.keep_period,
             Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
         };
         let is_early = C::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
@@ -162,6 +165,7 @@ impl<C: Chore> HousekeepingLoop<C> {
             Duty::Traces => in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await,
             Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
             Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
+            Duty::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
             Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
             Duty::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
             Duty::Nodes => {

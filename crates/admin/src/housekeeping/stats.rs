@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use rondel_core::sketch::Step;
 use rondel_store::StoreError;
+use rondel_store::rollups::PointKind;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -10,11 +12,12 @@ use super::pause;
 use crate::node::Shared;
 
 /// Rows that one transaction looks at.
-const BATCH: u32 = 2_000;
+const BATCH: u32 = 1_000;
 /// A transaction that began with an earlier id may still commit.
 const LAG: Duration = Duration::from_secs(30);
 /// How long counts are kept.
-const KEPT: Duration = Duration::from_secs(400 * 24 * 3600);
+const KEPT: Duration = Duration::from_secs(400 * DAY_SECS);
+const DAY_SECS: u64 = 24 * 3600;
 
 /// Counts batch after batch until everything is counted, or the pass is over.
 pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
@@ -31,5 +34,22 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
 
 /// Removes counts that are too old. Answers how many.
 pub(super) async fn forget_old(shared: &Shared) -> Result<u64, StoreError> {
-    shared.store.forget_stats(shared.clock.now() - KEPT, BATCH).await
+    let now = shared.clock.now();
+    let mut count = shared.store.forget_stats(now - KEPT, BATCH).await?;
+    for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
+        for step in kind.steps() {
+            count += shared.store.forget_points(kind, *step, now - kept(kind, *step), BATCH).await?;
+        }
+    }
+    Ok(count)
+}
+
+/// How long points are kept: short steps are for charts of the last hours. Those of jobs are many.
+const fn kept(kind: PointKind, step: Step) -> Duration {
+    match (kind, step) {
+        (_, Step::Minute) => Duration::from_secs(DAY_SECS),
+        (_, Step::Quarter) => Duration::from_secs(15 * DAY_SECS),
+        (PointKind::Job, Step::Hour) => Duration::from_secs(60 * DAY_SECS),
+        (PointKind::Namespace | PointKind::App, Step::Hour) | (_, Step::Day) => KEPT,
+    }
 }

@@ -4,19 +4,26 @@ mod apply;
 mod checks;
 mod overrides;
 mod params;
+mod queued;
+mod shards;
 
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
+use rondel_core::queued::Queued;
 use rondel_core::run::RunOf;
 use rondel_core::words::counted;
-use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp, TraceParent, Trigger};
+use rondel_core::{
+    AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Reason, Run, RunId, Timestamp, TraceParent, Trigger,
+};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
 
 pub use self::checks::calendar;
 pub use self::overrides::{RunParams, params_again, run_params};
-pub use self::params::{JobWarning, handlers, params_schema, warnings};
+pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
+pub use self::queued::QueuedRuns;
+pub use self::shards::{ShardsError, is_unsuccessful, request_failed_shards};
 use crate::apps::{self, AppError};
 use crate::jobs::checks::Checked;
 use crate::node::Node;
@@ -118,11 +125,32 @@ fn new_job(
     }
 }
 
-/// Gives a job another definition.
+/// Gives a job another definition. Where that pauses it, runs that its schedule made and no executor has are skipped.
 ///
 /// # Errors
 /// Each variant of [`JobError`].
 pub async fn change(
+    node: &Node,
+    record: &JobRecord,
+    spec: JobSpec,
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<JobRecord, JobError> {
+    let saved = change_definition(node, record, spec, expected_version, author).await?;
+    settle_if_paused(node, record, &saved, author).await?;
+    Ok(saved)
+}
+
+/// Skips runs that the job's schedule made and no executor has, where a change has paused it.
+async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
+    if before.spec.enabled && !saved.spec.enabled {
+        queued::settle(node, saved, (Reason::Paused, None), author).await?;
+    }
+    Ok(())
+}
+
+/// The same, without what follows for queued runs.
+async fn change_definition(
     node: &Node,
     record: &JobRecord,
     spec: JobSpec,
@@ -222,7 +250,27 @@ pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author:
     change(node, record, spec, Some(record.version), author).await
 }
 
-/// Deletes a job; its runs stay. With `leaves_followers` it goes although other jobs follow from it.
+/// Pauses a job, and skips or keeps its queued runs; by default those are skipped that its schedule made.
+///
+/// # Errors
+/// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
+pub async fn pause(
+    node: &Node,
+    record: &JobRecord,
+    author: &str,
+    queued: Option<Queued>,
+) -> Result<(JobRecord, QueuedRuns), JobError> {
+    let spec = JobSpec { enabled: false, ..record.spec.clone() };
+    let paused = match record.spec.enabled {
+        true => change_definition(node, record, spec, Some(record.version), author).await?,
+        false => record.clone(),
+    };
+    let runs = queued::settle(node, &paused, (Reason::Paused, queued), author).await?;
+    Ok((paused, runs))
+}
+
+/// Deletes a job; its runs stay, and those that no executor has are skipped or kept. With `leaves_followers` it goes although other
+/// jobs follow from it.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
@@ -231,7 +279,8 @@ pub async fn delete(
     record: &JobRecord,
     expected_version: Option<i64>,
     leaves_followers: bool,
-) -> Result<bool, JobError> {
+    (queued, author): (Option<Queued>, &str),
+) -> Result<Option<QueuedRuns>, JobError> {
     let (now, spare) = (node.now(), RunId::new(node.new_id()));
     let before = checks::compiled(node, record).await.ok();
     let reached = node.shared().reached();
@@ -240,9 +289,9 @@ pub async fn delete(
     match node.store().delete_job(deletion).await? {
         Deleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
-            Ok(true)
+            Ok(Some(queued::settle(node, record, (Reason::Deleted, queued), author).await?))
         }
-        Deleted::NotFound => Ok(false),
+        Deleted::NotFound => Ok(None),
         Deleted::Conflict(version) => Err(JobError::Conflict { version }),
         Deleted::IsParent(children) => Err(JobError::IsParent { children }),
     }

@@ -62,6 +62,12 @@ pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobW
     }
 }
 
+/// Whether an executor that this node hears offers a handler.
+#[must_use]
+pub fn is_offered(node: &Node, namespace: NamespaceId, app: &str, handler: &str) -> bool {
+    node.shared().registry.params_schema(namespace, app, handler).is_some()
+}
+
 /// What is wrong with the parameters of a definition in the place of `before`. What was saved once stays as it is:
 /// a job whose handler has learned other parameters since can still be paused.
 pub(super) fn params_complaints(

@@ -54,8 +54,19 @@ pub(crate) struct Metrics {
     pub(crate) alerts_given_up: AtomicU64,
     pub(crate) runs_active: AtomicU64,
     pub(crate) runs_queued: AtomicU64,
+    pub(crate) held: HeldRuns,
     /// When the last scan came to its end; 0 before the first.
     scanned_at_ms: AtomicI64,
+}
+
+/// How many open runs each place of the node's memory holds.
+#[derive(Debug, Default)]
+pub(crate) struct HeldRuns {
+    pub(crate) ring: AtomicU64,
+    pub(crate) gates: AtomicU64,
+    pub(crate) limits: AtomicU64,
+    pub(crate) parked: AtomicU64,
+    pub(crate) roll_call: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -79,6 +90,7 @@ impl Default for Metrics {
             alerts_given_up: AtomicU64::new(0),
             runs_active: AtomicU64::new(0),
             runs_queued: AtomicU64::new(0),
+            held: HeldRuns::default(),
             scanned_at_ms: AtomicI64::new(0),
         }
     }

@@ -1,15 +1,56 @@
 //! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rondel_core::{JobId, Run, RunId};
+use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
+use rondel_store::ledger::UnsentPlace;
+
+use crate::scheduler::shares::{Owner, Shares, is_shard};
 
 /// Each with its attempt and the epoch that it stands under: the late word of an earlier attempt is none about the one that is
 /// here, and what is left in memory of a lease that is over is none of what was taken over from it.
+///
+/// Memory is bounded: a first attempt for which its job, app or namespace has no room is left in the store, and so are the later
+/// ones of its job, until there is room ([`take_up`](Self::take_up)).
+#[derive(Debug)]
+pub(crate) struct InMemory {
+    known: Mutex<Contents>,
+    /// About how many runs are here at most.
+    max: usize,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct InMemory(Mutex<HashMap<RunId, OpenRun>>);
+struct Contents {
+    runs: HashMap<RunId, OpenRun>,
+    shares: Shares,
+    /// Jobs of which first attempts are left in the store.
+    left: BTreeMap<JobId, Left>,
+}
+
+/// What of a job is left in the store.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    /// The place before the first run.
+    place: UnsentPlace,
+    /// Since when there is such a run.
+    since: Timestamp,
+    owner: Owner,
+    /// When the queue time of the first one is over, as far as that is known.
+    ends_at: Timestamp,
+}
+
+/// How much one look at jobs of which runs are left in the store does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LookBounds {
+    /// How many of them it looks at.
+    pub(crate) looks: usize,
+    /// How many it answers.
+    pub(crate) jobs: usize,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct OpenRun {
@@ -17,6 +58,38 @@ struct OpenRun {
     epoch: i64,
     /// As of when the misfire policy judges it, by the boot-time clock in microseconds.
     judged_as_of: i64,
+    /// Since when it waits, where it was left in the store for want of room.
+    queued_from: Option<Timestamp>,
+    owner: Owner,
+    /// An executor has an attempt of it, or may have it.
+    is_in_hand: bool,
+}
+
+impl Contents {
+    fn insert(&mut self, run: &Run, judged_as_of: i64, queued_from: Option<Timestamp>) {
+        let owner = Owner::of(run);
+        let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
+        let open = OpenRun { attempt, epoch, judged_as_of, queued_from, owner, is_in_hand };
+        if let Some(before) = self.runs.insert(run.id, open) {
+            self.shares.remove(before.owner, before.is_in_hand);
+        }
+        self.shares.add(owner);
+    }
+
+    fn remove(&mut self, run: RunId) {
+        if let Some(open) = self.runs.remove(&run) {
+            self.shares.remove(open.owner, open.is_in_hand);
+        }
+    }
+
+    fn is_new(&self, run: &Run) -> bool {
+        self.runs.get(&run.id).is_none_or(|known| known.epoch < run.node_epoch)
+    }
+}
+
+/// What began, or is part of what began, is never left in the store: others may wait for it.
+fn may_be_left(run: &Run) -> bool {
+    run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
 }
 
 /// Open runs of this node that await their children. No executor has them; their place in the gate of their job is
@@ -56,103 +129,254 @@ impl Awaiting {
     }
 }
 
+impl Default for InMemory {
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
 impl InMemory {
-    /// Keeps of `runs` those that were not in memory under their lease, which are from now on.
-    pub(crate) fn admit(&self, runs: Vec<Run>) -> Vec<Run> {
-        self.admit_as_of(runs, 0)
+    /// Room for about so many runs.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { known: Mutex::default(), max }
     }
 
-    /// The same of runs that the misfire policy judges as of this instant of the boot-time clock.
-    pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64) -> Vec<Run> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps of `runs` those that were not in memory under their lease, which are from now on, whether or not there is room.
+    pub(crate) fn admit(&self, runs: Vec<Run>) -> Vec<Run> {
+        let mut known = self.lock();
         let mut is_new = |run: &Run| {
-            let is_new = known.get(&run.id).is_none_or(|known| known.epoch < run.node_epoch);
+            let is_new = known.is_new(run);
             if is_new {
-                known.insert(run.id, OpenRun { attempt: run.attempt, epoch: run.node_epoch, judged_as_of });
+                known.insert(run, 0, None);
             }
             is_new
         };
         runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
+    /// The same of runs for which there is room; the misfire policy judges them as of this instant of the boot-time clock. The others
+    /// are left in the store from now on.
+    pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64, now: Timestamp) -> Vec<Run> {
+        let mut known = self.lock();
+        let mut is_admitted = |run: &Run| {
+            if !known.is_new(run) {
+                return false;
+            }
+            let is_behind = known.left.contains_key(&run.job);
+            if may_be_left(run) && (is_behind || !known.shares.has_room(Owner::of(run), self.max)) {
+                let place = UnsentPlace::before(run);
+                let (owner, ends_at) = (Owner::of(run), Timestamp::EPOCH);
+                let left = known.left.entry(run.job).or_insert(Left { place, since: now, owner, ends_at });
+                if place < left.place {
+                    (left.place, left.ends_at) = (place, ends_at);
+                }
+                return false;
+            }
+            known.insert(run, judged_as_of, None);
+            true
+        };
+        runs.into_iter().filter(|run| is_admitted(run)).collect()
+    }
+
+    /// These runs came into executors' hands, or left them; each with whether it is in hand now.
+    pub(crate) fn note_moved(&self, moved: Vec<(RunId, bool)>) {
+        if moved.is_empty() {
+            return;
+        }
+        let mut known = self.lock();
+        let Contents { runs, shares, .. } = &mut *known;
+        for (run, is_in_hand) in moved {
+            if let Some(open) = runs.get_mut(&run).filter(|open| open.is_in_hand != is_in_hand) {
+                open.is_in_hand = is_in_hand;
+                shares.moved(open.owner, is_in_hand);
+            }
+        }
+    }
+
+    /// Jobs of which runs are left in the store, and that have room now, or a run that ends now. Looks behind this job, round and
+    /// round; answers also where it has looked last.
+    pub(crate) fn left(
+        &self,
+        behind: Option<JobId>,
+        bounds: LookBounds,
+        now: Timestamp,
+    ) -> (Vec<JobId>, Option<JobId>) {
+        let known = self.lock();
+        let rest = known.left.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let before = behind.map(|behind| known.left.range(..=behind)).into_iter().flatten();
+        let (mut jobs, mut last) = (Vec::new(), behind);
+        for (job, left) in rest.chain(before).take(bounds.looks.max(1)) {
+            last = Some(*job);
+            if left.ends_at <= now || known.shares.has_room(left.owner, self.max) {
+                jobs.push(*job);
+                if jobs.len() >= bounds.jobs {
+                    break;
+                }
+            }
+        }
+        (jobs, last)
+    }
+
+    /// The place before the first run of a job that is left in the store.
+    pub(crate) fn left_of(&self, job: JobId) -> Option<UnsentPlace> {
+        self.lock().left.get(&job).map(|left| left.place)
+    }
+
+    /// Takes up, of a page of a job's runs in the store, in their order, those for which there is room; and any whose queue time is
+    /// over by now, so that it ends (`ends_at` gets since when it waits). Answers them, and whether all of the page are here.
+    /// `is_last`: no page follows.
+    pub(crate) fn take_up(
+        &self,
+        job: JobId,
+        page: Vec<Run>,
+        (now, ends_at): (Timestamp, impl Fn(&Run, Timestamp) -> Timestamp),
+        is_last: bool,
+    ) -> (Vec<Run>, bool) {
+        let mut known = self.lock();
+        let Some(left) = known.left.get(&job).copied() else { return (Vec::new(), true) };
+        let last = page.last().map(UnsentPlace::of);
+        let (mut taken, mut blocked, mut first_end) = (Vec::new(), None, Timestamp::MAX);
+        for run in page {
+            if !known.is_new(&run) || !may_be_left(&run) {
+                continue;
+            }
+            let has_room = blocked.is_none() && known.shares.has_room(Owner::of(&run), self.max);
+            let has_room = has_room && !mutant::on(Mutant::LeftForEver);
+            // A run that the misfire policy makes up for waits without a limit.
+            let is_made_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
+            let queued_from = (!is_made_up).then_some(run.due_at.max(left.since));
+            let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
+            let is_over = run_ends_at <= now && known.shares.may_end_one(self.max);
+            let is_over = is_over && !mutant::on(Mutant::LeftForEver);
+            if has_room || is_over {
+                known.insert(&run, 0, queued_from);
+                taken.push(run);
+            } else {
+                first_end = first_end.min(run_ends_at);
+                blocked.get_or_insert(UnsentPlace::before(&run));
+            }
+        }
+        match (blocked, last.filter(|_| !is_last)) {
+            (Some(place), _) => drop(known.left.insert(job, Left { place, ends_at: first_end, ..left })),
+            (None, Some(place)) => drop(known.left.insert(job, Left { place, ends_at: Timestamp::EPOCH, ..left })),
+            (None, None) => drop(known.left.remove(&job)),
+        }
+        (taken, blocked.is_none())
+    }
+
+    /// Of these runs, which are to end, keeps those that are only in the store: those that wait there, or were left there. As many as may
+    /// be here for that; no scan takes them up from now on.
+    pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
+        let mut known = self.lock();
+        let mut is_admitted = |run: &Run| {
+            let is_left = run.status == RunStatus::Waiting || known.left.contains_key(&run.job) && may_be_left(run);
+            let is_admitted = is_left && known.is_new(run) && known.shares.may_end_one(self.max);
+            if is_admitted {
+                known.insert(run, 0, None);
+            }
+            is_admitted
+        };
+        runs.into_iter().filter(|run| is_admitted(run)).collect()
+    }
+
+    /// Since when the run waits, where it was left in the store for want of room.
+    pub(crate) fn queued_from(&self, run: RunId) -> Option<Timestamp> {
+        self.lock().runs.get(&run)?.queued_from
+    }
+
+    /// How many jobs have runs that are left in the store for want of room.
+    pub(crate) fn left_count(&self) -> usize {
+        self.lock().left.len()
+    }
+
+    /// Whether there is room for the shards of a fire.
+    pub(crate) fn may_be_cut(&self, root: &Run) -> bool {
+        self.lock().shares.may_be_cut(Owner::of(root), self.max)
+    }
+
     /// As of when the misfire policy judges the run.
     pub(crate) fn judged_as_of(&self, run: RunId) -> Option<i64> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&run).map(|known| known.judged_as_of)
+        let known = self.lock();
+        known.runs.get(&run).map(|known| known.judged_as_of)
     }
 
     /// Whether this attempt of the run is here.
     pub(crate) fn has(&self, run: &Run) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&run.id).is_some_and(|known| known.attempt == run.attempt)
+        let known = self.lock();
+        known.runs.get(&run.id).is_some_and(|known| known.attempt == run.attempt)
     }
 
     /// Which of these are not in memory.
     pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|run| !known.contains_key(run)).collect()
+        let known = self.lock();
+        runs.into_iter().filter(|run| !known.runs.contains_key(run)).collect()
     }
 
     /// These have ended, or belong to another node, or wait in the store.
     pub(crate) fn forget(&self, runs: impl IntoIterator<Item = RunId>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         for run in runs {
-            known.remove(&run);
+            known.remove(run);
         }
     }
 
     /// These of this lease are dropped; what was taken over from it since stays.
     pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         for (run, lease) in runs {
-            if known.get(&run).is_some_and(|known| known.epoch <= lease.epoch) {
-                known.remove(&run);
+            if known.runs.get(&run).is_some_and(|known| known.epoch <= lease.epoch) {
+                known.remove(run);
             }
         }
     }
 
     /// Whether the run is here, under a later lease than this one.
     pub(crate) fn is_newer(&self, run: RunId, lease: LeaseToken) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&run).is_some_and(|known| known.epoch > lease.epoch)
+        let known = self.lock();
+        known.runs.get(&run).is_some_and(|known| known.epoch > lease.epoch)
     }
 
     /// Whether a later attempt of the run than this one is here.
     pub(crate) fn has_later(&self, run: RunId, attempt: i32) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&run).is_some_and(|known| known.attempt > attempt)
+        let known = self.lock();
+        known.runs.get(&run).is_some_and(|known| known.attempt > attempt)
     }
 
     /// What is here turned out to be at a later attempt by now.
     pub(crate) fn renew<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         for run in runs {
-            known.entry(run.id).and_modify(|known| known.attempt = run.attempt);
+            known.runs.entry(run.id).and_modify(|known| known.attempt = run.attempt);
         }
     }
 
     /// Whether this attempt of the run, or an earlier one, is here.
     pub(crate) fn has_through(&self, run: RunId, attempt: i32) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&run).is_some_and(|known| known.attempt <= attempt)
+        let known = self.lock();
+        known.runs.get(&run).is_some_and(|known| known.attempt <= attempt)
     }
 
     /// This attempt is over, and a later one exists. Whether it, or one before it, was here: a later one stays.
     pub(crate) fn forget_through(&self, run: RunId, attempt: i32) -> bool {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = known.get(&run).is_some_and(|known| known.attempt <= attempt);
-        is_over && known.remove(&run).is_some()
+        let mut known = self.lock();
+        let is_over = known.runs.get(&run).is_some_and(|known| known.attempt <= attempt);
+        if is_over {
+            known.remove(run);
+        }
+        is_over
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.lock().runs.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::Timestamp;
-
     use super::*;
     use crate::dispatch::tests_support::run_due_at;
 
@@ -198,5 +422,40 @@ mod tests {
         assert_eq!(known.len(), 1, "the one of before is dropped where it was");
         known.forget_of([(before.id, lease(2))]);
         assert_eq!(known.len(), 0);
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_in_the_store_and_taken_up_in_its_order() {
+        let known = InMemory::new(4);
+        let runs: Vec<Run> = (1..=6).map(|second| run_due_at(Timestamp::from_secs(second))).collect();
+        let (at, never) = (Timestamp::from_secs, |_: &Run, _: Timestamp| Timestamp::MAX);
+        let seconds = |runs: &[Run]| runs.iter().map(|run| run.due_at.second()).collect::<Vec<_>>();
+        assert_eq!(seconds(&known.admit_as_of(runs.clone(), 0, at(4))), [1, 2]);
+        known.forget([runs[0].id]);
+        assert!(known.admit_as_of(runs[5..].to_vec(), 0, at(5)).is_empty(), "it would overtake what is left");
+        let job = runs[0].job;
+        let bounds = LookBounds { looks: 9, jobs: 9 };
+        let left = |now| known.left(None, bounds, at(now)).0;
+        assert_eq!((left(0), known.left_of(job)), (vec![job], Some(UnsentPlace::before(&runs[2]))));
+        let page = |from: usize| runs[from..].to_vec();
+        let (taken, is_all) = known.take_up(job, page(2), (at(5), never), true);
+        assert_eq!((seconds(&taken), is_all), (vec![3], false));
+        assert_eq!((known.queued_from(runs[2].id), known.queued_from(runs[1].id)), (Some(at(4)), None));
+        assert_eq!(left(9), [], "no room, and none ends");
+        let ends_at = |_: &Run, from: Timestamp| if from == at(5) { from } else { at(7) };
+        let (taken, is_all) = known.take_up(job, page(3), (at(5), ends_at), true);
+        assert_eq!((seconds(&taken), is_all), (vec![5], false), "its queue time is over");
+        assert_eq!((left(6), left(7)), (vec![], vec![job]), "the next one ends then");
+        known.forget(runs[..5].iter().map(|run| run.id));
+        let (taken, is_all) = known.take_up(job, runs[3..4].to_vec(), (at(5), never), false);
+        assert_eq!((seconds(&taken), is_all), (vec![4], true));
+        assert_eq!(known.left_of(job), Some(UnsentPlace::of(&runs[3])), "a page follows");
+        let (taken, _) = known.take_up(job, page(5), (at(5), never), true);
+        assert_eq!((seconds(&taken), known.left_count()), (vec![6], 0));
+        let begun = Run { attempt: 2, ..run_due_at(Timestamp::from_secs(9)) };
+        let full = InMemory::new(0);
+        full.admit(vec![runs[0].clone()]);
+        assert_eq!(full.admit_as_of(vec![begun], 0, at(9)).len(), 1, "what has begun is not left");
+        assert_eq!(full.admit_as_of(vec![runs[1].clone()], 0, at(9)).len(), 0);
     }
 }

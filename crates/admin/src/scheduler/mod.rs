@@ -8,4 +8,6 @@ mod low_water;
 pub(crate) mod ring;
 pub(crate) mod scan;
 pub(crate) mod share;
+pub(crate) mod shares;
+pub(crate) mod take_up;
 pub(crate) mod tick;

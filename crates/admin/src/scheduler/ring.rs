@@ -48,8 +48,8 @@ impl Ring {
         self.slots.iter_mut().flat_map(std::mem::take).collect()
     }
 
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    /// How many runs it holds.
+    pub(crate) fn len(&self) -> usize {
         self.slots.iter().map(Vec::len).sum()
     }
 }

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use rondel_core::dense::{ClaimPace, to_claim};
 use rondel_core::plan::{Plan, PlannedFire, Window, plan};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
 use tokio::time::Instant;
@@ -26,6 +27,7 @@ use crate::node::Shared;
 use crate::scheduler::caught_up::CaughtUp;
 use crate::scheduler::low_water::LowWater;
 use crate::scheduler::share::LeftToOthers;
+use crate::scheduler::take_up::TakeUp;
 
 /// Dense instants that one statement reads.
 const DENSE_COUNT_MAX: u32 = 60;
@@ -46,6 +48,7 @@ pub(crate) struct ScanLoop {
     /// Due jobs read from the backlog, including those that another node may claim, and whether all of it was read.
     due_count: usize,
     is_whole: bool,
+    take_up: TakeUp,
 }
 
 /// What a range gave.
@@ -84,8 +87,9 @@ impl Background for ScanLoop {
 
     async fn woken(&mut self) {
         let is_unsettled = self.shared.membership.is_unsettled(self.shared.clock.now());
+        let has_left = self.shared.in_memory.left_count() > 0;
         tokio::select! {
-            () = tokio::time::sleep(UNSETTLED_PERIOD), if is_unsettled => {}
+            () = self.early(is_unsettled), if is_unsettled || has_left => {}
             () = self.shared.scan_poke.notified() => {}
         }
     }
@@ -113,6 +117,16 @@ impl ScanLoop {
             backlog_homes: Vec::new(),
             due_count: 0,
             is_whole: false,
+            take_up: TakeUp::default(),
+        }
+    }
+
+    /// Waits for less than a period: until jobs and runs on their way may be here, or until there is room for a run that was left.
+    async fn early(&self, is_unsettled: bool) {
+        if is_unsettled {
+            tokio::time::sleep(UNSETTLED_PERIOD).await;
+        } else {
+            self.take_up.room(&self.shared).await;
         }
     }
 
@@ -124,6 +138,7 @@ impl ScanLoop {
         }
         let began = self.shared.clock.boot_micros();
         self.judged_as_of = self.caught_up.begin(held.token, self.shared.membership.held_since(), began);
+        let is_taken_up = self.take_up.take_up(&self.shared, &held).await?;
         if self.is_full() {
             return Ok(0);
         }
@@ -131,13 +146,12 @@ impl ScanLoop {
         let homes = self.shared.membership.claimable_homes(now);
         let taken = self.claim_due(&held, &homes, now).await?;
         self.left.forget_taken(now);
-        if taken.is_all {
-            // What may lie below the low-water mark was not looked for.
-            if self.is_whole {
-                self.caught_up.complete(began);
-            }
-        } else if !self.is_full() {
-            // What is left does not wait for a period.
+        // Without a whole reading, what may lie below the low-water mark was not looked for.
+        if taken.is_all && self.is_whole {
+            self.caught_up.complete(began);
+        }
+        // What is left over does not wait for a period.
+        if !(self.is_full() || taken.is_all && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
         Ok(u64::try_from(taken.won).unwrap_or(u64::MAX))
@@ -147,6 +161,12 @@ impl ScanLoop {
     async fn claim_due(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
         let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);
+        if mutant::on(Mutant::LateFirst) {
+            let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
+            if !late.is_all {
+                return Ok(late);
+            }
+        }
         let soon = self.claim_between(held, homes, (now, near), claim_budget).await?;
         let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
         let waiting = self.take_waiting(held, near, claim_budget).await?;
@@ -217,10 +237,16 @@ impl ScanLoop {
         Ok(taken)
     }
 
+    /// What is claimed goes to memory only where there is room. Above this many open runs, what was adopted, and what began, is all
+    /// that a node can look after.
+    fn claim_below(&self) -> usize {
+        self.shared.config.open_runs_max.saturating_mul(2)
+    }
+
     /// Whether as many runs are open as this node can look after. Logged once each time that this begins.
     fn is_full(&mut self) -> bool {
         let open = self.shared.in_memory.len();
-        let full = open > self.shared.config.open_runs_max;
+        let full = open > self.claim_below();
         if full && !self.was_full {
             tracing::warn!(open, "too many open runs: claiming nothing until some have ended");
         }
@@ -238,7 +264,7 @@ impl ScanLoop {
     ) -> Result<Taken, StoreError> {
         let own = [held.token.node];
         let (mut left, mut all_won) = (budget, 0);
-        while left > 0 && self.shared.in_memory.len() <= self.shared.config.open_runs_max {
+        while left > 0 && self.shared.in_memory.len() <= self.claim_below() {
             let homes = match whose {
                 Whose::Own => &own[..],
                 Whose::Nobodys(homes) => homes,

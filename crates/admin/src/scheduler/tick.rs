@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::dispatch::waits::too_late;
 use crate::dispatch::{Event, Ready, finish_unsent};
-use crate::metrics::Counted;
+use crate::metrics::{Counted, size};
 use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::ring::Ring;
@@ -83,6 +84,8 @@ impl Background for TickLoop {
         let began = Instant::now();
         let handed = self.hand_over_due().await;
         self.shared.metrics.tick.observe(began.elapsed());
+        let held = self.ring.len() + self.later.len() + self.unread.len();
+        self.shared.metrics.held.ring.store(size(held), Ordering::Relaxed);
         Ok(handed?)
     }
 }
@@ -183,8 +186,9 @@ impl TickLoop {
                 (Some(check), Some(definition)) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied();
-                    let run =
-                        Ready { term: check.term, trace, ..Ready::released(run, Arc::clone(definition), taken_up_at) };
+                    let queued_at = self.shared.in_memory.queued_from(run.id);
+                    let run = Ready::released(run, Arc::clone(definition), taken_up_at);
+                    let run = Ready { term: check.term, trace, queued_at, ..run };
                     // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
                     // like any other.
                     if run.is_missed(now) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_admin::{Engine, EngineConfig, Lifecycle, jobs};
 use rondel_core::misfire::LateBecause;
 use rondel_core::route::trace::Trace;
-use rondel_core::{Reason, Run, RunStatus, Timestamp};
+use rondel_core::{Reason, Run, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
@@ -67,6 +67,8 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
         });
         jobs::create(&engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     }
+    let spec = serde_json::json!({"name": "punctual", "app": "files", "handler": "h", "schedule": {"every": "1s"}});
+    jobs::create(&engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
     let (up, messages) = mpsc::unbounded_channel();
     let send = |body| up.send(v1::ExecutorMessage { body: Some(body) }).unwrap();
     send(Up::Hello(v1::Hello { slots: 1_000, ..hello("e", 1) }));
@@ -100,7 +102,9 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
 }
 
 async fn all_runs(store: &Arc<SlowClaims>) -> Vec<Run> {
-    store.list_runs(NAMESPACE, &RunQuery { limit: 1_000, ..RunQuery::default() }).await.unwrap()
+    let mut runs = store.list_runs(NAMESPACE, &RunQuery { limit: 1_000, ..RunQuery::default() }).await.unwrap();
+    runs.retain(|run| run.trigger == Trigger::Once);
+    runs
 }
 
 fn misfires(runs: &[Run]) -> usize {
@@ -136,6 +140,32 @@ async fn what_a_server_claims_late_is_late_and_not_missed() {
     let late: Vec<_> = runs.iter().filter_map(behind).collect();
     assert!(!late.is_empty(), "100 claims take three seconds, and begin half a second before");
     assert!(late.iter().all(|late| late.because == LateBecause::Overload), "{late:?}");
+}
+
+/// How long before their instants the fires of the job that fires each second were claimed, while 300 others were late: the shortest.
+async fn shortest_lead() -> Duration {
+    let (near, look_ahead) = (Duration::from_millis(900), Duration::from_secs(1));
+    let store = slow_claims(Duration::from_millis(30));
+    let config = EngineConfig { near, look_ahead, ..slow_config() };
+    let (at, _) = all_at_once(&store, config, Duration::from_secs(3)).await;
+    let asked = store.asked.lock().unwrap();
+    let fires = asked.iter().filter(|(_, fire_at)| *fire_at > at);
+    fires.map(|(asked_at, fire_at)| fire_at.since(*asked_at)).min().unwrap()
+}
+
+#[tokio::test]
+async fn a_job_that_is_in_time_stays_so_beside_late_ones() {
+    let lead = shortest_lead().await;
+    assert!(lead > Duration::from_millis(200), "claimed {lead:?} before it was due");
+}
+
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn late_fires_that_come_first_are_noticed() {
+    rondel_failpoint::mutant::set(Some(rondel_failpoint::mutant::Mutant::LateFirst));
+    let lead = shortest_lead().await;
+    rondel_failpoint::mutant::set(None);
+    assert!(lead < Duration::from_millis(200), "claimed {lead:?} before it was due");
 }
 
 /// Judged by how late they are when they are claimed, most would be skipped: so it was.

@@ -230,6 +230,11 @@ impl Client {
         self.send(Method::POST, path, &[], Some((JSON, body.to_owned()))).await
     }
 
+    /// POST of a JSON text, with a query.
+    pub(crate) async fn post_with(&self, path: &[&str], query: &[(&str, &str)], body: &str) -> Result<Body, Failure> {
+        self.send(Method::POST, path, query, Some((JSON, body.to_owned()))).await
+    }
+
     /// PUT with a JSON text.
     pub(crate) async fn put(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
@@ -363,9 +368,11 @@ impl Client {
     /// GET of a path outside of the API, without a token.
     pub(crate) async fn plain(&self, path: &str) -> Result<Plain, Failure> {
         let mut url = self.base.clone();
+        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(path);
         }
+        url.set_query(query);
         let response =
             self.http.get(url).timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(error))?;
         let date = response.headers().get("date").and_then(|value| value.to_str().ok());

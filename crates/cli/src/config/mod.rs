@@ -20,5 +20,5 @@ pub(crate) use file::{ConfigFileArgs, print_agent, print_server};
 pub(crate) use http::{HttpConfig, HttpSettings};
 pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::{reference, with_defaults};
-pub(crate) use server::{DATA_DIR, ServerConfig, ServerSettings};
+pub(crate) use server::{DATA_DIR, ServerConfig, ServerSettings, ServerValues};
 pub(crate) use values::{Database, DatabaseParser, Length, Listen};

@@ -40,6 +40,16 @@ const KILL_GRACE: Duration = Duration::from_secs(10);
 const METRICS_JOB_MAX: u32 = 5_000;
 /// What is gone sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
+/// More often costs the database, more seldom reports too late.
+const RULES_PERIOD_MIN: Duration = Duration::from_millis(100);
+const RULES_PERIOD_MAX: Duration = Duration::from_secs(60);
+
+/// Each look costs the database a query.
+const ALERT_PERIOD_MIN: Duration = Duration::from_millis(50);
+/// For so long an alert would wait.
+const ALERT_PERIOD_MAX: Duration = Duration::from_secs(60);
+const ALERT_PREFIX_LEN_MIN: usize = 8;
+const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(100);
 
 settings! {
     /// One layer of settings, or several laid over each other.
@@ -120,6 +130,9 @@ settings! {
         /// How long logs are kept after their run began; the same for every server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOG_RETENTION")]
         log_retention: Length = Length(EngineConfig::default().log_retention);
+        /// How often what is due of the rules of alerts is looked at, on one server of a cluster
+        #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_RULES_PERIOD")]
+        alert_rules_period: Length = Length(EngineConfig::default().alert_rules_period);
         /// How much the logs of a namespace may take in the database, compressed; the oldest ones go first. 0B for no limit
         #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
         log_size_max: Size = Size(EngineConfig::default().log_size_max);
@@ -135,6 +148,24 @@ settings! {
             help = "A network that webhooks may be in beside the public internet, such as 10.1.0.0/16; once per network"
         )]
         outgoing_allow: Vec<String> = Vec::new();
+        /// How often messages of alerts that are due are looked for
+        #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_PERIOD")]
+        alert_period: Length = Length(EngineConfig::default().alert_period);
+        /// How many channels of alerts this server sends to at the same time
+        #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_ALERT_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=500))]
+        alert_concurrency: u32 = streams_default(EngineConfig::default().alert_concurrency);
+        /// The folder with files that secrets of channels may name; without it there are none
+        #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_ALERT_SECRETS_DIR")]
+        alert_secrets_dir: PathBuf, example "\"/etc/rondel/alert-secrets\"";
+        /// What the names of variables begin with that secrets of channels may name; without it there are none
+        #[arg(long, global = true, value_name = "PREFIX", env = "RONDEL_SERVER_ALERT_SECRETS_ENV_PREFIX")]
+        alert_secrets_env_prefix: String, example "\"RONDEL_ALERT_SECRET_\"";
+        /// A URL of a monitoring service that this server calls as long as it schedules: when the calls stop, the service raises the alarm
+        #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_WATCHDOG_URL", hide_env_values = true)]
+        watchdog_url: String, example "\"https://hc-ping.com/UUID\"";
+        /// How often it is called
+        #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_WATCHDOG_PERIOD")]
+        watchdog_period: Length = Length(EngineConfig::default().watchdog_period);
         /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
         metrics_job_max: u32 = 0;
@@ -296,12 +327,46 @@ impl ServerConfig {
                 return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
             }
         }
+        self.check_alerts()?;
+        let period = self.settings.alert_rules_period;
+        if !(RULES_PERIOD_MIN..=RULES_PERIOD_MAX).contains(&period.0) {
+            let (least, most) = (Length(RULES_PERIOD_MIN), Length(RULES_PERIOD_MAX));
+            return Err(wrong(SECTION, "alert_rules_period", format!("{period} is not from {least} to {most}")));
+        }
         if self.settings.metrics_job_max > METRICS_JOB_MAX {
             let sentence =
                 format!("{} jobs are too many series, the most is {METRICS_JOB_MAX}", self.settings.metrics_job_max);
             return Err(wrong(SECTION, "metrics_job_max", sentence));
         }
         check::telemetry(SECTION, self.telemetry())
+    }
+
+    fn check_alerts(&self) -> Result<(), Failure> {
+        let period = self.settings.alert_period;
+        if period.0 < ALERT_PERIOD_MIN || period.0 > ALERT_PERIOD_MAX {
+            let (least, most) = (Length(ALERT_PERIOD_MIN), Length(ALERT_PERIOD_MAX));
+            let sentence = format!("{period} is not a period from {least} to {most}");
+            return Err(wrong(SECTION, "alert_period", sentence));
+        }
+        if let Some(folder) = self.settings.alert_secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(wrong(SECTION, "alert_secrets_dir", format!("{} is not a folder", folder.display())));
+        }
+        if let Some(url) = &self.settings.watchdog_url {
+            check::url(SECTION, "watchdog_url", url)?;
+        }
+        let period = self.settings.watchdog_period;
+        if period.0 < WATCHDOG_PERIOD_MIN {
+            let least = Length(WATCHDOG_PERIOD_MIN);
+            return Err(wrong(SECTION, "watchdog_period", format!("{period} is too short, the shortest is {least}")));
+        }
+        // With an empty one, a channel could send any variable of the server anywhere.
+        let prefix = self.settings.alert_secrets_env_prefix.as_ref();
+        if prefix.is_some_and(|prefix| prefix.len() < ALERT_PREFIX_LEN_MIN) {
+            let sentence =
+                format!("must have at least {ALERT_PREFIX_LEN_MIN} characters, such as RONDEL_ALERT_SECRET_");
+            return Err(wrong(SECTION, "alert_secrets_env_prefix", sentence));
+        }
+        Ok(())
     }
 
     /// A lease that is lost to a single slow beat, or that keeps the jobs of a dead server waiting for minutes, is refused.

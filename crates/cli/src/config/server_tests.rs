@@ -34,6 +34,7 @@ fn bad_settings_are_named() {
         (&format!("{DB}drain_grace = 5"), "drain_grace"),
         (&format!("{DB}retention = \"10ms\""), "retention"),
         (&format!("{DB}log_retention = \"10ms\""), "log_retention"),
+        (&format!("{DB}alert_rules_period = \"10ms\""), "alert_rules_period"),
         (&format!("{DB}log_size_max = \"10 apples\""), "log_size_max"),
         (&format!("{DB}outgoing_allow = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
         (&format!("{DB}metrics_job_max = 5001"), "metrics_job_max"),

@@ -17,6 +17,7 @@ use rondel_core::Timestamp;
 use rondel_core::words::counted;
 use serde_json::Value;
 
+use crate::bulk::{Bulk, BulkArgs};
 use crate::client::{Body, Client, ClientArgs, text_of, time_of};
 use crate::delete::delete;
 use crate::exit::{Exit, Failure};
@@ -63,13 +64,17 @@ enum JobCommand {
     Trigger(TriggerArgs),
     /// Ask for the open runs of a job to be cancelled, or for those of one fire
     Cancel(CancelArgs),
-    /// Switch a job's schedule off; it can still be triggered
-    Pause(NameArgs),
-    /// Switch a job's schedule on
-    Resume(NameArgs),
+    /// Switch a job's schedule off, or those of many jobs; they can still be triggered
+    Pause(PauseArgs),
+    /// Switch a job's schedule on, or those of many jobs
+    Resume(ResumeArgs),
+    /// Make a run, due now, of each job that passes a filter
+    Run(FilterArgs),
+    /// Give each job that passes a filter a label, or take it away
+    Label(LabelArgs),
     /// Put back the definition that code declares
     Reset(NameArgs),
-    /// Delete a job; its runs stay
+    /// Delete a job, or many; their runs stay
     Delete(DeleteArgs),
     /// Show what became of each planned fire, and what is ahead
     Fires(FiresArgs),
@@ -84,27 +89,109 @@ struct NameArgs {
     name: String,
 }
 
+/// One job, or all that pass a filter.
 #[derive(Debug, Args)]
-struct DeleteArgs {
+struct OneOrManyArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
-    name: String,
-    /// Delete it although other jobs follow from it
-    #[arg(long)]
-    force: bool,
-    /// Taken as apply takes it; nothing is asked without it either
-    #[arg(short, long)]
-    yes: bool,
+    #[arg(
+        value_name = "JOB", required_unless_present = "filter", conflicts_with = "filter", add = crate::complete::jobs()
+    )]
+    name: Option<String>,
+    #[command(flatten)]
+    bulk: BulkArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rondel job list --app billing\n  rondel job list --all -o name\n  rondel job list --columns name,next_fire,retry.max"
+    after_help = "Examples:\n  rondel job pause report.daily\n  rondel job pause --filter 'app:orders' --dry-run\n  rondel job pause --filter 'is:failing label:team=pay' --yes"
+)]
+struct PauseArgs {
+    #[command(flatten)]
+    which: OneOrManyArgs,
+    /// What becomes of its queued runs: `run` or `drop`; left out, those that its schedule made are skipped
+    #[arg(long, value_name = "WHAT", conflicts_with = "filter")]
+    queued: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct ResumeArgs {
+    #[command(flatten)]
+    which: OneOrManyArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job run --filter 'label:team=pay' --dry-run\n  rondel job run --filter 'app:orders is:failing' --yes\n\nOne job is started by rondel job trigger."
+)]
+struct FilterArgs {
+    #[command(flatten)]
+    bulk: BulkArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job label team=pay --filter 'app:orders'\n  rondel job label team- --filter 'label:team=pay' --yes"
+)]
+struct LabelArgs {
+    /// KEY=VALUE; KEY- takes the label away
+    #[arg(value_name = "LABEL")]
+    label: String,
+    #[command(flatten)]
+    bulk: BulkArgs,
+}
+
+#[derive(Debug, Args)]
+struct DeleteArgs {
+    #[command(flatten)]
+    which: OneOrManyArgs,
+    /// Delete it although other jobs follow from it
+    #[arg(long, conflicts_with = "filter")]
+    force: bool,
+    /// What becomes of its queued runs: `run` or `drop`; left out, they are skipped
+    #[arg(long, value_name = "WHAT", conflicts_with = "filter")]
+    queued: Option<String>,
+}
+
+impl OneOrManyArgs {
+    /// The name of the one; else it has been done to all that pass the filter.
+    async fn one(
+        &self,
+        client: &Client,
+        (action, done): (&str, &str),
+        format: FormatArgs,
+    ) -> Result<Option<&str>, Failure> {
+        let Some(name) = &self.name else {
+            many(&self.bulk, client, (action, done, Value::Null), format).await?;
+            return Ok(None);
+        };
+        Ok(Some(name))
+    }
+}
+
+/// Does something to all jobs that pass a filter.
+async fn many(
+    bulk: &BulkArgs,
+    client: &Client,
+    (action, done, more): (&str, &str, Value),
+    format: FormatArgs,
+) -> Result<(), Failure> {
+    if bulk.filter.is_none() {
+        return Err(Failure::refused(format!("which jobs are to be {done}? name them by --filter 'app:orders'")));
+    }
+    bulk.run(client, &Bulk { of: "jobs", one: "job", action, done, more }, format).await
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel job list --app billing\n  rondel job list --filter 'is:failing label:team=pay'\n  rondel job list --all -o name\n  rondel job list --columns name,next_fire,retry.max"
 )]
 struct ListArgs {
     /// Only jobs of this app
     #[arg(long, value_name = "NAME", add = crate::complete::apps())]
     app: Option<String>,
+    /// A filter as in the console, such as 'is:failing,late label:team=pay'; other words are parts of names
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<String>,
     #[command(flatten)]
     bounds: list::BoundArgs,
 }
@@ -159,7 +246,8 @@ impl JobArgs {
             JobCommand::Edit(args) => args.run(&client, format).await,
             JobCommand::List(args) => {
                 let app = args.app.as_deref().map(|app| ("app", app));
-                let query: Vec<_> = app.into_iter().collect();
+                let filter = args.filter.as_deref().map(|filter| ("q", filter));
+                let query: Vec<_> = app.into_iter().chain(filter).collect();
                 VIEW.list(&list::read(&client, "jobs", &query, &args.bounds).await?, format)
             }
             JobCommand::Get(args) => VIEW.whole(&client.get(&["jobs", &args.name], &[]).await?, format),
@@ -168,17 +256,60 @@ impl JobArgs {
             JobCommand::Restore(args) => saved(&versions::restore(&client, &args).await?, format),
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
-            JobCommand::Pause(args) => VIEW.line(&client.post(&["jobs", &args.name, "pause"], "{}").await?, format),
-            JobCommand::Resume(args) => VIEW.line(&client.post(&["jobs", &args.name, "resume"], "{}").await?, format),
+            JobCommand::Pause(args) => match args.which.one(&client, ("pause", "paused"), format).await? {
+                Some(name) => pause(&client, name, args.queued.as_deref(), format).await,
+                None => Ok(()),
+            },
+            JobCommand::Resume(args) => match args.which.one(&client, ("resume", "resumed"), format).await? {
+                Some(name) => VIEW.line(&client.post(&["jobs", name, "resume"], "{}").await?, format),
+                None => Ok(()),
+            },
+            JobCommand::Run(args) => many(&args.bulk, &client, ("run", "started", Value::Null), format).await,
+            JobCommand::Label(args) => args.run(&client, format).await,
             JobCommand::Reset(args) => saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => {
-                let query: &[(&str, &str)] = if args.force { &[("force", "true")] } else { &[] };
-                delete(&client, &["jobs", &args.name], query, &format!("deleted {}", args.name), format).await
+                let Some(name) = args.which.one(&client, ("delete", "deleted"), format).await? else { return Ok(()) };
+                let mut query: Vec<(&str, &str)> =
+                    args.queued.as_deref().map(|what| ("queued", what)).into_iter().collect();
+                query.extend(args.force.then_some(("force", "true")));
+                delete(&client, &["jobs", name], &query, &format!("deleted {name}"), format).await
             }
             JobCommand::Fires(args) => args.run(&client, format).await,
             JobCommand::Why(args) => args.run(&client, format).await,
         }
     }
+}
+
+impl LabelArgs {
+    async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let (action, done, label) = match self.label.strip_suffix('-') {
+            Some(key) => ("unlabel", "changed", key),
+            None => ("label", "labelled", self.label.as_str()),
+        };
+        many(&self.bulk, client, (action, done, serde_json::json!({ "label": label })), format).await
+    }
+}
+
+async fn pause(client: &Client, name: &str, queued: Option<&str>, format: FormatArgs) -> Result<(), Failure> {
+    let query: Vec<(&str, &str)> = queued.map(|what| ("queued", what)).into_iter().collect();
+    let job = client.post_with(&["jobs", name, "pause"], &query, "{}").await?;
+    let queued = &job.value()?["queued"];
+    if let Some(sentence) = queued_sentence(queued) {
+        output::talk(&sentence);
+    }
+    VIEW.line(&job, format)
+}
+
+/// What became of the open runs of a job that was paused or deleted; nothing where none was open.
+pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
+    let count = |what: &str| queued[what].as_u64().unwrap_or_default();
+    let counts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
+    let parts: Vec<String> = counts
+        .into_iter()
+        .filter(|(what, _)| count(what) > 0)
+        .map(|(what, words)| format!("{} {words}", counted(count(what), "run")))
+        .collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Prints a job that was saved, with the warnings for its author.

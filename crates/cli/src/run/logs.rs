@@ -33,9 +33,18 @@ pub(super) struct LogsArgs {
     /// Only lines of these levels: trace to error, stdout, stderr
     #[arg(long, value_name = "LEVELS")]
     level: Option<String>,
-    /// Only lines with this text, whatever its case; the server looks for them
-    #[arg(long, value_name = "TEXT")]
+    /// Only lines with this text, whatever its case; the server looks for them; --grep is the same
+    #[arg(long, value_name = "TEXT", alias = "grep")]
     contains: Option<String>,
+    /// Only lines of these severities: error, warn, info, debug; of what was printed, the text decides
+    #[arg(long, value_name = "SEVERITIES")]
+    severity: Option<String>,
+    /// Begin so many lines before the end
+    #[arg(long, value_name = "N", conflicts_with = "from_line")]
+    tail: Option<u32>,
+    /// Begin with this line; the first is 1
+    #[arg(long, value_name = "N")]
+    from_line: Option<u32>,
 }
 
 /// A line of a log, as the API shows it.
@@ -72,9 +81,14 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
         (None, None) => return Err(Failure::refused("name a run, or a job with --job")),
     };
     let attempt = args.attempt.map(|attempt| attempt.to_string());
-    let given = [("attempt", &attempt), ("level", &args.level), ("contains", &args.contains)];
+    let given =
+        [("attempt", &attempt), ("level", &args.level), ("contains", &args.contains), ("severity", &args.severity)];
     let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
-    let log = Log { client, path: ["runs", &id, "logs"], query, format: format.format };
+    let start = match (args.tail, args.from_line) {
+        (Some(count), _) => Some(("tail", count.to_string())),
+        (_, line) => line.map(|line| ("from_line", line.to_string())),
+    };
+    let log = Log { client, path: ["runs", &id, "logs"], query, start, format: format.format };
     if args.follow {
         log.follow().await?
     } else {
@@ -105,6 +119,8 @@ struct Log<'a> {
     client: &'a Client,
     path: [&'a str; 3],
     query: Vec<(&'a str, &'a str)>,
+    /// Where the first page begins.
+    start: Option<(&'a str, String)>,
     format: Format,
 }
 
@@ -145,7 +161,7 @@ impl Log<'_> {
     }
 
     fn searches(&self) -> bool {
-        self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains"))
+        self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains" | "severity"))
     }
 
     /// Prints what is there and what is to come, until the run is over.
@@ -154,7 +170,7 @@ impl Log<'_> {
         loop {
             let mut query = self.query.clone();
             query.push(("follow", "true"));
-            query.extend(cursor.as_deref().map(|cursor| ("after", cursor)));
+            query.extend(self.place(cursor.as_deref()));
             let mut lines = self.client.follow(&self.path, &query).await?;
             let end = loop {
                 let Some(line) = lines.next().await? else {
@@ -175,8 +191,14 @@ impl Log<'_> {
     async fn page(&self, after: Option<&str>) -> Result<Body, Failure> {
         let mut query = self.query.clone();
         query.push(("limit", PAGE_LEN));
-        query.extend(after.map(|after| ("after", after)));
+        query.extend(self.place(after));
         self.client.get(&self.path, &query).await
+    }
+
+    /// Where a page begins: after another one, or where the first one is to begin.
+    fn place<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
+        let first = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
+        after.map(|after| ("after", after)).or_else(first)
     }
 
     fn line(&self, json: &str) -> Result<(), Failure> {

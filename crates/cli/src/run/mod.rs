@@ -1,5 +1,6 @@
 //! `rondel run`: what became of fires.
 
+mod filter;
 mod logs;
 mod tree;
 mod wait;
@@ -12,6 +13,7 @@ use rondel_core::route::trace::Trace;
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use crate::bulk::{Bulk, BulkArgs};
 use crate::client::{Body, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -43,20 +45,28 @@ enum RunCommand {
     Wait(wait::WaitForArgs),
     /// Print what a run wrote
     Logs(LogsArgs),
-    /// Ask for a run to be cancelled
+    /// Ask for a run to be cancelled, or for many
     Cancel(CancelArgs),
-    /// Run a finished run again
+    /// Run a finished run again, or many
     Retry(RetryArgs),
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel run list --since 8h --app orders --status failed\n  rondel run list --filter 'duration:>5m -trigger:manual \"refused\"'\n  rondel run list --since yesterday --sort longest --limit 10"
+)]
 struct ListArgs {
-    /// Only runs of this job
+    /// Only runs of this job, or of those that match a pattern such as orders.*
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Only runs with this status; several with commas between them
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
+    #[command(flatten)]
+    filter: filter::FilterArgs,
+    /// The order: newest, longest, or latest (the most behind their planned instants)
+    #[arg(long, value_name = "ORDER", value_parser = ["newest", "longest", "latest"])]
+    sort: Option<String>,
     #[command(flatten)]
     bounds: list::BoundArgs,
 }
@@ -71,18 +81,28 @@ struct IdArgs {
 #[derive(Debug, Args)]
 struct CancelArgs {
     /// The run's id
-    #[arg(value_name = "RUN")]
-    id: String,
+    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with = "filter")]
+    id: Option<String>,
+    #[command(flatten)]
+    bulk: BulkArgs,
     /// The reason; it becomes part of the run's message
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel run retry 42 --wait\n  rondel run retry 42 --failed-shards\n  rondel run retry --filter 'status:failed app:orders since:8h' --dry-run"
+)]
 struct RetryArgs {
     /// The run's id
-    #[arg(value_name = "RUN")]
-    id: String,
+    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with = "filter")]
+    id: Option<String>,
+    #[command(flatten)]
+    bulk: BulkArgs,
+    /// Only the shards that did not succeed
+    #[arg(long, conflicts_with = "filter")]
+    failed_shards: bool,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -102,9 +122,14 @@ impl RunArgs {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
             RunCommand::List(args) => {
-                let job = args.job.as_deref().map(|job| ("job", job));
+                let is_pattern = args.job.as_deref().is_some_and(|job| job.contains('*'));
+                let pattern = args.job.as_deref().filter(|_| is_pattern).map(|job| ("job", job));
+                let filter = args.filter.text(pattern);
+                let job = args.job.as_deref().filter(|_| !is_pattern).map(|job| ("job", job));
                 let status = args.status.as_deref().map(|status| ("status", status));
-                let query: Vec<_> = job.into_iter().chain(status).collect();
+                let filter = filter.as_deref().map(|filter| ("q", filter));
+                let sort = args.sort.as_deref().map(|sort| ("sort", sort));
+                let query: Vec<_> = job.into_iter().chain(status).chain(filter).chain(sort).collect();
                 let runs = list::read(&client, "runs", &query, &args.bounds).await?;
                 VIEW.list(&runs, format)?;
                 talk_of_deleted(&runs)
@@ -116,12 +141,20 @@ impl RunArgs {
             RunCommand::Wait(args) => args.run(&client, format).await,
             RunCommand::Logs(args) => logs::print(&client, &args, format).await,
             RunCommand::Cancel(args) => {
-                let body = serde_json::json!({ "reason": args.reason }).to_string();
-                let asked = client.post(&["runs", &args.id, "cancel"], &body).await?;
-                VIEW.line(&asked, format)
+                let more = serde_json::json!({ "reason": args.reason });
+                let Some(id) = &args.id else {
+                    let bulk = Bulk { of: "runs", one: "run", action: "cancel", done: "asked to end", more };
+                    return args.bulk.run(&client, &bulk, format).await;
+                };
+                VIEW.line(&client.post(&["runs", id, "cancel"], &more.to_string()).await?, format)
             }
             RunCommand::Retry(args) => {
-                let made = client.post(&["runs", &args.id, "retry"], "{}").await?;
+                let Some(id) = &args.id else {
+                    let bulk = Bulk { of: "runs", one: "run", action: "retry", done: "retried", more: Value::Null };
+                    return args.bulk.run(&client, &bulk, format).await;
+                };
+                let body = if args.failed_shards { r#"{"only": "failed"}"# } else { "{}" };
+                let made = client.post(&["runs", id, "retry"], body).await?;
                 print_or_wait(&client, made, &args.wait, format).await
             }
         }

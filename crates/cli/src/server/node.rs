@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::channels::SecretSources;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::sign_in::{self, Whose};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
@@ -15,7 +16,7 @@ use rondel_web::{Port, Rate, Tls, WebConfig};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{HttpConfig, ServerConfig};
+use crate::config::{HttpConfig, ServerConfig, ServerValues};
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 use crate::{node_name, open_files, output, secret_key, token_file};
@@ -70,10 +71,16 @@ impl Node {
             lost_after: settings.lost_after.0,
             continue_max: settings.continue_max.0,
             retention: settings.retention.0,
+            alert_rules_period: settings.alert_rules_period.0,
             log_retention: settings.log_retention.0,
             log_size_max: settings.log_size_max.0,
             executor_certificates: config.executor_certificates,
             outgoing_allow: config.outgoing_allow.clone(),
+            alert_period: settings.alert_period.0,
+            alert_concurrency: usize::try_from(settings.alert_concurrency).unwrap_or(usize::MAX),
+            alert_secrets: secret_sources(settings),
+            watchdog_url: settings.watchdog_url.clone(),
+            watchdog_period: settings.watchdog_period.0,
             metrics_job_max: usize::try_from(config.settings.metrics_job_max).unwrap_or(usize::MAX),
             traces: config.settings.otlp_endpoint.is_some(),
             executor_streams_per_token: config.executor_streams_per_token,
@@ -272,4 +279,15 @@ fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
         name.into()
     };
     ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending).to_vec()
+}
+
+/// What secrets of channels may refer to.
+fn secret_sources(settings: &ServerValues) -> SecretSources {
+    let prefix = settings.alert_secrets_env_prefix.as_deref();
+    let allowed = |name: &str| prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix));
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| allowed(name))
+        .collect();
+    SecretSources { folder: settings.alert_secrets_dir.clone(), variables }
 }

@@ -93,6 +93,17 @@ fn commands_do_what_they_say() {
     assert_eq!(triggered.code, Some(0), "{}{}", triggered.stdout, triggered.stderr);
     let log = dev.command(&["run", "logs", triggered.stdout.trim(), "-f"]);
     assert!(log.stdout.contains(" hi"), "{}", log.stdout);
+    let lines = "{\"argv\": [\"sh\", \"-c\", \"seq 1 20; echo ERROR broken; echo end\"]}";
+    let counted = dev.command(&["job", "trigger", "once", "--params", lines, "--wait", "-o", "name"]);
+    let logs = |more: &[&str]| dev.command(&[&["run", "logs", counted.stdout.trim()], more].concat()).stdout;
+    let texts = |more: &[&str]| -> Vec<String> {
+        logs(more).lines().filter_map(|line| line.split(" stdout ").nth(1)).map(str::to_owned).collect()
+    };
+    assert_eq!(texts(&["-f", "--tail", "2"]), ["ERROR broken", "end"]);
+    assert_eq!(texts(&["--from-line", "20", "--tail", "1"]), [""; 0], "one place to begin at");
+    assert_eq!(texts(&["--from-line", "20"]), ["20", "ERROR broken", "end"]);
+    assert_eq!(texts(&["--grep", "broke"]), ["ERROR broken"]);
+    assert_eq!(texts(&["--severity", "error"]), ["ERROR broken"]);
     let failing = dev.command(&["job", "trigger", "once", "--params", "{\"argv\": [\"false\"]}", "--wait"]);
     assert_eq!(failing.code, Some(3), "{}{}", failing.stdout, failing.stderr);
     dev.command(&["job", "trigger", "once", "--params", "{\"cwd\": \"/\"}"])

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::bilingual::{Bilingual, both, executor_named, nothing};
+use crate::homes::Switch;
 use crate::reason::message::in_words;
 use crate::reason::words::{because, outcome, wait_zh, waits_for};
 use crate::reason::{Detail, ObstacleKind, Reason, WaitFor};
@@ -56,8 +57,10 @@ pub struct ServerState {
 pub struct ExecutorState {
     /// Its name.
     pub name: String,
-    /// For one that is silent: since when, and when it is given up; `None` for one that is draining.
+    /// For one that is silent: since when, and when it is given up; `None` for one that takes nothing new.
     pub silent: Option<(Timestamp, Timestamp)>,
+    /// Its switch.
+    pub switch: Switch,
 }
 
 /// Another run that explains one.
@@ -149,10 +152,12 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
     /// Executors that the stored wait names as draining are known to the reader.
     fn executors(&self) -> Vec<Bilingual> {
         let obstacles = self.run.detail.as_ref().map_or(&[][..], |detail| &detail.obstacles);
+        let is_switched_off =
+            |kind| matches!(kind, ObstacleKind::Draining | ObstacleKind::Drained | ObstacleKind::Stopped);
         let is_named = |state: &&ExecutorState| {
             state.silent.is_none()
                 && self.run.status != RunStatus::Running
-                && obstacles.iter().any(|one| one.kind == ObstacleKind::Draining && one.executor == state.name)
+                && obstacles.iter().any(|one| is_switched_off(one.kind) && one.executor == state.name)
         };
         let waits_for = self.run.detail.as_ref().and_then(|detail| detail.waits_for);
         if matches!(waits_for, Some(WaitFor::Run | WaitFor::Limit | WaitFor::App)) {
@@ -170,12 +175,22 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
         parts
     }
 
-    fn executor(&self, ExecutorState { name, silent }: &ExecutorState) -> Bilingual {
+    fn executor(&self, ExecutorState { name, silent, switch }: &ExecutorState) -> Bilingual {
         let Some((since, until)) = silent else {
-            return both(
-                format!("Executor {name} is draining (takes nothing new)."),
-                format!("执行器 {name} 正在排空（不再接收新的运行）。"),
-            );
+            return match switch {
+                Switch::Active => both(
+                    format!("Executor {name} is draining (takes nothing new)."),
+                    format!("执行器 {name} 正在排空（不再接收新的运行）。"),
+                ),
+                Switch::Draining => both(
+                    format!("Executor {name} is switched to draining (takes nothing new until it is activated)."),
+                    format!("执行器 {name} 的开关设为排空（重新启用前不再接收新的运行）。"),
+                ),
+                Switch::Stopped => both(
+                    format!("Executor {name} is switched to stopped (takes nothing new until it is activated)."),
+                    format!("执行器 {name} 的开关设为停用（重新启用前不再接收新的运行）。"),
+                ),
+            };
         };
         let (since, until) = ((self.moment)(*since), (self.moment)(*until));
         both(

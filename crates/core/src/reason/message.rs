@@ -37,7 +37,11 @@ pub fn in_chinese(message: &str) -> Option<String> {
         rest = before;
         clauses.push(clause);
     }
-    let mut text = fixed(rest).or_else(|| stopped(rest)).or_else(|| shards(rest)).or_else(|| program(rest))?;
+    let mut text = fixed(rest)
+        .or_else(|| stopped(rest))
+        .or_else(|| shards(rest))
+        .or_else(|| agent(rest))
+        .or_else(|| program(rest))?;
     for clause in clauses.iter().rev() {
         text.push('；');
         text.push_str(clause);
@@ -78,6 +82,7 @@ fn fixed(message: &str) -> Option<String> {
         "ended without an exit code" => "程序结束，没有退出码",
         "panicked" => "处理器 panic",
         "the handler was dropped" => "处理器被丢弃",
+        "the working directory's name is not UTF-8" => "工作目录的名称不是 UTF-8",
         "the runtime went away" => "执行器的运行时已退出",
         "the pool of blocking handlers is closed" => "执行器的阻塞线程池已关闭",
         "the executor sent a result that this server does not know" => "执行器发来了本服务器不认识的结果",
@@ -118,6 +123,23 @@ fn shards(message: &str) -> Option<String> {
         _ => return None,
     };
     Some(format!("{total} 个分片中有 {count} 个{end}"))
+}
+
+/// What kept the agent from starting a program, or from reading an answer.
+fn agent(message: &str) -> Option<String> {
+    if let Some(max) = message.strip_prefix("the answer is larger than ").and_then(|rest| rest.split_once(" bytes")) {
+        return Some(format!("应答超过 {} 字节（max_body_bytes）", number(max.0)?));
+    }
+    let (program, why) = message.strip_prefix("cannot start ")?.split_once(": ")?;
+    let why = match why {
+        "there is no such program" => "没有这个程序".to_owned(),
+        "it is not a folder" => "它不是文件夹".to_owned(),
+        why => quoted(why),
+    };
+    Some(match program.split_once("\" in ") {
+        Some((program, folder)) => format!("无法在 {folder} 中启动 {program}\"：{why}"),
+        None => format!("无法启动 {program}：{why}"),
+    })
 }
 
 /// How a program or a request of the agent ended, with the last line that it wrote.
@@ -181,6 +203,9 @@ mod tests {
             ("4 of 4 shards were cancelled by li", "4 个分片中有 4 个被取消"),
             ("exit code 3", "退出码 3"),
             ("killed by signal 9: out of memory", "被信号 9 终止：“out of memory”"),
+            ("cannot start \"backup\": there is no such program", "无法启动 \"backup\"：没有这个程序"),
+            ("cannot start \"sh\" in /srv/x: it is not a folder", "无法在 /srv/x 中启动 \"sh\"：它不是文件夹"),
+            ("the answer is larger than 65536 bytes (max_body_bytes)", "应答超过 65536 字节（max_body_bytes）"),
             ("panicked: index 3", "处理器 panic：“index 3”"),
             ("status 500, expected 200 or 204", "HTTP 状态码 500，应为 200 或 204"),
         ] {

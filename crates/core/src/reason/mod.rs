@@ -5,6 +5,7 @@
 
 mod answer;
 pub mod message;
+mod outcome;
 pub mod unknown;
 pub mod words;
 
@@ -117,6 +118,10 @@ words! {
         Full = "full",
         /// It is shutting down.
         Draining = "draining",
+        /// Its switch is at draining: a user set it.
+        Drained = "drained",
+        /// Its switch is at stopped: a user set it.
+        Stopped = "stopped",
         /// It did not answer the router's question, or the trigger.
         Silent = "silent",
         /// It is running this job already.

@@ -44,6 +44,12 @@ fn each_obstacle_is_named() {
         "已跳过：5 分钟内应用 work 没有执行器可以接收它：w1 没有处理器 \"shell\"；w3 不满足标签条件 zone=eu；w2 正在排空。",
     );
     check(
+        Reason::NoExecutor,
+        &work(vec![obstacle("w1", ObstacleKind::Drained), obstacle("w2", ObstacleKind::Stopped)]),
+        "Skipped: no executor of app work could take it for 5 min: w1 is switched to draining; w2 is switched to stopped.",
+        "已跳过：5 分钟内应用 work 没有执行器可以接收它：w1 的开关设为排空；w2 的开关设为停用。",
+    );
+    check(
         Reason::Expired,
         &Detail { waits_for: Some(WaitFor::Slot), ..work(vec![obstacle("w1", Full), obstacle("w2", Full)]) },
         "Skipped: it waited 5 min for a free slot on w1, w2.",

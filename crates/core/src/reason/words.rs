@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(crate) use super::outcome::outcome;
 use super::unknown::{not_sent_again, silenced, unconfirmed_cancel, unreported};
 use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
 use crate::homes::Switch;
@@ -395,6 +396,10 @@ fn obstacles(detail: &Detail, lang: Lang) -> Option<String> {
                 (ObstacleKind::Full, Lang::Zh) => format!("{names} 没有空闲槽位"),
                 (ObstacleKind::Draining, Lang::En) => format!("{names} {} draining", verb("is", "are")),
                 (ObstacleKind::Draining, Lang::Zh) => format!("{names} 正在排空"),
+                (ObstacleKind::Drained, Lang::En) => format!("{names} {} switched to draining", verb("is", "are")),
+                (ObstacleKind::Drained, Lang::Zh) => format!("{names} 的开关设为排空"),
+                (ObstacleKind::Stopped, Lang::En) => format!("{names} {} switched to stopped", verb("is", "are")),
+                (ObstacleKind::Stopped, Lang::Zh) => format!("{names} 的开关设为停用"),
                 (ObstacleKind::Silent, Lang::En) => format!("{names} did not answer"),
                 (ObstacleKind::Silent, Lang::Zh) => format!("{names} 没有应答"),
                 (ObstacleKind::Busy, Lang::En) => format!("{names} {} running the job already", verb("is", "are")),
@@ -460,26 +465,6 @@ pub fn short(length: Duration, lang: Lang) -> String {
     };
     let units = parts.iter().skip(first).take(2).filter(|(count, ..)| *count > 0);
     units.map(|(count, en, zh)| format!("{count} {}", pick(lang, en, zh))).collect::<Vec<_>>().join(" ")
-}
-
-/// The outcome of a run, to begin a sentence with.
-pub(crate) const fn outcome(status: RunStatus, lang: Lang) -> &'static str {
-    match (status, lang) {
-        (RunStatus::Succeeded, Lang::En) => "Succeeded",
-        (RunStatus::Succeeded, Lang::Zh) => "成功",
-        (RunStatus::Failed, Lang::En) => "Failed",
-        (RunStatus::Failed, Lang::Zh) => "失败",
-        (RunStatus::TimedOut, Lang::En) => "Timed out",
-        (RunStatus::TimedOut, Lang::Zh) => "超时",
-        (RunStatus::Cancelled, Lang::En) => "Cancelled",
-        (RunStatus::Cancelled, Lang::Zh) => "已取消",
-        (RunStatus::Unknown, Lang::En) => "Outcome unknown",
-        (RunStatus::Unknown, Lang::Zh) => "结果未知",
-        (RunStatus::Skipped, Lang::En) => "Skipped",
-        (RunStatus::Skipped, Lang::Zh) => "已跳过",
-        (RunStatus::Pending | RunStatus::Waiting | RunStatus::Running, Lang::En) => "Open",
-        (RunStatus::Pending | RunStatus::Waiting | RunStatus::Running, Lang::Zh) => "未结束",
-    }
 }
 
 const fn pick<'a>(lang: Lang, en: &'a str, zh: &'a str) -> &'a str {

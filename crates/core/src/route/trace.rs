@@ -23,8 +23,10 @@ const TAIL_LEN_MAX: usize = 120;
 pub enum Refusal {
     /// It has as many runs as it takes.
     Full,
-    /// It goes away.
+    /// It goes away, or its switch is at draining.
     Draining,
+    /// Its switch is at stopped.
+    Stopped,
     /// It had the attempt before.
     HadItBefore,
     /// It answered that it is not free for the job.
@@ -40,6 +42,7 @@ impl Refusal {
         match self {
             Self::Full => "full",
             Self::Draining => "draining",
+            Self::Stopped => "stopped",
             Self::HadItBefore => "had_it_before",
             Self::Busy => "busy",
             Self::Silent => "silent",

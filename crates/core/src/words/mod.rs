@@ -3,6 +3,7 @@
 //! A cron expression is described from the sets that it was compiled into, never from its text: two ways to write the same
 //! read alike, and the sentence is what fires.
 
+mod asked;
 mod cron_parts;
 mod en;
 mod length;
@@ -19,6 +20,7 @@ use std::fmt;
 use crate::cron::{CronExpr, Dialect};
 use crate::word_enum::words;
 
+pub use self::asked::asked_instants;
 pub use self::length::length;
 pub use self::moment::{instants, moment};
 pub use self::schedule::{calendar, schedule, schedule_spec, timetable};

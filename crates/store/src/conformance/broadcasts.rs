@@ -141,3 +141,34 @@ pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
     assert_eq!(read(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
 }
+
+/// Some shards of a fire run again: the new fire is cut already, and over with them. Its shards keep their numbers.
+pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
+    let (token, other) = (join(store).await, join(store).await);
+    let (whole, shards) = expanded(store, token, 5).await;
+    let id = RunId::new(next_id());
+    let again = Run {
+        id,
+        cause: id.get(),
+        parent: Some(whole.id),
+        shard_total: Some(2),
+        open_shards: Some(2),
+        status: RunStatus::Running,
+        started_at: Some(whole.due_at),
+        ..whole.clone()
+    };
+    let of = |shard: &Run| Run { id: RunId::new(next_id()), cause: id.get(), parent: Some(id), ..shard.clone() };
+    let wanted = vec![of(&shards[1]), of(&shards[4])];
+    let rows = store.request_shards(other, again.clone(), wanted.clone()).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id, wanted[0].id, wanted[1].id]);
+    for (row, asked) in rows.iter().zip([&again, &wanted[0], &wanted[1]]) {
+        assert_eq!(*row, Run { node: token.node, node_epoch: token.epoch, ..asked.clone() }, "the home owns it");
+        assert_eq!(read(store, row.id).await, *row);
+    }
+    assert_eq!(store.request_shards(other, again, wanted.clone()).await.unwrap(), rows, "once more changes nothing");
+    finish_all(store, &[finish(&rows[1], Outcome::Succeeded)]).await;
+    assert_eq!((read(store, id).await.open_shards, read(store, whole.id).await.open_shards), (Some(1), Some(5)));
+    finish_all(store, &[finish(&rows[2], FAILED)]).await;
+    let row = read(store, id).await;
+    assert_eq!((row.status, row.message.as_deref()), (RunStatus::Failed, Some("1 of 2 shards failed")));
+}

@@ -6,7 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 
 use super::{claim, due, finish, finish_all, finish_one, job, join, read, requested, run, verdict};
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace};
 use crate::{LeaseToken, Store};
 
 const NO_HOME: NodeId = NodeId::new(0);
@@ -62,6 +62,30 @@ pub async fn dense_instants_are_counted(store: &dyn Store) {
     assert_eq!(dense(&[NO_HOME, token.node], 10, 1).await, [(1, 2), (2, 1), (3, 2)]);
     assert_eq!(dense(&[NO_HOME], 10, 3).await, []);
     assert_eq!(dense(&[], 10, 1).await, []);
+}
+
+/// What one node has left of a job, in the order of its instants, page by page.
+pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap().ceil_second();
+    let (one, other) = (job(store, Some(now)).await, job(store, Some(now)).await);
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let planned: Vec<_> = [3, 1, 2].map(|seconds| run(&one, token, at(seconds))).to_vec();
+    claim(store, token, &one, planned.clone()).await;
+    claim(store, token, &other, vec![run(&other, token, at(1))]).await;
+    let asked = store.request_run(token, requested(&one, token, at(2))).await.unwrap();
+    let start = UnsentPlace { fire_at: Timestamp::EPOCH, cause: 0, shard_index: 0 };
+    let page = async |after, limit| {
+        let runs = store.unsent_of(token, one.id, after, limit).await.unwrap();
+        runs.into_iter().map(|run| run.id).collect::<Vec<RunId>>()
+    };
+    let [third, first, second] = [planned[0].id, planned[1].id, planned[2].id];
+    assert_eq!(page(start, 10).await, [first, second, asked.id, third]);
+    assert_eq!(page(start, 2).await, [first, second]);
+    assert_eq!(page(UnsentPlace::of(&planned[2]), 9).await, [asked.id, third]);
+    assert_eq!(page(UnsentPlace::before(&planned[2]), 1).await, [second]);
+    let stranger = LeaseToken { epoch: token.epoch + 1, ..token };
+    assert_eq!(store.unsent_of(stranger, one.id, start, 10).await.unwrap(), []);
 }
 
 /// Two nodes see the same job due: one gets it, with its rows.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use rondel_core::{AppId, ExecutorId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NodeId, Timestamp};
 
 use super::{DEFAULT, LEASE, app, join, name, next_id, stream_end};
-use crate::cluster::{ExecutorRecord, HostProcess, Join, JoinRequest, StreamEnd};
+use crate::cluster::{ExecutorRecord, HostProcess, Join, JoinRequest, Renewal, StreamEnd};
 use crate::{LeaseToken, Store};
 
 pub(super) fn request(name: &str) -> JoinRequest {
@@ -44,7 +44,8 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(first.epoch, 1);
     let Join::Living { lease_until, epoch } = store.join(&request).await.unwrap() else { unreachable!() };
     assert_eq!(epoch, 1);
-    let now = store.renew(first, LEASE * 2).await.unwrap().unwrap();
+    let Renewal { now, before, until } = store.renew(first, LEASE * 2).await.unwrap().unwrap();
+    assert_eq!((before, until), (lease_until, now + LEASE * 2));
     let node = store.nodes().await.unwrap().into_iter().find(|node| node.id == first.node).unwrap();
     assert_eq!((node.token(), node.name.as_str()), (first, request.name.as_str()));
     assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
@@ -61,6 +62,15 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_ne!(other, ordinal, "what was made with that one may be later than the clock is now");
     assert_eq!(store.renew(first, LEASE * 4).await.unwrap(), None);
     let first = next;
+
+    // A database that went back in time: its node goes on from the epoch that executors know, under the id that they know.
+    let later = LeaseToken { epoch: 9, ..first };
+    let lost = JoinRequest { name: name("lost"), held: Some(later), ..request.clone() };
+    let (elsewhere, _) = joined(store.join(&lost).await.unwrap());
+    assert!(elsewhere.node != first.node && elsewhere.epoch == 1, "another node has that id: {elsewhere:?}");
+    let unknown = LeaseToken { node: NodeId::new(elsewhere.node.get() + 1_000), epoch: 9 };
+    let lost = JoinRequest { name: name("lost"), held: Some(unknown), ..request.clone() };
+    assert_eq!(joined(store.join(&lost).await.unwrap()).0, LeaseToken { epoch: 10, ..unknown });
 
     let taking = JoinRequest { take_over: true, ..request.clone() };
     let (second, third) = joined(store.join(&taking).await.unwrap());

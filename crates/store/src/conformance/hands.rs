@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome};
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
@@ -95,6 +95,31 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     assert_eq!(read(store, first.id).await.executor.as_deref(), Some("a"));
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
+}
+
+/// What executors run is counted by app and name; what is open without an executor, or over, is not.
+pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
+    let token = join(store).await;
+    let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];
+    let name = format!("läufer-{}", next_id());
+    let counts = async || {
+        let counts = store.count_held(DEFAULT).await.unwrap();
+        let its = counts.into_iter().filter(|held| held.executor == name);
+        let mut its: Vec<_> = its.map(|held| (held.app, held.count)).collect();
+        its.sort_unstable();
+        its
+    };
+    let mut expected: std::collections::BTreeMap<_, u64> = std::collections::BTreeMap::new();
+    for run in &runs[..2] {
+        store.note_running(token, &[in_hand(run, &name)]).await.unwrap();
+        *expected.entry(run.app).or_default() += 1;
+        assert_eq!(counts().await, expected.clone().into_iter().collect::<Vec<_>>());
+    }
+    assert_eq!(store.count_held(NamespaceId::new(next_id())).await.unwrap(), []);
+    for run in &runs[..2] {
+        finish_one(store, finish(run, Outcome::Succeeded)).await;
+    }
+    assert_eq!(counts().await, []);
 }
 
 /// Pending becomes running; an ended run stays ended. The tick reads where runs stand.
@@ -401,4 +426,33 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     };
     finish_one(store, ended).await;
     assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&full));
+}
+
+/// A request to end a run as long as no executor has it is none to cancel it; a request to cancel takes its place.
+pub async fn what_is_to_be_dropped_is_no_request_to_cancel(store: &dyn Store) {
+    let token = join(store).await;
+    let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];
+    let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+    let paused = CancelRequest { by: "li", reason: Reason::Paused };
+    store.ask_cancel(ids[2], CancelRequest::requested("bo"), runs[2].due_at).await.unwrap();
+    store.ask_drops(&ids, paused, runs[0].due_at).await.unwrap();
+    store.ask_drops(&[], paused, runs[0].due_at).await.unwrap();
+    let drops = async |token, after, limit| store.drops(token, after, limit).await.unwrap();
+    let both = [(ids[0], Reason::Paused), (ids[1], Reason::Paused)];
+    assert_eq!(drops(token, RunId::new(0), 9).await, both);
+    assert_eq!(drops(token, RunId::new(0), 1).await, both[..1]);
+    assert_eq!(drops(token, ids[0], 9).await, both[1..]);
+    assert_eq!(drops(LeaseToken { epoch: token.epoch + 1, ..token }, RunId::new(0), 9).await, []);
+    assert_eq!(store.cancels(token).await.unwrap(), [(ids[2], "bo".to_owned())]);
+    assert_eq!(read(store, ids[0]).await.cancel_by, None);
+
+    store.ask_cancels(&ids[1..2], CancelRequest::requested("bo"), runs[0].due_at).await.unwrap();
+    assert_eq!(drops(token, RunId::new(0), 9).await, both[..1]);
+    assert_eq!(store.cancels(token).await.unwrap().len(), 2);
+    let ended = AttemptEnd { executor: None, ..finish(&runs[0], Outcome::Skipped(Reason::Paused)) };
+    finish_one(store, ended).await;
+    let dropped = read(store, ids[0]).await;
+    assert_eq!((dropped.status, dropped.reason), (RunStatus::Skipped, Some(Reason::Paused)));
+    store.ask_drops(&ids[..1], paused, runs[0].due_at).await.unwrap();
+    assert_eq!(drops(token, RunId::new(0), 9).await, []);
 }

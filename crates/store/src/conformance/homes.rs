@@ -60,14 +60,43 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
     assert!(!store.set_node_switch("no node has this name", Switch::Stopped).await.unwrap());
 
     let app = app(store).await;
-    let of = |switches: Vec<(AppId, Switch)>| switches.into_iter().find(|(id, _)| *id == app).map(|(_, switch)| switch);
-    for switch in [Switch::Draining, Switch::Stopped, Switch::Stopped] {
+    for switch in [Switch::Draining, Switch::Stopped, Switch::Stopped, Switch::Active] {
         assert!(store.set_app_switch(app, switch).await.unwrap());
-        assert_eq!(of(store.app_switches().await.unwrap()), Some(switch));
+        let listed = store.switches().await.unwrap().apps.into_iter().find(|(id, _)| *id == app);
+        assert_eq!(listed.map(|(_, switch)| switch), (switch != Switch::Active).then_some(switch));
     }
-    assert!(store.set_app_switch(app, Switch::Active).await.unwrap());
-    assert_eq!(of(store.app_switches().await.unwrap()), None);
     assert!(!store.set_app_switch(AppId::new(next_id()), Switch::Stopped).await.unwrap());
+}
+
+/// The switch of an executor belongs to its app and name, and is there until it is set to active.
+pub async fn executors_are_switched_by_name(store: &dyn Store) {
+    let (one, other) = (AppId::new(next_id()), AppId::new(next_id()));
+    let at = Timestamp::from_secs;
+    let of = async |app: AppId, name: &str| {
+        let found = store.switches().await.unwrap().of_executor(app, name).cloned();
+        found.map(|found| (found.switch, found.set_at))
+    };
+    for (switch, set_at, expected) in [
+        (Switch::Active, 1, None),
+        (Switch::Draining, 2, Some((Switch::Draining, at(2)))),
+        (Switch::Draining, 3, Some((Switch::Draining, at(2)))),
+        (Switch::Stopped, 4, Some((Switch::Stopped, at(4)))),
+    ] {
+        store.set_executor_switch(one, "läufer", switch, at(set_at)).await.unwrap();
+        assert_eq!(of(one, "läufer").await, expected);
+    }
+    store.set_executor_switch(other, "Läufer", Switch::Draining, at(5)).await.unwrap();
+    store.set_executor_switch(other, "läufer", Switch::Draining, at(6)).await.unwrap();
+    store.set_executor_switch(one, "läufer", Switch::Active, at(7)).await.unwrap();
+    assert_eq!(of(one, "läufer").await, None);
+    let names: Vec<(AppId, String)> =
+        store.switches().await.unwrap().executors.into_iter().map(|switch| (switch.app, switch.name)).collect();
+    assert!(names.is_sorted(), "{names:?}");
+    let its: Vec<&str> = names.iter().filter(|(app, _)| *app == other).map(|(_, name)| name.as_str()).collect();
+    assert_eq!(its, ["Läufer", "läufer"]);
+    for name in its {
+        store.set_executor_switch(other, name, Switch::Active, at(8)).await.unwrap();
+    }
 }
 
 /// A job goes with all of its open runs, or stays: with one that was sent, may have been, has begun, or was not named.

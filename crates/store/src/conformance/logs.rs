@@ -5,7 +5,7 @@ use rondel_core::{Run, RunId};
 
 use super::{finish, finish_one, join, next_id, pending};
 use crate::Store;
-use crate::logs::{LogChunk, LogLine, LogRange, RemovedLogs};
+use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs};
 
 /// Chunks are kept as they came first, in order; those of unknown runs are dropped.
 pub async fn logs_are_kept_once(store: &dyn Store) {
@@ -32,6 +32,11 @@ pub async fn logs_are_kept_once(store: &dyn Store) {
     assert_eq!(store.log_chunks(run.id, 2, -1, 10).await.unwrap(), [chunks[3].clone()]);
     assert_eq!(store.log_chunks(run.id, 3, -1, 10).await.unwrap(), []);
     assert_eq!(store.log_chunks(unknown.run, 1, -1, 10).await.unwrap(), []);
+
+    let size = |sequence, line_count| ChunkSize { sequence, line_count };
+    assert_eq!(store.log_sizes(run.id, 1, -1, 10).await.unwrap(), [size(0, 2), size(1, 1), size(2, 1)]);
+    assert_eq!(store.log_sizes(run.id, 1, 0, 1).await.unwrap(), [size(1, 1)]);
+    assert_eq!(store.log_sizes(run.id, 3, -1, 10).await.unwrap(), []);
 }
 
 /// The newest logs stay as far as they fit; those of open runs stay at any rate; of the others a line is left.

@@ -7,10 +7,12 @@
 
 mod access;
 mod adoption;
+mod alerts;
 mod broadcasts;
 mod calendars;
 mod catalog;
 mod changes;
+mod channels;
 mod claims;
 mod cluster;
 mod declarations;
@@ -24,8 +26,11 @@ mod lineage;
 mod logs;
 mod outbox;
 mod pages;
+mod relay;
 mod request_keys;
 mod results;
+mod rollups;
+mod search;
 mod stats;
 mod traces;
 mod upkeep;
@@ -47,10 +52,12 @@ use crate::{LeaseToken, Store};
 
 pub use self::access::*;
 pub use self::adoption::*;
+pub use self::alerts::*;
 pub use self::broadcasts::*;
 pub use self::calendars::*;
 pub use self::catalog::*;
 pub use self::changes::*;
+pub use self::channels::*;
 pub use self::claims::*;
 pub use self::cluster::*;
 pub use self::declarations::*;
@@ -64,8 +71,11 @@ pub use self::lineage::*;
 pub use self::logs::*;
 pub use self::outbox::*;
 pub use self::pages::*;
+pub use self::relay::*;
 pub use self::request_keys::*;
 pub use self::results::*;
+pub use self::rollups::*;
+pub use self::search::*;
 pub use self::stats::*;
 pub use self::traces::*;
 pub use self::upkeep::*;
@@ -79,6 +89,8 @@ macro_rules! for_each_conformance_check {
         $with! {
             namespaces_and_apps_are_found_by_name,
             jobs_are_read_as_they_were_written,
+            runs_are_found_by_all_that_a_search_names,
+            a_search_looks_at_a_bounded_number_of_rows,
             jobs_come_in_pages_by_name,
             many_jobs_are_created_at_once,
             names_differ_by_case_and_are_free_after_deletion,
@@ -106,6 +118,17 @@ macro_rules! for_each_conformance_check {
             a_used_calendar_is_not_deleted,
             a_calendar_is_not_deleted_under_a_job_that_is_saved,
             jobs_behind_their_calendar_are_found,
+            a_rule_is_read_as_it_was_saved,
+            a_decision_is_written_from_the_newest_version_alone,
+            incidents_are_found_by_what_is_asked,
+            a_silence_has_an_end,
+            verdicts_leave_events_where_a_rule_waits_for_them,
+            watched_jobs_are_read_in_pages,
+            a_channel_is_read_as_it_was_saved,
+            a_message_about_an_incident_is_written_once,
+            a_channel_has_one_sender_at_a_time,
+            messages_of_an_incident_keep_their_order,
+            tries_are_recorded_once_and_forgotten_with_age,
             versions_are_those_that_held,
             changes_are_read_as_they_stand,
             what_code_declares_is_kept_beside_the_definition,
@@ -136,6 +159,7 @@ macro_rules! for_each_conformance_check {
             an_executor_that_ended_in_order_has_left,
             due_jobs_come_in_order,
             dense_instants_are_counted,
+            unsent_runs_of_a_job_come_in_order,
             a_job_is_claimed_once,
             a_claim_needs_its_lease,
             a_claim_leaves_existing_rows_as_they_are,
@@ -144,6 +168,8 @@ macro_rules! for_each_conformance_check {
             waiting_runs_wake_when_due,
             marks_are_won_once,
             waits_and_reasons_keep_their_parameters,
+            what_is_to_be_dropped_is_no_request_to_cancel,
+            fences_are_relayed_by_who_hears_the_executor,
             running_is_noted_for_pending_runs,
             what_waits_in_an_executors_queue_has_not_begun,
             a_cancel_is_noted_until_the_run_is_over,
@@ -157,6 +183,7 @@ macro_rules! for_each_conformance_check {
             the_last_shard_gives_the_verdict,
             shards_that_end_at_once_give_one_verdict,
             a_retry_by_hand_is_not_a_shard,
+            a_fire_may_be_of_some_shards,
             a_result_is_stored_once,
             only_the_owner_ends_a_run_by_itself,
             a_run_that_began_is_never_skipped,
@@ -182,10 +209,15 @@ macro_rules! for_each_conformance_check {
             a_fenced_node_cannot_renew,
             nodes_report_their_state,
             switches_stay_as_they_are_set,
+            executors_are_switched_by_name,
+            runs_in_hand_are_counted_by_executor,
             jobs_move_with_what_is_not_sent,
             jobs_of_the_dead_are_freed,
             nodes_are_forgotten,
             runs_are_counted_by_hour,
+            points_add_up_to_the_runs,
+            failing_jobs_are_those_whose_newest_runs_failed,
+            drawings_read_whole_runs,
             counts_stay_with_a_job_that_moves,
             pages_of_runs_have_no_gaps,
             pages_keep_to_their_filters,

@@ -27,7 +27,7 @@ async fn stats(store: &dyn Store, job: JobId) -> BTreeMap<(i64, RunStatus), (u64
 }
 
 /// Counts all there is, in steps of two rows.
-async fn roll_up(store: &dyn Store) {
+pub(super) async fn roll_up(store: &dyn Store) {
     let before = after_ids();
     while store.roll_up(before, 2).await.unwrap() > 0 {}
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
-use rondel_core::{AppId, ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::cluster::LeaseToken;
 use crate::error::Result;
@@ -40,6 +40,14 @@ pub trait Cancel {
     /// The same for several at once, at most a few hundred: those that are over are passed by. Answers how many of them
     /// are open and have a request now, by the first caller.
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
+
+    /// Records that these runs are to end as long as no executor has them, for this reason: their job was paused or deleted. A request
+    /// to cancel a run takes the place of that. Those that have ended, or are to be cancelled, are left as they are.
+    async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
+
+    /// Own open runs that are to end as long as no executor has them, by id, at most `limit`, with the reason; each is returned until
+    /// the run has ended.
+    async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>>;
 
     /// Own open runs with a request to cancel, with its caller; each is returned until the run has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;

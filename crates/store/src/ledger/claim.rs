@@ -76,6 +76,31 @@ pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit
     all.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
+/// A place among the runs of a job, which are in the order of their planned instants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnsentPlace {
+    /// The planned instant.
+    pub fire_at: Timestamp,
+    /// What asked for it.
+    pub cause: i64,
+    /// Its shard.
+    pub shard_index: i32,
+}
+
+impl UnsentPlace {
+    /// The run's place.
+    #[must_use]
+    pub const fn of(run: &Run) -> Self {
+        Self { fire_at: run.fire_at, cause: run.cause, shard_index: run.shard_index }
+    }
+
+    /// The place just before it.
+    #[must_use]
+    pub const fn before(run: &Run) -> Self {
+        Self { shard_index: run.shard_index - 1, ..Self::of(run) }
+    }
+}
+
 /// Claims due jobs and takes requested runs.
 #[async_trait]
 pub trait Claim {
@@ -91,7 +116,14 @@ pub trait Claim {
     /// took drops out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
+    /// Own pending runs of a job after this place, in order.
+    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>>;
+
     /// Inserts a requested run, owned by the home of its job, be it dead (then it is adopted with whatever else
     /// is open of the job), else by `token`, which becomes the home. Answers the run as it is stored; the one that is there already where its key exists.
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
+
+    /// Inserts a fire that is cut already: the row of the whole, with its count of shards, and the shards, all or none. Their owner is as
+    /// for [`request_run`](Self::request_run). Answers the rows as they are stored, the whole first.
+    async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
 }

@@ -8,15 +8,20 @@ mod finish;
 mod limits;
 mod r#move;
 mod read;
+mod relay;
+mod search;
 
 pub use self::adopt::{Adopt, Adopted, Adoption, OrphanedJobs};
 pub use self::cancel::{Cancel, CancelAsked, CancelElsewhere};
-pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange};
+pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange, UnsentPlace};
 pub use self::dispatch::{Dispatch, InHand, NotedWait, WaitPlace};
 pub use self::finish::{AttemptEnd, Ends, Finish, Finished, Finisher};
 pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{Move, MovedJobs, UnsentRun};
-pub use self::read::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery, Runs};
+pub use self::read::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery, Runs};
+pub use self::relay::{FenceRequest, Relay, RelayedAnswer};
+pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns};
 
 pub(crate) use self::adopt::{adopted, first_jobs};
 pub(crate) use self::claim::{by_instant, lease_of_home};
+pub(crate) use self::search::millis_of;

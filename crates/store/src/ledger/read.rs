@@ -61,6 +61,17 @@ pub struct RunQuery {
     pub limit: u32,
 }
 
+/// How many runs an executor has in hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldCount {
+    /// Its app.
+    pub app: AppId,
+    /// Its name.
+    pub executor: String,
+    /// How many.
+    pub count: u64,
+}
+
 /// Reads runs.
 #[async_trait]
 pub trait Runs {
@@ -75,6 +86,14 @@ pub trait Runs {
 
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
+
+    /// How many runs of a namespace each executor has in hand, by its app and name, as far as the store knows: a run that was sent within
+    /// the last second or two is not among them.
+    async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>>;
+
+    /// The fire of a job that follows this one: the run with the next planned instant, or the next request for the same. A
+    /// broadcast is the row that stands for all its shards.
+    async fn next_of_job(&self, run: &Run) -> Result<Option<Run>>;
 
     /// The runs that name one of these (a few hundred) as the run that they follow from: shards, children, runs retried by
     /// hand. In the order of their ids, at most `limit`.

@@ -1,4 +1,4 @@
-//! The database's clock, nodes with their leases and reports, and the switches of nodes and apps.
+//! The database's clock, nodes with their leases and reports, and the switches of nodes, apps and executors.
 
 use std::time::Duration;
 
@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, NodeId, Timestamp};
 
-use crate::cluster::{Join, JoinRequest, Node, NodeReport, lease_count, next_ordinal};
+use crate::cluster::{
+    ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, lease_count, next_ordinal,
+};
 use crate::mem::{MemStore, StoredNode, size};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
@@ -29,11 +31,12 @@ impl Cluster for MemStore {
         let ends = known.map(|held| (held.node.lease_until, held.prior_lease_until.max(held.ended_at)));
         let fenced_until = known.map_or(Timestamp::EPOCH, |held| held.ended_at);
         let known = known.map(|held| held.node.clone());
-        let next = state.nodes.keys().last().map_or(1, |node| node.get() + 1);
+        let newest = state.nodes.keys().last().map_or(0, |node| node.get());
+        let new = request.new_id(newest, |id| state.nodes.contains_key(&id));
         let (id, epoch, prior) = match known.as_ref().zip(ends) {
-            None => (NodeId::new(next), 1, Timestamp::EPOCH),
+            None => (new, request.epoch_after(LeaseToken { node: new, epoch: 0 }), Timestamp::EPOCH),
             Some((node, ends)) => match request.ended_at(node.token(), ends, now) {
-                Some(ended_at) => (node.id, node.epoch + 1, ended_at),
+                Some(ended_at) => (node.id, request.epoch_after(node.token()), ended_at),
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },
         };
@@ -56,15 +59,15 @@ impl Cluster for MemStore {
         Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal })
     }
 
-    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
+    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>> {
         let now = self.now();
         let mut state = self.state();
         // The end moves back by a tenth at most, as in SQL.
         let is_held = |node: &Node| node.epoch == token.epoch && node.lease_until <= now + lease + lease / 10;
         let held = state.nodes.get_mut(&token.node).filter(|held| is_held(&held.node));
         Ok(held.map(|held| {
-            held.node.lease_until = now + lease;
-            now
+            let before = std::mem::replace(&mut held.node.lease_until, now + lease);
+            Renewal { now, before, until: now + lease }
         }))
     }
 
@@ -107,8 +110,29 @@ impl Cluster for MemStore {
         Ok(true)
     }
 
-    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>> {
-        Ok(self.state().app_switches.iter().map(|(app, switch)| (*app, *switch)).collect())
+    async fn set_executor_switch(&self, app: AppId, name: &str, switch: Switch, at: Timestamp) -> Result<()> {
+        let switches = &mut self.state().executor_switches;
+        let key = (app, clean_name(name).into_owned());
+        match switch {
+            Switch::Active => drop(switches.remove(&key)),
+            Switch::Draining | Switch::Stopped if switches.get(&key).is_some_and(|(known, _)| *known == switch) => {}
+            Switch::Draining | Switch::Stopped => drop(switches.insert(key, (switch, at))),
+        }
+        Ok(())
+    }
+
+    async fn switches(&self) -> Result<Switches> {
+        let state = self.state();
+        let executor = |((app, name), (switch, set_at)): (&(AppId, String), &(Switch, Timestamp))| ExecutorSwitch {
+            app: *app,
+            name: name.clone(),
+            switch: *switch,
+            set_at: *set_at,
+        };
+        Ok(Switches {
+            apps: state.app_switches.iter().map(|(app, switch)| (*app, *switch)).collect(),
+            executors: state.executor_switches.iter().map(executor).collect(),
+        })
     }
 
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {

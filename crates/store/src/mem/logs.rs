@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{NamespaceId, RunId};
 
 use super::{MemStore, size};
-use crate::logs::{LogChunk, LogLine, LogRange, RemovedLogs, removed_line};
+use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
 /// Run, attempt, sequence.
@@ -41,6 +41,14 @@ impl Logs for MemStore {
             lines: stored.lines.clone(),
         };
         Ok(found.map(chunk).collect())
+    }
+
+    async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>> {
+        let state = self.state();
+        let from = (run, attempt, after_sequence.saturating_add(1));
+        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(size(limit));
+        let sizes = found.map(|(key, stored)| ChunkSize { sequence: key.2, line_count: stored.lines.len() as u64 });
+        Ok(sizes.collect())
     }
 
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>> {

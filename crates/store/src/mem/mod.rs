@@ -3,9 +3,13 @@
 //! Simple rather than fast: every call looks at everything under one lock.
 
 mod access;
+mod alert_rows;
+mod alerts;
 mod calendars;
 mod catalog;
 mod changes;
+mod channel_rows;
+mod channels;
 mod cluster;
 mod declarations;
 mod executors;
@@ -13,6 +17,7 @@ mod heal;
 mod logs;
 mod outbox;
 mod request_keys;
+mod rollups;
 mod run;
 mod stats;
 mod traces;
@@ -39,8 +44,9 @@ use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar};
 use crate::cluster::{ExecutorRecord, Node, Session};
 use crate::declarations::DeclaredSet;
 use crate::follow::EndedRun;
-use crate::ledger::{LimitName, lease_of_home};
+use crate::ledger::{FenceRequest, LimitName, RelayedAnswer, lease_of_home};
 use crate::outbox::{FailureWebhook, OutboxItem};
+use crate::rollups::{JobPulse, PointKey, StatPoint};
 
 /// What time it is.
 type Clock = dyn Fn() -> Timestamp + Send + Sync;
@@ -103,18 +109,26 @@ struct State {
     attempts: BTreeMap<(RunId, i32), Attempt>,
     cancels: BTreeSet<RunId>,
     limit_homes: BTreeMap<LimitName, NodeId>,
+    /// By asker and executor, with the answer.
+    fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
     /// Each is due when it is no longer held.
     outbox: BTreeMap<OutboxId, OutboxItem>,
+    alerts: channel_rows::Alerts,
+    alert_rows: alert_rows::AlertRows,
     passes: BTreeMap<String, Timestamp>,
     /// By job, hour and verdict: runs and milliseconds.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     /// Runs that are counted later, or may have to be counted anew, with the verdict as which they were.
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
     stat_cursor: Option<RunId>,
+    points: BTreeMap<PointKey, StatPoint>,
+    pulses: BTreeMap<JobId, JobPulse>,
     /// The switches of apps that are not active.
     app_switches: BTreeMap<AppId, Switch>,
+    /// Those of executors, by app and name, with the instant of each.
+    executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,

@@ -69,6 +69,7 @@ impl State {
     /// Writes a message about a run that failed, or was skipped for a reason that its job wants reported, where its namespace
     /// has a webhook.
     pub(super) fn add_message(&mut self, id: RunId, now: Timestamp) {
+        self.add_alert_event(id);
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
         if !self.webhooks.contains_key(&run.namespace) || self.whole_of(run).is_some() {
             return;

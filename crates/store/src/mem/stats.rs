@@ -8,6 +8,7 @@ use rondel_core::outcome::is_provisional;
 use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 
 use crate::mem::{MemStore, State, size};
+use crate::rollups::Gains;
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
 use crate::{Result, Stats};
 
@@ -16,8 +17,10 @@ impl Stats for MemStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let ended: Vec<Run> = state.ended_since_counted().into_iter().take(size(limit)).collect();
+        let mut gains = Gains::default();
         for run in &ended {
             let counted_as = state.stat_open.remove(&run.id).flatten();
+            gains.add(&CountedRun::from(run), counted_as);
             if let (Some(status), Some(stat)) = (counted_as, CountedRun::from(run).stat()) {
                 state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
             }
@@ -30,6 +33,7 @@ impl Stats for MemStore {
         let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(size(limit)).cloned().collect();
         for run in &next {
             state.stat_cursor = Some(run.id);
+            gains.add(&CountedRun::from(run), None);
             if let Some(stat) = CountedRun::from(run).stat() {
                 state.count(run.job, stat, 1);
             }
@@ -39,6 +43,7 @@ impl Stats for MemStore {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }
+        state.add_gains(&gains);
         let cut = IdGen::first_at(before - RECOUNT_FOR);
         let State { stat_open, runs, .. } = &mut *state;
         stat_open.retain(|id, counted| id.get() >= cut || (counted.is_none() && runs.contains_key(id)));

@@ -1,4 +1,4 @@
-//! The database's clock, nodes with their leases and reports, and the switches of nodes and apps.
+//! The database's clock, nodes with their leases and reports, and the switches of nodes, apps and executors.
 
 use std::time::Duration;
 
@@ -7,7 +7,9 @@ use rondel_core::homes::Switch;
 use rondel_core::{AppId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::cluster::{Connections, Join, JoinRequest, Node, NodeReport, lease_count, next_ordinal};
+use crate::cluster::{
+    Connections, ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, lease_count, next_ordinal,
+};
 use crate::settle::clean_name;
 use crate::sql::dialect::Dialect;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
@@ -15,6 +17,8 @@ use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 
 const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
+const READ_LEASE: Statement =
+    Statement { name: "read_lease", text: "SELECT {now}, lease_until_ms FROM node WHERE id = ? AND epoch = ?" };
 /// One row that every join goes through, so that no two pick the same id or ordinal.
 const LOCK_JOINS: Statement =
     Statement { name: "lock_joins", text: "SELECT id FROM schema_compat WHERE id = 1 {for_update}" };
@@ -30,11 +34,11 @@ const LOCK_NODES: Statement = Statement {
 const INSERT_NODE: Statement = Statement {
     name: "insert_node",
     text: "INSERT INTO node (id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, advertise_url, \
-           server_version, started_at_ms) VALUES (?, ?, ?, 1, ?, 0, ?, ?, ?)",
+           server_version, started_at_ms) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)",
 };
 const TAKE_LEASE: Statement = Statement {
     name: "take_lease",
-    text: "UPDATE node SET epoch = epoch + 1, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
+    text: "UPDATE node SET epoch = ?, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
            advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0 WHERE id = ? AND epoch = ?",
 };
 /// The end of a lease does not move back by more than a tenth of its length. Where the database's clock has stepped back
@@ -61,6 +65,20 @@ const SET_APP_SWITCH: Statement = Statement { name: "set_app_switch", text: "UPD
 const READ_APP_SWITCHES: Statement = Statement {
     name: "read_app_switches",
     text: "SELECT id, state FROM app WHERE state IN ('draining', 'stopped') ORDER BY id",
+};
+const SET_EXECUTOR_SWITCH: Statement = Statement {
+    name: "set_executor_switch",
+    text: "UPDATE executor_switch SET state = ?, set_at_ms = ? WHERE app_id = ? AND name = ? AND state <> ?",
+};
+const INSERT_EXECUTOR_SWITCH: Statement = Statement {
+    name: "insert_executor_switch",
+    text: "INSERT {ignore} INTO executor_switch (app_id, name, state, set_at_ms) VALUES (?, ?, ?, ?) {or_ignore}",
+};
+const DELETE_EXECUTOR_SWITCH: Statement =
+    Statement { name: "delete_executor_switch", text: "DELETE FROM executor_switch WHERE app_id = ? AND name = ?" };
+const READ_EXECUTOR_SWITCHES: Statement = Statement {
+    name: "read_executor_switches",
+    text: "SELECT app_id, name, state, set_at_ms FROM executor_switch ORDER BY app_id, name",
 };
 /// The newest id is not among them: it would be given again.
 const READ_DEAD_NODES: Statement = Statement {
@@ -105,14 +123,17 @@ impl Cluster for SqlStore {
         transact!(self, "join", |tx| tx.join(request).await)
     }
 
-    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Timestamp>> {
+    async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>> {
         // Read before it is written: the lease ends too early rather than too late.
-        let now = self.now().await?;
+        let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
+        let Some(row) = self.row(read).await? else { return Ok(None) };
+        let mut columns = Reader::new(&row, "node");
+        let (now, before) = (columns.at("now")?, columns.at("lease_until_ms")?);
         let until = now + lease;
         let query = Query::new(&RENEW_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until + lease / 10);
         let is_renewed = self.execute(query).await? == 1;
         rondel_failpoint::pass("renew.written");
-        Ok(is_renewed.then_some(now))
+        Ok(is_renewed.then_some(Renewal { now, before, until }))
     }
 
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
@@ -160,13 +181,37 @@ impl Cluster for SqlStore {
         Ok(true)
     }
 
-    async fn app_switches(&self) -> Result<Vec<(AppId, Switch)>> {
+    async fn set_executor_switch(&self, app: AppId, name: &str, switch: Switch, at: Timestamp) -> Result<()> {
+        let (app, name, state) = (app.get(), clean_name(name), switch.as_str());
+        if switch == Switch::Active {
+            self.execute(Query::new(&DELETE_EXECUTOR_SWITCH).int(app).text(&name)).await?;
+            return Ok(());
+        }
+        // One of the two changes something: there is a row, or there is none.
+        let change = Query::new(&SET_EXECUTOR_SWITCH).text(state).at(at).int(app).text(&name).text(state);
+        self.execute(change).await?;
+        self.execute(Query::new(&INSERT_EXECUTOR_SWITCH).int(app).text(&name).text(state).at(at)).await?;
+        Ok(())
+    }
+
+    async fn switches(&self) -> Result<Switches> {
         let rows = self.rows(Query::new(&READ_APP_SWITCHES)).await?;
-        let switch = |row: &AnyRow| {
+        let app = |row: &AnyRow| {
             let mut columns = Reader::new(row, "app");
             Ok((AppId::new(columns.int("id")?), columns.word("state")?))
         };
-        rows.iter().map(switch).collect()
+        let apps = rows.iter().map(app).collect::<Result<_>>()?;
+        let rows = self.rows(Query::new(&READ_EXECUTOR_SWITCHES)).await?;
+        let executor = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "executor_switch");
+            Ok(ExecutorSwitch {
+                app: AppId::new(columns.int("app_id")?),
+                name: columns.text("name")?,
+                switch: columns.word("state")?,
+                set_at: columns.at("set_at_ms")?,
+            })
+        };
+        Ok(Switches { apps, executors: rows.iter().map(executor).collect::<Result<_>>()? })
     }
 
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64> {
@@ -222,25 +267,30 @@ impl Tx<'_> {
         let (name, version) = (clean_name(&request.name), clean_name(&request.server_version));
         let url = request.advertise_url.as_deref();
         let Some(known) = found.iter().find(|known| known.name == name) else {
-            let id = found.last().map_or(1, |known| known.id + 1);
+            let newest = found.last().map_or(0, |known| known.id);
+            let id = request.new_id(newest, |id| found.iter().any(|known| known.id == id.get()));
+            let epoch = request.epoch_after(LeaseToken { node: id, epoch: 0 });
             let ordinal = free_ordinal(&found, None, now);
             let insert = Query::new(&INSERT_NODE)
-                .int(id)
+                .int(id.get())
                 .text(&name)
                 .int(ordinal)
+                .int(epoch)
                 .at(now + request.lease)
                 .opt_text(url)
                 .text(&version)
                 .at(now);
             self.execute_all(insert, 1).await?;
-            return Ok(Join::Joined { token: LeaseToken { node: NodeId::new(id), epoch: 1 }, ordinal });
+            return Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal });
         };
         let before = LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
         let Some(ended_at) = request.ended_at(before, (known.lease_until, known.prior_lease_until), now) else {
             return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
         };
         let ordinal = free_ordinal(&found, Some(known), now);
+        let next = LeaseToken { epoch: request.epoch_after(before), ..before };
         let take = Query::new(&TAKE_LEASE)
+            .int(next.epoch)
             .int(ordinal)
             .at(now + request.lease)
             .at(ended_at)
@@ -251,7 +301,7 @@ impl Tx<'_> {
             .int(known.epoch);
         self.execute_all(take, 1).await?;
         self.end_sessions(before, ended_at).await?;
-        Ok(Join::Joined { token: LeaseToken { node: NodeId::new(known.id), epoch: known.epoch + 1 }, ordinal })
+        Ok(Join::Joined { token: next, ordinal })
     }
 }
 

@@ -23,6 +23,8 @@ pub struct StoreConfig {
     pub idle_in_transaction: Duration,
     /// How long opening waits for the database, and a call for a free connection.
     pub connect_timeout: Duration,
+    /// How long a server waits at its start for another one that migrates the database.
+    pub migration_wait: Duration,
     /// The most rows that one statement writes, 512 at most.
     pub statement_rows_max: usize,
     /// The most bytes of values that one statement writes, but for a row that is larger. MySQL's `max_allowed_packet` lowers it.
@@ -49,6 +51,7 @@ impl Default for StoreConfig {
             statement_timeout: Duration::from_secs(3),
             idle_in_transaction: Duration::from_secs(4),
             connect_timeout: Duration::from_secs(5),
+            migration_wait: Duration::from_secs(60),
             statement_rows_max: CHUNK_MAX,
             statement_bytes_max: 4 << 20,
             halve_after: 2,

@@ -7,7 +7,7 @@ use rondel_core::{NamespaceId, RunId};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, failure, transact};
-use crate::logs::{LogChunk, LogRange, RemovedLogs, removed_line};
+use crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
 /// The most bytes that one statement carries: far below what a server takes in one packet.
@@ -27,6 +27,10 @@ const READ_LOGS: Statement = Statement {
     name: "read_logs",
     text: "SELECT run_id, attempt, sequence, codec, data FROM run_log WHERE run_id = ? AND attempt = ? \
            AND sequence > ? ORDER BY sequence LIMIT ?",
+};
+pub(super) const READ_CHUNK_SIZES: Statement = Statement {
+    name: "read_chunk_sizes",
+    text: "SELECT sequence, line_count FROM run_log WHERE run_id = ? AND attempt = ? AND sequence > ? ORDER BY sequence LIMIT ?",
 };
 
 /// How much a page of chunks takes, from the newest on: by the index alone.
@@ -118,6 +122,17 @@ impl Logs for SqlStore {
             chunks.push(LogChunk { run, attempt, sequence, lines });
         }
         Ok(chunks)
+    }
+
+    async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>> {
+        let query =
+            Query::new(&READ_CHUNK_SIZES).int(run.get()).int(attempt.into()).int(after_sequence).int(limit.into());
+        let size = |row| {
+            let mut columns = Reader::new(row, "run_log");
+            let (sequence, line_count) = (columns.int("sequence")?, columns.int("line_count")?);
+            Ok(ChunkSize { sequence, line_count: u64::try_from(line_count).unwrap_or(0) })
+        };
+        self.rows(query).await?.iter().map(size).collect()
     }
 
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>> {

@@ -1,70 +1,174 @@
 //! Bringing the schema up to date, one server at a time.
+//!
+//! A server that finds another one at it waits for a bounded time. Nothing waits for a table in use for long: behind such a wait every
+//! statement of the running servers would queue. PostgreSQL and SQLite keep all of a migration or nothing; what MySQL keeps
+//! of an interrupted one is run again, from its first statement on.
 
-use sqlx::migrate::{MigrateError, Migrator};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use sqlx::{AnyConnection, Connection, Executor, Row};
 
+use super::config::StoreConfig;
 use super::dialect::Dialect;
+use super::failure::{self, Failure};
 use crate::OpenError;
 
 static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 
-/// MariaDB does not know the endless wait that the driver's own lock asks for, and takes no lock at all then.
-const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(CONCAT('rondel.', DATABASE()), 60) AS SIGNED)";
-const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(CONCAT('rondel.', DATABASE()))";
-const FIND_BOOKS_MYSQL: &str = "SELECT COUNT(*) FROM information_schema.tables \
-     WHERE table_schema = DATABASE() AND table_name = '_sqlx_migrations'";
+/// Where the driver keeps which migrations were applied.
+const BOOKS: &str = "_sqlx_migrations";
+
+/// How often a server looks whether the one that migrates is done.
+const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// After a table was in use, and how many times that is tried. Each try waits for the table as long as the settings below let it.
+const TABLE_PAUSE: Duration = Duration::from_secs(1);
+const TABLE_TRIES: u32 = 20;
+
+/// The driver's own lock waits without end, and MariaDB takes none at all then: its word for no end is unknown there.
+const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
+const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
+const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2";
 /// A start that was interrupted: MySQL has kept half of the migration, and each of its statements can run again.
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
 /// What other clients of a pooler have prepared in the session, under the names that the driver is about to use.
 const DEALLOCATE_POSTGRES: &str = "DEALLOCATE ALL";
+const LOCK_POSTGRES: &str = "SELECT CASE WHEN pg_try_advisory_lock(hashtext('rondel.migrate.' || current_database())) \
+     THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
 /// Until the end of the transaction.
-const LOCK_POSTGRES: &str = "SELECT pg_advisory_xact_lock(hashtext('rondel.migrate.' || current_database()))";
+const LOCK_TRANSACTION_POSTGRES: &str = "SELECT CASE WHEN \
+     pg_try_advisory_xact_lock(hashtext('rondel.migrate.' || current_database())) \
+     THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
+/// An index of a large table takes longer than a statement otherwise may; a server that dies meanwhile is noticed by versions that can.
+const SETTINGS_POSTGRES: &str = "SELECT set_config(name, value, false) FROM (VALUES ('lock_timeout', '2s'), \
+     ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
+     AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
+const SETTINGS_TRANSACTION_POSTGRES: &str = "SELECT set_config(name, value, true) FROM (VALUES ('lock_timeout', '2s'), \
+     ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
+     AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
 const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
 
 /// Applies what is missing. A schema that is newer than this program is accepted unless it declares itself incompatible.
-/// Where sessions are shared, all is done in one transaction, which alone keeps a lock and what is prepared in one session.
 pub(super) async fn run(
     connection: &mut AnyConnection,
     (dialect, are_sessions_shared): (Dialect, bool),
-    server_version: &str,
+    config: &StoreConfig,
+) -> Result<(), OpenError> {
+    for _ in 1..TABLE_TRIES {
+        match try_once(connection, (dialect, are_sessions_shared), config).await {
+            Err(OpenError::Migrate(error)) if failure::classify(&error) == Failure::Contention => {
+                tracing::warn!(%error, "a table is in use by a long transaction of another client; the migration tries again");
+                tokio::time::sleep(TABLE_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+    match try_once(connection, (dialect, are_sessions_shared), config).await {
+        Err(OpenError::Migrate(source)) if failure::classify(&source) == Failure::Contention => {
+            Err(OpenError::TableInUse { source })
+        }
+        done => done,
+    }
+}
+
+/// Where sessions are shared, all is done in one transaction, which alone keeps a lock and what is prepared in one session.
+async fn try_once(
+    connection: &mut AnyConnection,
+    (dialect, are_sessions_shared): (Dialect, bool),
+    config: &StoreConfig,
 ) -> Result<(), OpenError> {
     if !are_sessions_shared {
-        return run_in_session(connection, (dialect, dialect == Dialect::Postgres), server_version).await;
+        let (settings, lock_statement) = match dialect {
+            Dialect::Sqlite => return migrate(connection, dialect, &config.server_version).await,
+            Dialect::Postgres => (SETTINGS_POSTGRES, LOCK_POSTGRES),
+            Dialect::MySql => (SETTINGS_MYSQL, LOCK_MYSQL),
+        };
+        connection.execute(settings).await.map_err(OpenError::Migrate)?;
+        lock(connection, lock_statement, config.migration_wait).await?;
+        let migrated = migrate(connection, dialect, &config.server_version).await;
+        // PostgreSQL lets go of it with the session, which ends with the migration.
+        if dialect == Dialect::MySql {
+            connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
+        }
+        return migrated;
     }
     let mut tx = connection.begin().await.map_err(OpenError::Migrate)?;
-    for statement in [DEALLOCATE_POSTGRES, LOCK_POSTGRES] {
+    for statement in [DEALLOCATE_POSTGRES, SETTINGS_TRANSACTION_POSTGRES] {
         tx.execute(statement).await.map_err(OpenError::Migrate)?;
     }
-    run_in_session(&mut tx, (dialect, false), server_version).await?;
+    lock(&mut tx, LOCK_TRANSACTION_POSTGRES, config.migration_wait).await?;
+    migrate(&mut tx, dialect, &config.server_version).await?;
     tx.execute(DEALLOCATE_POSTGRES).await.map_err(OpenError::Migrate)?;
     tx.commit().await.map_err(OpenError::Migrate)
 }
 
-async fn run_in_session(
-    connection: &mut AnyConnection,
-    (dialect, locks): (Dialect, bool),
-    server_version: &str,
-) -> Result<(), OpenError> {
+/// Waits until no other server migrates this database.
+async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Duration) -> Result<(), OpenError> {
+    let looks = wait.as_millis() / LOOK_PERIOD.as_millis();
+    for look in 0..=looks {
+        let row = connection.fetch_one(statement).await.map_err(OpenError::Migrate)?;
+        let locked: Option<i64> = row.try_get(0).map_err(OpenError::Migrate)?;
+        if locked == Some(1) {
+            return Ok(());
+        }
+        if look == 0 {
+            tracing::info!("another server migrates this database; waiting for it");
+        }
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+    Err(OpenError::Migrating { waited: wait })
+}
+
+async fn migrate(connection: &mut AnyConnection, dialect: Dialect, server_version: &str) -> Result<(), OpenError> {
     let known = match dialect {
         Dialect::Sqlite => &SQLITE,
         Dialect::Postgres => &POSTGRES,
         Dialect::MySql => &MYSQL,
     };
-    let mut migrator = Migrator { migrations: known.migrations.clone(), ..Migrator::DEFAULT };
-    migrator.set_ignore_missing(true);
-    migrator.set_locking(locks);
+    connection.ensure_migrations_table(BOOKS).await.map_err(migrate_error)?;
     if dialect == Dialect::MySql {
-        lock_mysql(connection).await.map_err(OpenError::Migrate)?;
+        connection.execute(FORGET_INTERRUPTED_MYSQL).await.map_err(OpenError::Migrate)?;
     }
     rondel_failpoint::pass("migrate.begun");
-    let migrated = migrator.run_direct(None, connection, false).await;
-    rondel_failpoint::pass("migrate.applied");
-    if dialect == Dialect::MySql {
-        connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
+    let applied = connection.list_applied_migrations(BOOKS).await.map_err(migrate_error)?;
+    let applied: BTreeMap<i64, Vec<u8>> =
+        applied.into_iter().map(|migration| (migration.version, migration.checksum.into_owned())).collect();
+    let changed = known.iter().find(|known| applied.get(&known.version).is_some_and(|sum| **sum != *known.checksum));
+    if let Some(changed) = changed {
+        return Err(OpenError::OtherMigration { version: changed.version });
     }
-    migrated.map_err(|error| OpenError::Migrate(sqlx_error(error)))?;
+    if !applied.is_empty() {
+        check_compatible(connection, server_version).await?;
+    }
+    let newest = applied.keys().next_back().copied();
+    let newest_known = known.iter().map(|migration| migration.version).max();
+    if newest > newest_known {
+        tracing::warn!(
+            schema = newest,
+            known = newest_known,
+            "the schema of the database is newer than this server, and lets servers of this version work on it"
+        );
+    }
+    let mut is_first = true;
+    for migration in known.iter().filter(|migration| !applied.contains_key(&migration.version)) {
+        if !is_first {
+            rondel_failpoint::pass("next_migration.begun");
+        }
+        is_first = false;
+        if !applied.is_empty() {
+            tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
+        }
+        connection.apply(BOOKS, migration).await.map_err(migrate_error)?;
+    }
+    rondel_failpoint::pass("migrate.applied");
+    check_compatible(connection, server_version).await
+}
+
+/// Refuses a schema that a newer server has changed beyond what this one understands.
+async fn check_compatible(connection: &mut AnyConnection, server_version: &str) -> Result<(), OpenError> {
     let row = connection.fetch_one(READ_MIN_SERVER).await.map_err(OpenError::Migrate)?;
     let min_server: String = row.try_get(0).map_err(OpenError::Migrate)?;
     if numbers(&min_server) > numbers(server_version) {
@@ -73,25 +177,11 @@ async fn run_in_session(
     Ok(())
 }
 
-async fn lock_mysql(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    let locked: Option<i64> = connection.fetch_one(LOCK_MYSQL).await?.try_get(0)?;
-    if locked != Some(1) {
-        return Err(sqlx::Error::InvalidArgument(
-            "another server has been migrating this database for a minute".to_owned(),
-        ));
-    }
-    let found: i64 = connection.fetch_one(FIND_BOOKS_MYSQL).await?.try_get(0)?;
-    if found > 0 {
-        connection.execute(FORGET_INTERRUPTED_MYSQL).await?;
-    }
-    Ok(())
-}
-
-fn sqlx_error(error: MigrateError) -> sqlx::Error {
-    match error {
+fn migrate_error(error: MigrateError) -> OpenError {
+    OpenError::Migrate(match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error,
         other => sqlx::Error::Migrate(Box::new(other)),
-    }
+    })
 }
 
 /// `1.2.3-beta` as numbers that can be compared; what follows the numbers does not count.

@@ -5,9 +5,11 @@
 //! transaction begins, ends, and is tried again.
 
 mod access;
+mod alerts;
 mod calendars;
 mod catalog;
 mod changes;
+mod channels;
 mod cluster;
 mod config;
 mod connections;
@@ -25,6 +27,7 @@ mod planner;
 mod plans;
 mod query;
 mod request_keys;
+mod rollups;
 mod rows;
 mod run;
 mod session;

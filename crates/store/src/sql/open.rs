@@ -42,7 +42,7 @@ impl SqlStore {
             None => false,
         };
         let lists_connections = lists_connections(&mut connection, dialect, config).await?;
-        let migrated = migrate::run(&mut connection, (dialect, are_shared), &config.server_version).await;
+        let migrated = migrate::run(&mut connection, (dialect, are_shared), config).await;
         migrated.map_err(|error| not_migrated(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
         if are_shared {
@@ -77,6 +77,7 @@ impl SqlStore {
             tracing::warn!(%error, "the largest packet that the database takes is not known");
         }
         store.seal_webhooks().await?;
+        store.seal_channels().await?;
         Ok(store)
     }
 }

@@ -153,6 +153,7 @@ impl Tx<'_> {
     /// Writes a message for each of these runs that failed, or was skipped for a reason that its job wants reported, in a
     /// namespace with a webhook.
     pub(super) async fn insert_messages(&mut self, runs: &[RunId]) -> Result<()> {
+        self.insert_alert_events(runs).await?;
         for chunk in runs.chunks(CHUNK_MAX) {
             let mut messages = Vec::new();
             for row in self.rows(Query::new(&READ_REPORTED).list(chunk.iter().map(|run| run.get()))).await? {

@@ -6,7 +6,10 @@ use sqlx::{AssertSqlSafe, Row};
 use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
-use super::{access, calendars, catalog, changes, declarations, executors, heal, logs, outbox, request_keys, run};
+use super::{
+    access, alerts, calendars, catalog, changes, channels, declarations, executors, heal, logs, outbox, request_keys,
+    rollups, run,
+};
 use crate::DatabaseUrl;
 
 async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
@@ -45,6 +48,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::adopt::READ_LEFT_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&run::finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
+        (&run::relay::READ_REQUESTS, "fence_request_asked (asked_at_ms>?)"),
         (&run::broadcast::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&run::follow::FIND_PARENTS, "job_parent_parent (parent_id=?)"),
         (&run::follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),
@@ -53,6 +57,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
         (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
         (&catalog::read::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
+        (&run::read::COUNT_HELD, "run_held (namespace_id=?)"),
         (&run::read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),
         (&run::read::READ_CHECKS, "job_due USING INTEGER PRIMARY KEY"),
         (
@@ -73,6 +78,16 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::read::LIST_OF_APPS, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
+        (&run::read::LIST_OPEN, "run_open_list (namespace_id=? AND id<?)"),
+        (&run::search::SEARCH_ALL[0], "run_list (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_ALL[1], "run_list (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_ALL[2], "run_list (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_OPEN[0], "run_open_list (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_TROUBLE[0], "run_trouble (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_TROUBLE[4], "run_trouble (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_OF_JOB[0], "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
+        (&run::search::END_OF_ALL[0], "run_list (namespace_id=? AND id<?)"),
+        (&run::search::END_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
         (&run::read::LIST_TROUBLE, "run_trouble (namespace_id=? AND id<?)"),
         (&run::read::LIST_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
         (&run::read::LIST_OF_JOB_BY_STATUS, "(job_id=? AND fire_at_ms<?)"),
@@ -87,10 +102,32 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&outbox::FIND_ANY_OUTBOX, "outbox_due (due_at_ms<?)"),
         (&outbox::FIND_DUE_NAMESPACES, "COVERING INDEX outbox_turn (namespace_id=?)"),
         (&outbox::FIND_DUE_OUTBOX, "outbox_turn (namespace_id=? AND due_at_ms<?)"),
+        (&channels::FIND_ANY_MESSAGE, "alert_message_due (state=? AND next_try_at_ms<?)"),
+        (&channels::FIND_DUE_CHANNELS, "COVERING INDEX alert_message_turn (channel_id=? AND state=?)"),
+        (&channels::READ_DUE_MESSAGES, "alert_message_turn (channel_id=? AND state=? AND next_try_at_ms<?)"),
+        (&channels::LIST_DELIVERIES, "alert_delivery_channel (channel_id=? AND id<?)"),
+        (&alerts::FIND_DUE_SPACES, "alert_event_turn (namespace_id=?)"),
+        (&alerts::FIND_DUE_SPACES, "alert_rule_check (namespace_id=? AND check_at_ms<?)"),
+        (&alerts::FIND_DUE_SPACES, "incident_act (namespace_id=? AND act_at_ms<?)"),
+        (&alerts::incidents::READ_OPEN, "(rule_id=? AND subject_kind=? AND subject_id=?"),
+        (&alerts::incidents::LIST_DUE, "incident_act (namespace_id=? AND act_at_ms<?)"),
+        (&alerts::incidents::LIST_ALL, "incident_list (namespace_id=? AND id<?)"),
+        (&alerts::incidents::LIST_OPEN, "incident_open (namespace_id=? AND is_open=? AND id<?)"),
+        (&logs::READ_CHUNK_SIZES, "(run_id=? AND attempt=? AND sequence>?)"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
+        (&run::read::READ_NEXT_OF_JOB, "(job_id=? AND fire_at_ms>?)"),
         (&run::read::LIST_PLANNED, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&run::read::READ_PLANNED_BEFORE, "(job_id=? AND fire_at_ms<?)"),
+        (&rollups::READ_POINTS, "(owner_id=? AND kind=? AND step_ms=? AND at_ms>? AND at_ms<?)"),
+        (&rollups::READ_VERDICTS, "(owner_id=? AND kind=? AND step_ms=? AND at_ms>? AND at_ms<?)"),
+        (&rollups::READ_OLD_POINTS, "stat_point_age (kind=? AND step_ms=? AND at_ms<?)"),
+        (&rollups::READ_FAILING, "job_pulse_failing (namespace_id=? AND streak_count>?)"),
+        (&rollups::READ_TROUBLED, "run_trouble (namespace_id=? AND id>?)"),
+        (&rollups::READ_MARKS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
+        (&rollups::READ_MARKS_OF_ALL, "run_list (namespace_id=? AND id>? AND id<?)"),
+        (&rollups::READ_OPEN_MARKS, "run_open_job (node_id=? AND status=?)"),
+        (&rollups::READ_COMING, "job_due_next (home=? AND next_fire_at_ms<?)"),
         (&heal::READ_STUCK, "job_due_stuck"),
         (&heal::READ_FOLLOWED, "job_due_follows (follows_run_id>?)"),
         (&heal::NEXT_HOME, "job_due_next (home>?)"),

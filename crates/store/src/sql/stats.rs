@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::outcome::is_provisional;
 use rondel_core::time::millis;
-use rondel_core::{IdGen, JobId, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, IdGen, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 
+use crate::rollups::Gains;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
@@ -24,13 +25,13 @@ const MOVE_CURSOR: Statement =
     Statement { name: "move_stat_cursor", text: "UPDATE run_stat_cursor SET run_id = ? WHERE id = 1" };
 const READ_NEXT: Statement = Statement {
     name: "read_next_to_count",
-    text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count \
-           FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
+    text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
+           namespace_id, app_id, cause, attempt FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
 };
 const READ_ENDED: Statement = Statement {
     name: "read_ended_since",
     text: "SELECT run.id, run.job_id, run.fire_at_ms, run.status, run.reason, run.shard_index, run.shard_total, run.started_at_ms, \
-           run.finished_at_ms, run.span_count, run_stat_open.counted_as FROM run_stat_open \
+           run.finished_at_ms, run.span_count, run.namespace_id, run.app_id, run.cause, run.attempt, run_stat_open.counted_as FROM run_stat_open \
            JOIN run ON run.id = run_stat_open.run_id WHERE run.status NOT IN ('pending', 'waiting', 'running') \
            AND (run_stat_open.counted_as IS NULL OR run_stat_open.counted_as <> run.status) \
            ORDER BY run_stat_open.run_id LIMIT ?",
@@ -87,6 +88,7 @@ impl Stats for SqlStore {
             }
             tx.count_next(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
+            tx.add_gains(&tally.gains).await?;
             if let Some(last) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
             }
@@ -116,13 +118,17 @@ impl Stats for SqlStore {
     }
 }
 
-/// What is to be added, by job, hour and verdict: runs and milliseconds.
+/// What is to be added.
 #[derive(Default)]
-struct Tally(BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>);
+struct Tally {
+    /// By job, hour and verdict: runs and milliseconds.
+    sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
+    gains: Gains,
+}
 
 impl Tally {
     fn add(&mut self, job: JobId, stat: JobStat, sign: i64) {
-        let sum = self.0.entry((job, stat.hour, stat.status)).or_default();
+        let sum = self.sums.entry((job, stat.hour, stat.status)).or_default();
         sum.0 += sign * i64::try_from(stat.run_count).unwrap_or(i64::MAX);
         sum.1 += sign * millis(stat.duration);
     }
@@ -142,6 +148,7 @@ impl Tx<'_> {
                     tally.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
                 }
                 tally.add(run.job, stat, 1);
+                tally.gains.add(&run, counted_as);
             }
             done.push(run.id.get());
         }
@@ -156,6 +163,7 @@ impl Tx<'_> {
         for run in runs {
             if let Some(stat) = run.stat() {
                 tally.add(run.job, stat, 1);
+                tally.gains.add(run, None);
             }
             if !run.status.is_terminal() {
                 open.push((run.id.get(), None));
@@ -171,7 +179,7 @@ impl Tx<'_> {
     }
 
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {
-        let sums: Vec<_> = tally.0.iter().collect();
+        let sums: Vec<_> = tally.sums.iter().collect();
         for chunk in sums.chunks(CHUNK_MAX) {
             let key = |query: Query, job: JobId, hour: Timestamp, status: RunStatus| {
                 query.int(job.get()).at(hour).text(status.as_str())
@@ -194,15 +202,21 @@ fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);
     let reason = columns.opt_word("reason")?;
     let (index, total) = (columns.int("shard_index")?, columns.opt_int("shard_total")?);
+    let (started_at, finished_at) = (columns.opt_at("started_at_ms")?, columns.opt_at("finished_at_ms")?);
+    let span_count = columns.int("span_count")?;
     Ok(CountedRun {
         id,
         job,
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        cause: columns.int("cause")?,
+        attempt: columns.small("attempt")?,
         fire_at,
         status,
         reason,
         is_shard: index >= 0 && total.is_some_and(|total| total > 1),
-        started_at: columns.opt_at("started_at_ms")?,
-        finished_at: columns.opt_at("finished_at_ms")?,
-        span_count: columns.int("span_count")?,
+        started_at,
+        finished_at,
+        span_count,
     })
 }

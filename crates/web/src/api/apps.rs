@@ -1,7 +1,5 @@
 //! Apps: groups of executors.
 
-use std::collections::BTreeMap;
-
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::apps::{self, AppError};
@@ -123,8 +121,8 @@ async fn list(call: Call) -> Result<Response, Problem> {
     apps.retain(|app| call.sees(app.id));
     let online = call.engine().online_names();
     let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
-    let switches: BTreeMap<AppId, Switch> = call.engine().store().app_switches().await?.into_iter().collect();
-    let state = |app: AppId| switches.get(&app).copied().unwrap_or(Switch::Active);
+    let switches = call.engine().store().switches().await?;
+    let state = |app: AppId| switches.of_app(app);
     let item = |app: App| (state(app.id), count(app.id), app);
     let items = apps.into_iter().map(item).map(|(state, count, app)| show(&call, app, state, count)).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
@@ -167,8 +165,7 @@ async fn set_state(
 }
 
 async fn state_of(call: &Call, app: AppId) -> Result<Switch, Problem> {
-    let switches = call.engine().store().app_switches().await?;
-    Ok(switches.into_iter().find(|(id, _)| *id == app).map_or(Switch::Active, |(_, switch)| switch))
+    Ok(call.engine().store().switches().await?.of_app(app))
 }
 
 fn executor_count(call: &Call, app: AppId) -> usize {

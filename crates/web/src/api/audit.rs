@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::unfold;
+use futures_util::stream::{StreamExt as _, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use rondel_core::access::Permission::Cluster;
@@ -49,7 +49,7 @@ const fn filter(name: &'static str) -> Parameter {
 /// The query of the log.
 #[derive(Debug)]
 pub(crate) struct ReadAudit {
-    wanted: AuditQuery,
+    pub(crate) wanted: AuditQuery,
     cursor: Option<String>,
 }
 
@@ -220,7 +220,7 @@ fn next_count(count: usize, len: usize) -> u32 {
 }
 
 /// All that is asked for, one entry in each line, the newest first. One that ends early has a last line with the reason.
-fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
+pub(crate) fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
         web: person.web.clone(),
         _place: shares::place(&person.web, Place::Export, person.caller.key())?,
@@ -231,7 +231,7 @@ fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Pro
         let bytes = export.next().await?;
         Some((Ok::<_, Infallible>(bytes), export))
     });
-    let mut response = Response::new(Body::from_stream(lines));
+    let mut response = Response::new(Body::from_stream(lines.fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::unfold;
+use futures_util::stream::{StreamExt as _, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rondel_admin::events::{Cursor, Event, Listener, Next, What};
@@ -123,18 +123,31 @@ pub(super) fn routes() -> Routes {
         )
 }
 
+/// The same for the pages of a user who signed in; a client that does not ask for events gets the end of the stream.
+pub(crate) async fn watch(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let is_asked = accept.starts_with("text/event-stream");
+    let length = if is_asked { call.web.config.follow_timeout } else { Duration::ZERO };
+    stream(call, &headers, length)
+}
+
 async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+    let length = call.web.config.follow_timeout;
+    stream(call, &headers, length)
+}
+
+fn stream(call: Call<Wanted>, headers: &HeaderMap, length: Duration) -> Result<Response, Problem> {
     let last = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
     let last = last.transpose().map_err(|message| {
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
     })?;
     let cursor = last.or(call.query.after);
-    let form = form(&headers);
+    let form = form(headers);
     let share = load::live(&call.web, Live::Events, call.caller.key())?;
     let now = Instant::now();
     let stream = Stream {
         listener: call.web.events.listen(cursor),
-        ends_at: now + call.web.config.follow_timeout,
+        ends_at: now + length,
         web: call.web,
         caller: Recheck::new(call.caller),
         namespace: call.namespace,
@@ -149,7 +162,7 @@ async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Prob
         let bytes = stream.next().await?;
         Some((Ok::<_, Infallible>(bytes), stream))
     });
-    let mut response = Response::new(Body::from_stream(bytes));
+    let mut response = Response::new(Body::from_stream(bytes.fuse()));
     let content_type = match form {
         Form::Events => "text/event-stream",
         Form::Lines => "application/x-ndjson",

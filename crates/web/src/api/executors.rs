@@ -4,25 +4,36 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use axum::response::Response;
-use rondel_admin::{OnlineExecutor, OnlineName};
-use rondel_core::access::Permission::View;
-use rondel_core::{AppId, ExecutorId, Timestamp};
-use rondel_store::cluster::ExecutorRecord;
+use http::StatusCode;
+use rondel_admin::{OnlineExecutor, OnlineName, given_name};
+use rondel_core::access::Permission::{Operate, View};
+use rondel_core::homes::Switch;
+use rondel_core::{AppId, ExecutorId, Timestamp, name};
+use rondel_store::cluster::{ExecutorRecord, Switches};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::filling::Filling;
 use super::page::{Page, PageQuery};
-use crate::call::Call;
+use crate::answer::json;
+use crate::body::{JsonBody, refuse_value};
+use crate::call::{Call, quoted};
 use crate::cursor::Listing;
 use crate::openapi::Doc;
-use crate::problem::Problem;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
 /// How long those that are gone are shown.
 const SHOWN_FOR: Duration = Duration::from_secs(3600);
 /// How fresh another node's word about its executor must be.
 const FRESH_FOR: Duration = Duration::from_secs(30);
+
+/// The most executors of an app that are switched off. Callers that switch at the same moment can exceed it by their number.
+const SWITCH_COUNT_MAX: usize = 1_000;
+/// The id of an executor that is listed for its switch alone.
+const NO_INCARNATION: ExecutorId = ExecutorId::new(0);
 
 /// A process that runs jobs.
 #[derive(Serialize, JsonSchema)]
@@ -42,7 +53,15 @@ pub(crate) struct ExecutorJson {
     pub(crate) sdk_version: String,
     /// When its stream to this node was opened.
     pub(crate) connected_at: Option<Timestamp>,
+    /// When it was last heard; of one that was not heard for an hour, and is listed for its switch, when that was thrown.
     pub(crate) last_seen_at: Timestamp,
+    /// Its switch, which belongs to its name: it holds after every restart of the executor and of the servers.
+    #[schemars(with = "Switch")]
+    pub(crate) state: &'static str,
+    /// Since when the switch is there; null for `active`.
+    pub(crate) state_since: Option<Timestamp>,
+    /// How many runs it has in hand, by the database and by its last heartbeat: the greater of both.
+    pub(crate) run_count: u64,
     /// The triggers that it left unanswered, though its heartbeats come: runs go to other executors first. Null for one that
     /// answers, or that this node does not hear.
     pub(crate) unanswered_triggers: Option<UnansweredJson>,
@@ -62,13 +81,50 @@ pub(crate) struct UnansweredJson {
 pub(crate) type Position = (String, String, ExecutorId);
 
 pub(super) fn routes() -> Routes {
-    Routes::new().get(
-        "/api/v1/executors",
-        View,
-        list,
-        Doc::new("List executors", "Those online, and those seen within the last hour.")
+    Routes::new()
+        .get(
+            "/api/v1/executors",
+            View,
+            list,
+            Doc::new(
+                "List executors",
+                "Those online, those seen within the last hour, and those whose switch is not at `active`.",
+            )
             .json::<Page<ExecutorJson>>(200, "The executors."),
-    )
+        )
+        .put(
+            "/api/v1/executors/{name}/state",
+            Operate,
+            set_state,
+            Doc::new(
+                "Throw an executor's switch",
+                "`draining`: it gets no new runs and finishes those it has. `stopped`: those are cancelled, too. The switch belongs to the \
+                 name and holds for all jobs, until it is set to `active`. Every server sees it within a second.",
+            )
+            .json::<ExecutorJson>(200, "The executor.")
+            .example(json!({"app": "billing", "state": "draining"})),
+        )
+}
+
+/// The body that throws the switch of an executor.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NewExecutorState {
+    /// The executor's app; required where executors of several apps have the name.
+    #[serde(default)]
+    app: Option<String>,
+    /// Where the switch is to be.
+    state: Switch,
+}
+
+async fn set_state(
+    call: Call,
+    Named(name, ..): Named<path::Executor>,
+    body: JsonBody<NewExecutorState>,
+) -> Result<Response, Problem> {
+    let NewExecutorState { app, state } = body.read()?;
+    let (executor, _) = throw(&call, (&name, app.as_deref()), state).await?;
+    json(StatusCode::OK, &executor)
 }
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
@@ -86,6 +142,81 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     page.answer(next.map(|last| listing.cursor(last)))
 }
 
+/// Throws the switch of the executors with a name. Answers one of them, and where the switch was.
+pub(crate) async fn throw<Q>(
+    call: &Call<Q>,
+    (name, app): (&str, Option<&str>),
+    switch: Switch,
+) -> Result<(ExecutorJson, Switch), Problem> {
+    let stable = given_name(name);
+    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(name)));
+    name::check(stable).map_err(|_| missing())?;
+    let store = call.engine().store();
+    let switches = store.switches().await?;
+    let mut named = shown(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    named.retain(|one| given_name(&one.position.1) == stable && app.is_none_or(|app| one.position.0 == app));
+    let apps: BTreeMap<String, AppId> = named.into_iter().map(|one| (one.position.0, one.app)).collect();
+    if apps.len() > 1 {
+        let apps: Vec<&str> = apps.keys().map(String::as_str).collect();
+        return Err(refuse_value("/app", format!("executors of {} have this name; name one app", apps.join(", "))));
+    }
+    let (app_name, app) = apps.into_iter().next().ok_or_else(missing)?;
+    call.check(Some(app), missing)?;
+    let before = switches.of_executor(app, stable).map_or(Switch::Active, |one| one.switch);
+    let its_count = switches.executors.iter().filter(|one| one.app == app).count();
+    if before == Switch::Active && switch != Switch::Active && its_count >= SWITCH_COUNT_MAX {
+        let message = format!("{SWITCH_COUNT_MAX} executors of app {app_name} are switched off, which is the most");
+        return Err(refuse_value("/state", format!("{message}; activate some of them, or drain the app")));
+    }
+    call.note.before(&json!({"app": app_name, "state": before.as_str()}));
+    call.note.changed_to(&json!({"app": app_name, "state": switch.as_str()}));
+    store.set_executor_switch(app, stable, switch, call.engine().now()).await?;
+    call.engine().poke_beat();
+    match find(call, name, Some(&app_name)).await? {
+        Some((_, executor)) => Ok((executor, before)),
+        // It was listed for its switch alone.
+        None => Ok((ExecutorJson::absent(stable.to_owned(), app_name, call.engine().now()), before)),
+    }
+}
+
+/// The switches of executors, and how many runs each has in hand.
+pub(crate) struct Fleet {
+    pub(crate) switches: Switches,
+    held: HashMap<AppId, HashMap<String, u64>>,
+}
+
+impl Fleet {
+    pub(crate) async fn read<Q>(call: &Call<Q>) -> Result<Self, Problem> {
+        let store = call.engine().store();
+        let mut held: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
+        for one in store.count_held(call.namespace.id).await? {
+            held.entry(one.app).or_default().insert(one.executor, one.count);
+        }
+        Ok(Self { switches: store.switches().await?, held })
+    }
+
+    /// How many runs the executors of an app have in hand.
+    pub(crate) fn held_by_app(&self, app: AppId) -> u64 {
+        self.held.get(&app).map_or(0, |held| held.values().sum())
+    }
+
+    /// The executor with what the fleet knows of it.
+    fn dress(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
+        let held = self.held.get(&app).and_then(|held| held.get(&executor.name)).copied().unwrap_or(0);
+        let switch = self.switches.of_executor(app, given_name(&executor.name));
+        ExecutorJson {
+            state: switch.map_or(Switch::Active, |one| one.switch).as_str(),
+            state_since: switch.map(|one| one.set_at),
+            run_count: held.max(executor.running.map_or(0, u64::from)),
+            last_seen_at: match switch {
+                Some(switch) if executor.id == NO_INCARNATION => switch.set_at,
+                _ => executor.last_seen_at,
+            },
+            ..executor
+        }
+    }
+}
+
 /// Those that are online, and those that were until not long ago, by app and name; and where the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
@@ -94,7 +225,8 @@ pub(crate) async fn page<Q>(
 ) -> Result<(Vec<ExecutorJson>, Option<Position>), Problem> {
     let store = call.engine().store();
     let since = call.engine().now() - SHOWN_FOR;
-    let mut all = shown(call, since).await?;
+    let fleet = Fleet::read(call).await?;
+    let mut all = shown(call, &fleet.switches, since).await?;
     all.sort_by(|a, b| a.position.cmp(&b.position));
     let mut chosen: Vec<Shown> =
         all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
@@ -107,32 +239,65 @@ pub(crate) async fn page<Q>(
     let mut records: HashMap<ExecutorId, ExecutorRecord> =
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |one: Shown| {
-        let (app, _, id) = one.position;
+        let (app, name, id) = one.position;
         // One that has gone since is on no page.
-        match one.is_here {
+        let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
+            false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
             false => records.remove(&id).map(|record| from_record(record, app, one.is_elsewhere)),
-        }
+        };
+        found.map(|found| fleet.dress(found, one.app))
     };
     Ok((chosen.into_iter().filter_map(item).collect(), next))
+}
+
+/// The executor with this name that was seen last, with its app; of one app where that is named.
+pub(crate) async fn find<Q>(
+    call: &Call<Q>,
+    name: &str,
+    app: Option<&str>,
+) -> Result<Option<(AppId, ExecutorJson)>, Problem> {
+    let store = call.engine().store();
+    let since = call.engine().now() - SHOWN_FOR;
+    let fleet = Fleet::read(call).await?;
+    let mut all = shown(call, &fleet.switches, since).await?;
+    all.retain(|one| given_name(&one.position.1) == given_name(name) && app.is_none_or(|app| one.position.0 == app));
+    all.sort_by_key(|one| (one.position.1 != name, !one.is_here, !one.is_elsewhere));
+    let Some(one) = all.into_iter().next() else { return Ok(None) };
+    let (app, name, id) = one.position;
+    let found = match one.is_here {
+        true => call.engine().online_executor(id).map(ExecutorJson::from),
+        false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
+        false => {
+            let record = store.executors_by_id(&[id], since).await?.pop();
+            record.map(|record| from_record(record, app, one.is_elsewhere))
+        }
+    };
+    Ok(found.map(|found| (one.app, fleet.dress(found, one.app))))
 }
 
 /// An executor that a list shows.
 struct Shown {
     position: Position,
+    app: AppId,
     /// Whether it has a stream to this node, or to another one.
     is_here: bool,
     is_elsewhere: bool,
 }
 
-async fn shown<Q>(call: &Call<Q>, since: Timestamp) -> Result<Vec<Shown>, Problem> {
+async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Result<Vec<Shown>, Problem> {
     let store = call.engine().store();
     let online = call.engine().online_names();
     let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.sees(one.app);
     let mut all: Vec<Shown> = online
         .into_iter()
         .filter(is_seen)
-        .map(|one| Shown { position: (one.app_name, one.name, one.id), is_here: true, is_elsewhere: false })
+        .map(|one| Shown {
+            position: (one.app_name, one.name, one.id),
+            app: one.app,
+            is_here: true,
+            is_elsewhere: false,
+        })
         .collect();
     let apps = store.apps(call.namespace.id).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
@@ -151,7 +316,16 @@ async fn shown<Q>(call: &Call<Q>, since: Timestamp) -> Result<Vec<Shown>, Proble
         let is_elsewhere = elsewhere.contains(&one.id);
         let is_new_name = names.insert((app.clone(), one.name.clone()));
         if !ids.contains(&one.id) && (is_elsewhere || is_new_name) {
-            all.push(Shown { position: (app, one.name, one.id), is_here: false, is_elsewhere });
+            all.push(Shown { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
+        }
+    }
+    // What is switched off can be found, and activated, long after it was heard.
+    let stable: HashSet<(AppId, String)> =
+        all.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
+    for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
+        if let Some(app) = apps.get(&one.app).filter(|_| call.sees(one.app)) {
+            let position = (app.clone(), one.name.clone(), NO_INCARNATION);
+            all.push(Shown { position, app: one.app, is_here: false, is_elsewhere: false });
         }
     }
     Ok(all)
@@ -172,7 +346,34 @@ impl From<OnlineExecutor> for ExecutorJson {
             sdk_version: executor.sdk_version,
             connected_at: Some(executor.connected_at),
             last_seen_at: executor.last_seen_at,
+            state: Switch::Active.as_str(),
+            state_since: None,
+            run_count: 0,
             unanswered_triggers: executor.unanswered.map(|of| UnansweredJson { count: of.count, since: of.since }),
+        }
+    }
+}
+
+impl ExecutorJson {
+    /// One that was not heard for long: its switch alone is known.
+    fn absent(name: String, app: String, now: Timestamp) -> Self {
+        Self {
+            id: NO_INCARNATION,
+            name,
+            app,
+            status: "offline",
+            labels: BTreeMap::new(),
+            weight: 1,
+            slots: 0,
+            running: None,
+            handlers: Vec::new(),
+            sdk_version: String::new(),
+            connected_at: None,
+            last_seen_at: now,
+            state: Switch::Active.as_str(),
+            state_since: None,
+            run_count: 0,
+            unanswered_triggers: None,
         }
     }
 }
@@ -191,6 +392,9 @@ fn from_record(record: ExecutorRecord, app: String, is_online: bool) -> Executor
         sdk_version: record.sdk_version,
         connected_at: None,
         last_seen_at: record.last_seen_at,
+        state: Switch::Active.as_str(),
+        state_since: None,
+        run_count: 0,
         unanswered_triggers: None,
     }
 }

@@ -62,6 +62,11 @@ impl Filling {
         Ok(true)
     }
 
+    /// The items.
+    pub(crate) fn into_items(self) -> Vec<Box<RawValue>> {
+        self.items
+    }
+
     /// The page.
     pub(crate) fn answer(self, next_cursor: Option<String>) -> Result<Response, Problem> {
         json(StatusCode::OK, &Page { items: self.items, next_cursor })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::{Stream, unfold};
+use futures_util::stream::{Stream, StreamExt as _, unfold};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use rondel_admin::gateway::LogReader;
@@ -97,7 +97,7 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: Follow) -> Result<Respon
     let stored = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), Recheck::new(caller));
     let reader = Reader { web, caller, follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
-    let mut response = Response::new(Body::from_stream(stream(reader)));
+    let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.extensions_mut().insert(LongLived);
     Ok(response)

@@ -3,8 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use rondel_core::log_line::Severity;
 use rondel_core::{Run, Timestamp};
-use rondel_store::logs::{LogChunk, LogLine};
+use rondel_store::logs::{ChunkSize, LogChunk, LogLine};
 use rondel_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub(crate) struct Position {
 pub(crate) struct Wanted {
     pub(crate) levels: Vec<Level>,
     pub(crate) contains: Option<String>,
+    /// Of these severities; none for any.
+    pub(crate) severities: Vec<Severity>,
 }
 
 /// The level of a line, or where it was printed.
@@ -66,13 +69,16 @@ impl Wanted {
         Ok(text.to_lowercase())
     }
 
-    fn is_all(&self) -> bool {
-        self.levels.is_empty() && self.contains.is_none()
+    pub(super) fn is_all(&self) -> bool {
+        self.levels.is_empty() && self.contains.is_none() && self.severities.is_empty()
     }
 
-    fn has(&self, line: &LogLine) -> bool {
+    pub(super) fn has(&self, line: &LogLine) -> bool {
         let is_level = self.levels.is_empty() || self.levels.iter().any(|level| level.0 == line.level);
-        is_level && self.contains.as_ref().is_none_or(|text| line.text.to_lowercase().contains(text))
+        let is_severe = |severities: &[Severity]| severities.contains(&Severity::of(&line.level, &line.text));
+        is_level
+            && (self.severities.is_empty() || is_severe(&self.severities))
+            && self.contains.as_ref().is_none_or(|text| line.text.to_lowercase().contains(text))
     }
 }
 
@@ -87,6 +93,9 @@ pub(crate) struct Line {
     pub(crate) level: String,
     pub(crate) line: String,
     attempt: i32,
+    /// How severe it is, by its level, or by its text where it was printed.
+    #[schemars(extend("enum" = Severity::WORDS))]
+    pub(crate) severity: &'static str,
 }
 
 /// Some lines, and where they end.
@@ -104,6 +113,26 @@ impl Position {
     /// Before the first line of an attempt.
     pub(crate) const fn start(attempt: i32) -> Self {
         Self { attempt, chunk: -1, skip: 0, seq: 0 }
+    }
+
+    /// Before a line, which counts from 1, of an attempt with chunks of these sizes; behind the last one where there are fewer.
+    pub(super) fn before_line(line: u64, attempt: i32, sizes: &[ChunkSize]) -> Self {
+        let (mut seq, mut last) = (0, -1);
+        for size in sizes {
+            if line <= seq + size.line_count {
+                let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
+                // A chunk that is missing before this one is not waited for: it was skipped already.
+                return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
+            }
+            seq += size.line_count;
+            last = size.sequence;
+        }
+        Self { attempt, chunk: last, skip: 0, seq }
+    }
+
+    /// How many lines are before it.
+    pub(crate) const fn line_count(&self) -> u64 {
+        self.seq
     }
 
     /// Whether it can be one that this API gave out for a run with so many attempts.
@@ -159,7 +188,7 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
 }
 
 /// How many chunks are read after these: as many as fit into the bytes of a page if they are as long.
-fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
+pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
     let count = bytes_max.saturating_mul(chunks.len()) / bytes.max(1);
     u32::try_from(count).unwrap_or(CHUNK_COUNT_MAX).clamp(1, CHUNK_COUNT_MAX)
@@ -170,7 +199,7 @@ const fn is_early(chunk: &LogChunk, last: i64) -> bool {
     chunk.sequence > last.saturating_add(1)
 }
 
-fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
+pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
     chunk.lines.last().is_some_and(|line| line.at + GAP_PATIENCE > now)
 }
 
@@ -195,7 +224,8 @@ impl Lines {
             }
             self.text_bytes = text_bytes;
             let (seq, attempt) = (self.position.seq, self.position.attempt);
-            self.lines.push(Line { seq, at: line.at, level: line.level, line: line.text, attempt });
+            let severity = Severity::of(&line.level, &line.text).as_str();
+            self.lines.push(Line { seq, at: line.at, level: line.level, line: line.text, attempt, severity });
         }
         self.position.chunk = chunk.sequence;
         self.position.skip = 0;

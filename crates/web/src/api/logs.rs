@@ -10,7 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::follow::{self, Follow, Form};
-use super::lines::{self, LEVELS, Line, Part, Position, Wanted};
+use super::lines::{self, Line, Part, Position, Wanted};
+use super::log_seek::{Extent, Seek, Window, one_place};
 use super::runs;
 use crate::answer::json;
 use crate::call::Call;
@@ -32,33 +33,31 @@ pub(crate) struct ReadLog {
     limit: u32,
     attempt: Option<i32>,
     follow: bool,
+    seek: Option<Seek>,
     wanted: Wanted,
 }
 
 impl FromQuery for ReadLog {
     fn from_query(reader: &mut Reader) -> Self {
-        let attempt = |text: &str| match text.parse::<i32>() {
-            Ok(attempt) if attempt >= 1 => Ok(attempt),
-            _ => Err(format!("{text:?} is not the number of an attempt")),
-        };
         Self {
             after: reader.one(Parameter::cursor_in("after").about("`next_cursor` of the page before.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            attempt: reader.parsed(
-                Parameter::number("attempt", 1..=i32::MAX.unsigned_abs()).about("The newest if left out."),
-                attempt,
-            ),
+            attempt: attempt(reader),
             follow: reader.flag("follow", "Goes on until the run is over and its log complete."),
-            wanted: Wanted {
-                levels: reader.words(Parameter::words("level", &LEVELS).about("Only lines of these levels.")),
-                contains: reader.parsed(
-                    Parameter::text("contains")
-                        .about("Only lines with this text of up to 256 bytes, whatever its case."),
-                    Wanted::parse_contains,
-                ),
-            },
+            seek: Seek::from_query(reader),
+            wanted: Wanted::from_query(reader),
         }
     }
+}
+
+/// The attempt that a query names.
+pub(crate) fn attempt(reader: &mut Reader) -> Option<i32> {
+    let parse = |text: &str| match text.parse::<i32>() {
+        Ok(attempt) if attempt >= 1 => Ok(attempt),
+        _ => Err(format!("{text:?} is not the number of an attempt")),
+    };
+    let parameter = Parameter::number("attempt", 1..=i32::MAX.unsigned_abs()).about("The newest if left out.");
+    reader.parsed(parameter, parse)
 }
 
 /// A page of a log.
@@ -69,6 +68,9 @@ pub(super) struct LogPage {
     next_cursor: Option<String>,
     /// Whether no further line will come.
     complete: bool,
+    /// How many lines the attempt has now, where the query names a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line_count: Option<u64>,
 }
 
 const LAST_EVENT: Parameter =
@@ -83,7 +85,8 @@ pub(super) fn routes() -> Routes {
             Doc::new(
                 "Read a run's log",
                 "A page of lines. With `Accept: text/plain` the lines alone, as they were written. With `follow=true` a JSON object in each line \
-                 until the run is over and its log complete, or with `Accept: text/event-stream` the same as events `line` and `end`.",
+                 until the run is over and its log complete, or with `Accept: text/event-stream` the same as events `line` and `end`. \
+                 `tail`, `from_line`, `before` and `around` begin at a line without reading those before it.",
             )
             .json::<LogPage>(200, "Lines; `next_cursor` is where more will be found while it is not complete.")
             .text("application/x-ndjson")
@@ -97,10 +100,21 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let listing = Listing::new("logs", run.id);
-    let position = position(&call.query, &run, &listing, &headers)?;
+    let mut position = position(&call.query, &run, &listing, &headers)?;
     let form = form(&headers);
+    let streams = call.query.follow || form == Form::Text;
+    one_place(call.query.seek, call.query.after.is_some(), streams)?;
+    let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    let mut line_count = None;
+    if let Some(seek) = call.query.seek {
+        let extent = Extent::read(call.engine().store(), &run, position.attempt, call.engine().now()).await?;
+        let window = extent.window(seek, limit);
+        (position, limit, line_count) = (window.from, window.limit, Some(extent.line_count));
+    }
     match (call.query.follow, form) {
-        (false, Form::Lines | Form::Events) => page(&call, &run, &listing, position).await,
+        (false, Form::Lines | Form::Events) => {
+            page(&call, &run, &listing, Window { from: position, limit }, line_count).await
+        }
         (waits, form) => {
             let stays = call.query.attempt.is_some();
             let wanted = call.query.wanted;
@@ -109,9 +123,14 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     }
 }
 
-async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position) -> Result<Response, Problem> {
+async fn page(
+    call: &Call<ReadLog>,
+    run: &Run,
+    listing: &Listing,
+    Window { from, limit }: Window,
+    line_count: Option<u64>,
+) -> Result<Response, Problem> {
     let now = call.engine().now();
-    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let found = lines::read(
         call.engine().store(),
         run,
@@ -121,22 +140,28 @@ async fn page(call: &Call<ReadLog>, run: &Run, listing: &Listing, from: Position
     .await?;
     let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
     let next_cursor = (!complete).then(|| listing.cursor(found.position));
-    json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete })
+    json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete, line_count })
+}
+
+/// The attempt that is asked for, else the newest.
+pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Problem> {
+    match attempt {
+        Some(attempt) if attempt > run.attempt => {
+            let message = format!("the run has {}", counted(run.attempt, "attempt"));
+            let complaint = Complaint::query("attempt", "invalid_value", message);
+            Err(Problem::of_complaints(Code::InvalidQuery, vec![complaint]))
+        }
+        attempt => Ok(attempt.unwrap_or(run.attempt)),
+    }
 }
 
 /// Where to begin: after the cursor (or what an event stream saw last), else with the attempt that is asked
 /// for, else with the newest.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
-    if query.attempt.is_some_and(|attempt| attempt > run.attempt) {
-        let message = format!("the run has {}", counted(run.attempt, "attempt"));
-        return Err(Problem::of_complaints(
-            Code::InvalidQuery,
-            vec![Complaint::query("attempt", "invalid_value", message)],
-        ));
-    }
+    let attempt = chosen_attempt(query.attempt, run)?;
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let Some(cursor) = query.after.as_deref().or(last_event) else {
-        return Ok(Position::start(query.attempt.unwrap_or(run.attempt)));
+        return Ok(Position::start(attempt));
     };
     let position = listing.position::<Position>(cursor)?;
     let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);

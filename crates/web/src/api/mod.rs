@@ -1,27 +1,36 @@
 //! The endpoints: one file for each noun, or one for each verb of a noun with many; each has the paths and permissions of its routes,
 //! and their texts in the API's document.
 
+pub(crate) mod alert_rules;
 mod apps;
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod calendars;
 pub(crate) mod cancels;
-mod events;
+pub(crate) mod channels;
+pub(crate) mod events;
 pub(crate) mod executors;
 mod filling;
 mod follow;
+pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod lines;
+pub(crate) mod log_search;
+pub(crate) mod log_seek;
 pub(crate) mod logs;
 pub(crate) mod me;
 mod namespaces;
 mod nodes;
 pub(crate) mod openapi;
 mod page;
+mod run_bulk;
 pub(crate) mod run_json;
+mod run_list;
 pub(crate) mod run_tree;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 mod sign_in_links;
+mod stats;
+mod timeline;
 mod token_descent;
 mod token_name;
 mod token_room;
@@ -35,17 +44,25 @@ use crate::routes::Routes;
 pub(crate) fn routes() -> Routes {
     jobs::routes()
         .and(runs::routes())
+        .and(run_list::routes())
+        .and(run_bulk::routes())
         .and(cancels::routes())
         .and(run_tree::routes())
         .and(logs::routes())
+        .and(log_search::routes())
         .and(calendars::routes())
         .and(schedules::routes())
+        .and(stats::routes())
+        .and(timeline::routes())
         .and(apps::routes())
         .and(executors::routes())
         .and(events::routes())
         .and(nodes::routes())
         .and(namespaces::routes())
         .and(webhooks::routes())
+        .and(channels::routes())
+        .and(alert_rules::routes())
+        .and(incidents::routes())
         .and(me::routes())
         .and(sign_in_links::routes())
         .and(tokens::routes())

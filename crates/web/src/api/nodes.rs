@@ -64,8 +64,8 @@ pub(super) struct NodeJson {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Loop")]
 struct LoopJson {
-    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `alert`, `declare`, or a duty of housekeeping: `roll_up`, `forget_stats`,
-    /// `purge`, `forget_traces`, `remove_logs`, `forget_calls`, `forget_tokens`, `forget_executors` or `forget_nodes`.
+    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `alert`, `alert_rules`, `alert_send`, `declare`, or a duty of housekeeping: `roll_up`, `forget_stats`,
+    /// `purge`, `forget_traces`, `remove_logs`, `forget_calls`, `forget_messages`, `forget_tokens`, `forget_executors` or `forget_nodes`.
     name: String,
     /// `failing` while its ticks fail.
     #[schemars(extend("enum" = ["ok", "failing"]))]

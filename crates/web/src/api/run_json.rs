@@ -19,7 +19,7 @@ use crate::shown_runs::{attempts, named, params, shard_runs};
 
 /// A run in a list.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct RunItem {
+pub(crate) struct RunItem {
     id: RunId,
     job: String,
     /// When the job was deleted, in a list of the runs of a deleted job.
@@ -160,7 +160,7 @@ impl From<Attempt> for AttemptJson {
 }
 
 /// Runs with the names of their jobs, for a list.
-pub(super) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
+pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
     let named = named(call, runs).await?;
     Ok(named.into_iter().map(|(name, run)| RunItem::new(run, &name)).collect())
 }

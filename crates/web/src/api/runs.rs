@@ -1,31 +1,26 @@
-//! Runs: asked for, listed, cancelled, repeated.
+//! Runs: asked for, shown, repeated.
 
 use axum::response::Response;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::{self, RunRequest};
+use rondel_admin::jobs::{self, RunRequest, ShardsError};
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::run::BROADCAST;
-use rondel_core::{Run, RunId, RunStatus, Trigger};
+use rondel_core::{Run, RunId, Trigger};
 use rondel_store::catalog::JobRecord;
-use rondel_store::ledger::RunQuery;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::filling::Filling;
-use super::jobs::{find as find_job, find_for_runs};
-use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::jobs::find as find_job;
 use super::run_json;
 use crate::answer::json;
-use crate::body::OptionalJsonBody;
+use crate::body::{OptionalJsonBody, refuse_value};
 use crate::call::{Call, quoted};
-use crate::cursor::{Listing, invalid};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 use crate::trace;
 
@@ -35,26 +30,6 @@ const CLIENT_HEADER: &str = "rondel-client";
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
 
-/// The query of the list.
-#[derive(Debug)]
-pub(crate) struct ListRuns {
-    job: Option<String>,
-    statuses: Vec<RunStatus>,
-    limit: u32,
-    cursor: Option<String>,
-}
-
-impl FromQuery for ListRuns {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self {
-            job: reader.one(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
-            statuses: reader.words(Parameter::words("status", RunStatus::WORDS).about("Only runs that stand so.")),
-            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
-        }
-    }
-}
-
 /// The body of a trigger.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +38,23 @@ pub(super) struct TriggerBody {
     /// them; what may not be replaced can be left out.
     #[serde(default)]
     params: Option<Value>,
+}
+
+/// The body of a retry.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RetryBody {
+    /// What of the run is to run again; left out for all of it.
+    #[serde(default)]
+    only: Option<RetryOnly>,
+}
+
+/// What of a run is to run again.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RetryOnly {
+    /// The shards that did not succeed.
+    Failed,
 }
 
 pub(super) fn routes() -> Routes {
@@ -78,14 +70,6 @@ pub(super) fn routes() -> Routes {
                 .example(json!({"params": {"day": "2026-03-08"}})),
         )
         .get(
-            "/api/v1/runs",
-            View,
-            list,
-            Doc::new("List runs", "Newest first.")
-                .json::<Page<run_json::RunItem>>(200, "A page of runs.")
-                .refuses(&[Code::JobNotFound]),
-        )
-        .get(
             "/api/v1/runs/{id}",
             View,
             get,
@@ -98,7 +82,8 @@ pub(super) fn routes() -> Routes {
             Doc::new(
                 "Run it again",
                 "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` where a caller replaced parameters \
-                 that the job's `overrides` do not allow any more.",
+                 that the job's `overrides` do not allow any more. With `{\"only\": \"failed\"}` the new run has those shards of this one that \
+                 did not succeed, with their numbers as they were; refused with `invalid_body` where there are none.",
             )
                 .json::<run_json::RunJson>(201, "The new run.")
                 .with("Location")
@@ -122,56 +107,36 @@ async fn trigger(
     request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None, trace: call.trace }).await
 }
 
-async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
-    let query = &call.query;
-    let listing = Listing::new("runs", (call.namespace.id, &query.job, &query.statuses));
-    let after = match &query.cursor {
-        None => None,
-        Some(cursor) => Some(listing.position::<RunId>(cursor)?),
-    };
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
-    }
-    let job = match &query.job {
-        None => None,
-        Some(name) => Some(find_for_runs(&call, name).await?),
-    };
-    let (job, deleted_at) = (job.map(|job| job.id), job.and_then(|job| job.deleted_at));
-    let mut wanted =
-        RunQuery { job, within: call.seen_apps(), statuses: query.statuses.clone(), after, ..RunQuery::default() };
-    let mut page = Filling::new(query.limit);
-    while let Some(count) = page.wanted() {
-        // One more shows whether there are more.
-        wanted.limit = count + 1;
-        let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let has_more = runs.len() > count;
-        runs.truncate(count);
-        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
-        for (id, item) in
-            ids.into_iter().zip(run_json::items(&call, runs.into_iter().map(Run::for_reader).collect()).await?)
-        {
-            if !page.add(&item.of_job_deleted_at(deleted_at))? {
-                return page.answer(wanted.after.map(|last| listing.cursor(last)));
-            }
-            wanted.after = Some(id);
-        }
-        if !has_more {
-            return page.answer(None);
-        }
-    }
-    page.answer(wanted.after.map(|last| listing.cursor(last)))
-}
-
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     json(StatusCode::OK, &run_json::whole(&call, run).await?)
 }
 
-async fn retry(call: Call, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn retry(
+    call: Call,
+    path: Named<path::Run>,
+    headers: HeaderMap,
+    body: OptionalJsonBody<RetryBody>,
+) -> Result<Response, Problem> {
+    let body = body.read()?;
     let run = find(&call, &path).await?;
     let (record, again) = repetition(&call, &run, trigger_of(&headers)).await?;
-    request(&call, &record, again).await
+    match body.only {
+        Some(RetryOnly::Failed) => made(&call, failed_shards(&call, (&record, &run), again).await?).await,
+        None => request(&call, &record, again).await,
+    }
+}
+
+/// Runs the shards of a run again that did not succeed.
+pub(crate) async fn failed_shards<Q>(
+    call: &Call<Q>,
+    of: (&JobRecord, &Run),
+    request: RunRequest,
+) -> Result<Run, Problem> {
+    jobs::request_failed_shards(call.engine(), of, request).await.map_err(|error| match error {
+        ShardsError::Store(error) => error.into(),
+        refused => refuse_value("/only", refused.to_string()),
+    })
 }
 
 /// What repeats a run: its job, and the request for it.
@@ -193,7 +158,10 @@ pub(crate) async fn repetition<Q>(
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
-    let run = jobs::request_run(call.engine(), record, request).await?;
+    made(call, jobs::request_run(call.engine(), record, request).await?).await
+}
+
+async fn made(call: &Call, run: Run) -> Result<Response, Problem> {
     trace::about(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
@@ -224,7 +192,7 @@ pub(super) fn missing<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
 }
 
 /// The broadcast of which this run is one shard.
-async fn whole_of<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
+pub(crate) async fn whole_of<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != BROADCAST) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
     let whole = parents.first().filter(|whole| whole.shard_index == BROADCAST && whole.fire_at == run.fire_at);
@@ -248,7 +216,7 @@ pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Pr
     Ok(record)
 }
 
-fn trigger_of(headers: &HeaderMap) -> Trigger {
+pub(crate) fn trigger_of(headers: &HeaderMap) -> Trigger {
     match headers.get(CLIENT_HEADER).map(HeaderValue::as_bytes) {
         Some(b"cli" | b"console") => Trigger::Manual,
         _ => Trigger::Api,

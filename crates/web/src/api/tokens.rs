@@ -215,12 +215,22 @@ async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
 /// A page, and whether there is more. Of all tokens, those that the caller may manage.
 async fn page(
     person: &Person<ListTokens>,
+    after: Option<TokenId>,
+    limit: u32,
+) -> Result<(Vec<TokenRecord>, bool), Problem> {
+    manageable(person, person.query.all, after, limit).await
+}
+
+/// The caller's own tokens, or all that the caller may manage; and whether there are more.
+pub(crate) async fn manageable<Q>(
+    person: &Person<Q>,
+    all: bool,
     mut after: Option<TokenId>,
     limit: u32,
 ) -> Result<(Vec<TokenRecord>, bool), Problem> {
-    let owner = if person.query.all { None } else { person.caller.account };
+    let owner = if all { None } else { person.caller.account };
     // A token without an owner has no tokens of its own.
-    if owner.is_none() && !person.query.all {
+    if owner.is_none() && !all {
         return Ok((Vec::new(), false));
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), person.engine().store());

@@ -41,8 +41,32 @@ pub(super) struct NewWebhook {
     url: String,
 }
 
+/// What came of a test message.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "WebhookTest")]
+pub(super) struct TestJson {
+    /// Whether the receiver took it: only an answer of 2xx counts.
+    is_delivered: bool,
+    /// The status of its answer; null where there was none.
+    status: Option<u16>,
+    latency_ms: u64,
+    /// Why it counts as not taken; null where it was taken.
+    error: Option<String>,
+}
+
 pub(super) fn routes() -> Routes {
     Routes::new()
+        .post(
+            "/api/v1/namespaces/{name}/failure-webhook:test",
+            Admin,
+            test,
+            Doc::new(
+                "Send a test message to a failure webhook",
+                "Once, now, signed as any other message, with the type `webhook.test`.",
+            )
+            .json::<TestJson>(200, "What came of it.")
+            .refuses(&[Code::WebhookNotFound]),
+        )
         .get(
             "/api/v1/namespaces/{name}/failure-webhook",
             Admin,
@@ -108,6 +132,16 @@ async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<R
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(missing(&name)),
     }
+}
+
+async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
+    let namespace = guarded(&call, &name).await?;
+    call.note.namespace(&name);
+    let sent = call.engine().test_failure_webhook((namespace.id, &name)).await?.ok_or_else(|| missing(&name))?;
+    call.note.changed_to(&json!({"status": sent.status}));
+    let latency_ms = u64::try_from(sent.took.as_millis()).unwrap_or(u64::MAX);
+    let (status, error) = (sent.status, sent.error);
+    json(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
 }
 
 /// For the audit log: in which namespace, and where messages were sent until now.

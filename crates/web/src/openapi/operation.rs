@@ -90,13 +90,13 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
 
 /// The parts of a path that are no parameters.
 fn nouns(path: &str) -> impl Iterator<Item = &str> {
-    path.trim_start_matches("/api/v1/").split('/').filter(|part| !part.starts_with('{'))
+    path.trim_start_matches("/api/v1/").split(['/', ':']).filter(|part| !part.starts_with('{'))
 }
 
 /// `GET /api/v1/jobs/{name}/fires` is `get_jobs_name_fires`.
 fn id(method: &Method, path: &str) -> String {
     let parts = path.trim_start_matches("/api/v1/").split('/').map(|part| part.trim_matches(['{', '}']));
-    let words: Vec<String> = parts.map(|part| part.replace(['-', '.'], "_")).collect();
+    let words: Vec<String> = parts.map(|part| part.replace(['-', '.', ':'], "_")).collect();
     format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
 }
 

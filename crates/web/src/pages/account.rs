@@ -10,8 +10,10 @@ use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::{Account, Kept, WebSession};
 
 use super::form::Fields;
+use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows};
 use super::moment::Moment;
 use super::prefs::Prefs;
+use super::sentences::localized;
 use super::shell::{Asked, LIMIT, Nav, Plain, Shell, User, html};
 use super::sign_in::{add_cookie, blocked, failed};
 use super::texts::Texts;
@@ -24,7 +26,7 @@ use crate::cookies;
 use crate::grants::{GrantJson, Places};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::to;
+use crate::redirect::{own_path, to};
 
 #[derive(Template)]
 #[template(path = "account.html")]
@@ -46,7 +48,9 @@ struct AccountPage {
     /// The secret of a token that was made just now, and when it expires with the token behind this sign-in.
     made: Option<(String, Option<Moment>)>,
     error: Option<String>,
-    typed_grants: String,
+    picker: GrantPicker,
+    /// What was typed as the name of a token.
+    typed_name: String,
 }
 
 struct SessionRow {
@@ -117,7 +121,8 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
 struct Shown {
     made: Option<TokenJson>,
     error: Option<String>,
-    typed_grants: String,
+    typed: Vec<GrantRow>,
+    typed_name: String,
 }
 
 async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown) -> Result<Response, Problem> {
@@ -166,7 +171,8 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         living_count,
         made,
         error: shown.error,
-        typed_grants: shown.typed_grants,
+        picker: Choices::read(visitor, t).await?.picker(shown.typed),
+        typed_name: shown.typed_name,
         shell,
     };
     html(status, &template)
@@ -215,7 +221,7 @@ pub(super) async fn password(
         Ok(hash) => hash,
         Err(problem) if problem.code() == Code::Internal => return Err(problem),
         Err(problem) => {
-            let error = Some(problem.detail().to_owned());
+            let error = Some(localized(prefs.lang.texts().lang(), problem.detail()).into_owned());
             return show(&visitor, prefs, StatusCode::UNPROCESSABLE_ENTITY, Shown { error, ..Shown::default() }).await;
         }
     };
@@ -244,7 +250,11 @@ pub(super) async fn end_session(visitor: Visitor, Named(id, ..): Named<path::Sig
 
 pub(super) async fn make_token(visitor: Visitor, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
     let made = made(&visitor, &fields).await;
-    show_made(&visitor, prefs, made, fields.get("grants")).await
+    let typed = match sent_rows(&fields) {
+        Some(rows) => rows,
+        None => lines(fields.get("grants")).map(|grants| rows_of(&grants)).unwrap_or_default(),
+    };
+    show_made(&visitor, prefs, made, (typed, fields.get("name").to_owned())).await
 }
 
 /// Puts a new secret into the place of a token, with as long a life as the old one was given.
@@ -254,25 +264,31 @@ pub(super) async fn rotate_token(
     Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
     let made = tokens::rotate_one(&visitor, &id).await;
-    show_made(&visitor, prefs, made, "").await
+    show_made(&visitor, prefs, made, (Vec::new(), String::new())).await
 }
 
 async fn show_made(
     visitor: &Visitor,
     prefs: Prefs,
     made: Result<TokenJson, Problem>,
-    typed_grants: &str,
+    (mut typed, typed_name): (Vec<GrantRow>, String),
 ) -> Result<Response, Problem> {
-    let typed_grants = typed_grants.to_owned();
     match made {
         Ok(made) => show(visitor, prefs, StatusCode::OK, Shown { made: Some(made), ..Shown::default() }).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::TokenNotFound) => {
             Err(problem)
         }
         Err(problem) => {
-            let (status, error) = (problem.code().status(), Some(problem.detail().to_owned()));
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            show(visitor, prefs, status, Shown { error, typed_grants, made: None }).await
+            let t = prefs.lang.texts();
+            let is_marked = mark(&mut typed, &problem);
+            let complaint = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
+            let error = if is_marked {
+                t.user_error_grants.to_owned()
+            } else {
+                format!("{} {}", t.token_error_other, localized(prefs.lang.texts().lang(), complaint))
+            };
+            let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+            show(visitor, prefs, status, Shown { error: Some(error), typed, typed_name, made: None }).await
         }
     }
 }
@@ -281,16 +297,20 @@ async fn made(visitor: &Visitor, fields: &Fields) -> Result<TokenJson, Problem> 
     let document = serde_json::json!({
         "kind": if fields.get("kind") == "executor" { "executor" } else { "api" },
         "name": fields.get("name"),
-        "grants": lines(fields.get("grants"))?,
+        "grants": sent_grants(fields)?.unwrap_or_default(),
         "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),
     });
     let new: NewToken = read_value("", document)?;
     tokens::make(visitor, new).await
 }
 
-pub(super) async fn revoke_token(visitor: Visitor, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
+pub(super) async fn revoke_token(
+    visitor: Visitor,
+    Named(id, ..): Named<path::Token>,
+    fields: Fields,
+) -> Result<Response, Problem> {
     tokens::revoke_one(&visitor, &id).await?;
-    Ok(to("/account"))
+    Ok(own_path(fields.get("back")).map_or_else(|| to("/account"), to))
 }
 
 #[cfg(test)]

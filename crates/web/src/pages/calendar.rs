@@ -83,7 +83,7 @@ pub(super) async fn save(
         Ok(found) => show(&page, StatusCode::OK, &record, form, Shown { trial: found, ..Shown::default() }).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
-            let shown = Shown { errors: messages(&problem), ..Shown::default() };
+            let shown = Shown { errors: messages(&problem, page.t.lang()), ..Shown::default() };
             show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
         }
     }

@@ -6,31 +6,45 @@ use rondel_core::year::{Part, year};
 use rondel_core::{Timestamp, name};
 use serde_json::Value;
 
+use super::calendar_days::CalendarDays;
 use super::form::Fields;
 use super::job::pretty;
+use super::sentences::localized;
 use super::shell::Page;
 use crate::api::calendars::{parse_named, years};
 use crate::body::refuse_value;
 use crate::problem::Problem;
+use rondel_core::words::Lang;
 
 /// What was typed.
 #[derive(Clone, Debug)]
 pub(super) struct CalendarForm {
     pub(super) name: String,
-    /// `json`, `ics` or `csv`.
+    /// `days`, `json`, `ics` or `csv`.
     pub(super) format: String,
     pub(super) text: String,
     /// For a file: `days` or `workdays`.
     pub(super) wanted: String,
     pub(super) years: String,
     pub(super) is_trial: bool,
+    pub(super) days: CalendarDays,
 }
 
 impl CalendarForm {
     pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
         let text = spec.map(|spec| pretty(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
         let own = str::to_owned;
-        Self { name: own(name), format: own("json"), text, wanted: own("days"), years: String::new(), is_trial: false }
+        // A new calendar begins with the days of the week.
+        let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::of(&spec.rule));
+        Self {
+            name: own(name),
+            format: own(if days.is_some() { "days" } else { "json" }),
+            text,
+            wanted: own("days"),
+            years: String::new(),
+            is_trial: false,
+            days: days.unwrap_or_default(),
+        }
     }
 
     pub(super) fn sent(name: &str, fields: &Fields) -> Self {
@@ -42,6 +56,7 @@ impl CalendarForm {
             wanted: text("as"),
             years: text("years"),
             is_trial: fields.get("do") == "try",
+            days: CalendarDays::sent(fields),
         }
     }
 
@@ -49,6 +64,10 @@ impl CalendarForm {
     pub(super) fn spec(&self, description: &str) -> Result<CalendarSpec, Problem> {
         name::check(&self.name).map_err(|message| refuse_value("/name", message))?;
         let format = match self.format.as_str() {
+            "days" => {
+                let (name, description) = (self.name.clone(), description.to_owned());
+                return Ok(CalendarSpec { name, description, rule: self.days.rule() });
+            }
             "ics" => ImportFormat::Ics,
             "csv" => ImportFormat::Csv,
             _ => return parse_named(self.text.as_bytes(), &self.name),
@@ -65,14 +84,14 @@ impl CalendarForm {
 }
 
 /// What is wrong, each with its place.
-pub(super) fn messages(problem: &Problem) -> Vec<String> {
+pub(super) fn messages(problem: &Problem, lang: Lang) -> Vec<String> {
     let line = |pointer: Option<&str>, message: &str| match pointer {
-        None | Some("") => message.to_owned(),
-        Some(pointer) => format!("{pointer}: {message}"),
+        None | Some("") => localized(lang, message).into_owned(),
+        Some(pointer) => format!("{pointer}: {}", localized(lang, message)),
     };
     let complaints = problem.complaints().iter();
     let messages: Vec<String> = complaints.map(|one| line(one.pointer.as_deref(), &one.message)).collect();
-    if messages.is_empty() { vec![problem.detail().to_owned()] } else { messages }
+    if messages.is_empty() { vec![localized(lang, problem.detail()).into_owned()] } else { messages }
 }
 
 /// The present year in UTC.

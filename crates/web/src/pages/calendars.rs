@@ -63,7 +63,9 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),
         Ok(found) => show(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
-        Err(problem) => show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, (messages(&problem), None)).await,
+        Err(problem) => {
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, (messages(&problem, page.t.lang()), None)).await
+        }
     }
 }
 

@@ -1,21 +1,30 @@
-//! The executors: who is online, how busy, and what each can run.
+//! The fleet: the servers, the apps with their switches, and the executors of each with their load.
+
+use std::collections::BTreeMap;
 
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::DeclarationProblem;
+use rondel_core::access::Permission;
+use rondel_core::homes::Switch;
+use rondel_core::name;
+use serde_json::json;
 
-use super::moment::Moment;
-use super::shell::{LIMIT, Nav, Page, Shell, html};
+use super::as_code::AsCode;
+use super::fleet_rows::{ExecutorRow, NodeRow, executor_row, node_row};
+use super::form::Fields;
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::executors::{ExecutorJson, Position, page as page_of};
+use crate::api::executors::{Fleet, Position, page as page_of};
+use crate::api::jobs::find_app;
+use crate::body::refuse_value;
+use crate::call::quoted;
 use crate::cursor::Listing;
-use crate::problem::Problem;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
-
-/// How many handlers of one executor a row shows.
-const HANDLER_COUNT: usize = 30;
+use crate::redirect::{own_path, pair, to};
 
 /// Where the list goes on.
 #[derive(Debug)]
@@ -33,57 +42,115 @@ struct ExecutorsPage {
     shell: Shell,
     t: &'static Texts,
     here: String,
-    rows: Vec<ExecutorRow>,
+    nodes: Vec<NodeRow>,
+    /// Why the caller may not switch servers.
+    missing_node: Option<&'static str>,
+    apps: Vec<AppRow>,
+    is_empty: bool,
+    /// Whether runs leave an executor that is switched off.
+    is_emptying: bool,
     next: Option<String>,
     is_first: bool,
     /// What is wrong with the jobs that code declares, by app.
     problems: Vec<(String, Vec<DeclarationProblem>)>,
+    code: AsCode,
 }
 
-struct ExecutorRow {
+/// An app, and its executors on this page.
+struct AppRow {
     name: String,
-    app: String,
-    status: &'static str,
+    class: &'static str,
     word: &'static str,
-    running: Option<u32>,
+    state: &'static str,
+    online_count: usize,
+    busy: u32,
     slots: u32,
-    labels: Vec<String>,
-    handlers: Vec<String>,
-    /// How many more handlers there are.
-    hidden_count: usize,
-    sdk_version: String,
-    last_seen: Moment,
+    /// How many runs its executors have, over all servers.
+    held_count: u64,
+    missing: Missing,
+    rows: Vec<ExecutorRow>,
 }
 
 pub(super) async fn list(page: Page<ExecutorsFrom>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let row = |one: ExecutorJson| ExecutorRow {
-        name: one.name,
-        app: one.app,
-        status: one.status,
-        word: match one.status {
-            "online" => t.executor_online,
-            "draining" => t.executor_draining,
-            _ => t.executor_offline,
-        },
-        running: one.running,
-        slots: one.slots,
-        labels: one.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        hidden_count: one.handlers.len().saturating_sub(HANDLER_COUNT),
-        handlers: one.handlers.into_iter().take(HANDLER_COUNT).collect(),
-        sdk_version: one.sdk_version,
-        last_seen: Moment::new(one.last_seen_at, now, t),
-    };
     let listing = Listing::new("executors", page.call.namespace.id);
     let cursor = page.query().0.as_deref();
     let after = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let is_first = cursor.is_none();
     let (found, next) = page_of(&page.call, after, LIMIT).await?;
     let next = next.map(|last| format!("/executors?{}", pair("cursor", &listing.cursor(last))));
-    let rows = found.into_iter().map(row).collect();
-    let (shell, here, problems) = (page.shell(Nav::Executors), page.here().to_owned(), problems(&page).await?);
-    let template = ExecutorsPage { shell, t, here, rows, next, is_first, problems };
+    let is_empty = found.is_empty();
+    let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
+    for one in found {
+        by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
+    }
+    let apps = apps(&page, by_app, is_first).await?;
+    let namespace = &page.call.namespace.name;
+    let template = ExecutorsPage {
+        shell: page.shell(Nav::Executors),
+        here: page.here().to_owned(),
+        nodes: if is_first { nodes(&page).await? } else { Vec::new() },
+        missing_node: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
+        is_emptying: apps.iter().flat_map(|app| &app.rows).any(|row| row.is_emptying),
+        apps,
+        is_empty,
+        next,
+        is_first,
+        problems: problems(&page).await?,
+        code: AsCode::new(namespace, ("GET", "/api/v1/executors"), None, "executor list"),
+        t,
+    };
     html(StatusCode::OK, &template)
+}
+
+async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
+    let (engine, t) = (page.engine(), page.t);
+    let now = engine.now();
+    let found = engine.store().nodes().await?;
+    let row = |node: rondel_store::cluster::Node| {
+        let loops = (node.name == engine.node_name()).then(|| engine.loops());
+        node_row(node, loops, now, t)
+    };
+    Ok(found.into_iter().map(row).collect())
+}
+
+/// The apps that the page shows: on its first part also those without an executor.
+async fn apps(
+    page: &Page<ExecutorsFrom>,
+    mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
+    is_first: bool,
+) -> Result<Vec<AppRow>, Problem> {
+    let (engine, t) = (page.engine(), page.t);
+    let fleet = Fleet::read(&page.call).await?;
+    let known = engine.store().apps(page.call.namespace.id).await?;
+    let online = engine.online_executors();
+    let mut rows = Vec::new();
+    for app in known.into_iter().filter(|app| page.call.sees(app.id)) {
+        let executors = by_app.remove(&app.name).unwrap_or_default();
+        let state = fleet.switches.of_app(app.id);
+        let its = || online.iter().filter(|one| one.app == app.id);
+        if executors.is_empty() && !(is_first && (state != Switch::Active || its().next().is_none())) {
+            continue;
+        }
+        let (class, word) = match state {
+            Switch::Active => ("online", t.switch_active),
+            Switch::Draining => ("draining", t.executor_draining),
+            Switch::Stopped => ("cancelled", t.switch_stopped),
+        };
+        rows.push(AppRow {
+            class,
+            word,
+            state: state.as_str(),
+            online_count: its().count(),
+            busy: its().map(|one| one.running).sum(),
+            slots: its().map(|one| one.slots).sum(),
+            held_count: fleet.held_by_app(app.id),
+            missing: page.missing(Some(app.id)),
+            name: app.name,
+            rows: executors,
+        });
+    }
+    Ok(rows)
 }
 
 async fn problems(page: &Page<ExecutorsFrom>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
@@ -91,4 +158,48 @@ async fn problems(page: &Page<ExecutorsFrom>) -> Result<Vec<(String, Vec<Declara
     let seen = apps.into_iter().filter(|app| page.call.sees(app.id));
     let declared = seen.map(|app| (app.name, page.engine().declaration_problems(app.id)));
     Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
+}
+
+fn switch(fields: &Fields) -> Result<Switch, Problem> {
+    fields.get("state").parse().map_err(|message: String| refuse_value("/state", message))
+}
+
+fn back(fields: &Fields) -> Response {
+    own_path(fields.get("back")).map_or_else(|| to("/executors"), to)
+}
+
+/// Throws the switch of an app; every server reads it at its next beat.
+pub(super) async fn switch_app(
+    page: Page,
+    Named(app, ..): Named<path::App>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let switch = switch(&fields)?;
+    let id = find_app(&page.call, &app).await?;
+    let store = page.engine().store();
+    page.call.note.before(&json!({"state": store.switches().await?.of_app(id).as_str()}));
+    page.call.note.changed_to(&json!({"state": switch.as_str()}));
+    store.set_app_switch(id, switch).await?;
+    page.engine().poke_beat();
+    Ok(back(&fields))
+}
+
+/// Throws the switch of a server.
+pub(super) async fn switch_node(
+    page: Page,
+    Named(node, ..): Named<path::Node>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let switch = switch(&fields)?;
+    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&node)));
+    name::check(&node).map_err(|_| missing())?;
+    let store = page.engine().store();
+    let before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
+    page.call.note.before(&json!({"state": before.map(Switch::as_str)}));
+    page.call.note.changed_to(&json!({"state": switch.as_str()}));
+    if !store.set_node_switch(&node, switch).await? {
+        return Err(missing());
+    }
+    page.engine().poke_beat();
+    Ok(back(&fields))
 }

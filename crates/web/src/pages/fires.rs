@@ -13,9 +13,9 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
 use super::moment::Moment;
-use super::schedule_text::schedules;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::zones::{self, zone_of};
 use crate::api::jobs::find;
 use crate::path::{self, Named};
 use crate::problem::Problem;
@@ -26,8 +26,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries each side of the page has.
 const PAST_COUNT: usize = 50;
 const AHEAD_COUNT: usize = 25;
-/// How often a shorter stretch of the past is read where a day has too many fires.
-const TRY_COUNT: usize = 8;
+/// The shortest stretch of the past that is read at once where a day has too many fires.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// How many pages of such a stretch are read.
+const READ_ON_MAX: usize = 20;
 
 /// The query of the page: up to when the past is shown, and what is asked.
 #[derive(Debug)]
@@ -77,11 +79,6 @@ impl WhyForm {
         }
         self
     }
-}
-
-fn zone_of(spec: &JobSpec) -> Tz {
-    let zone = schedules(spec).first().and_then(|schedule| schedule.time_zone.as_deref());
-    zone.and_then(|zone| parse_zone(zone).ok()).unwrap_or(Tz::UTC)
 }
 
 /// An instant in UTC, and on the clock of the schedule where that is another one.
@@ -141,12 +138,10 @@ struct Teller<'a> {
 
 impl Teller<'_> {
     fn when(&self, at: Timestamp) -> When {
-        let text = at.to_string();
-        let asked = pair("at", text.trim_end_matches('Z'));
         When {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
-            why: format!("/jobs/{}/fires?{asked}&zone=UTC", self.name),
+            why: super::why::address(self.name, Some(at)),
         }
     }
 
@@ -202,7 +197,7 @@ impl Teller<'_> {
 }
 
 /// The shape, the colour and the word of a verdict.
-const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
+pub(super) const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Row { status, .. } => (status.as_str(), t.status(*status)),
         Verdict::Span { .. } => ("skipped", t.status_skipped),
@@ -230,6 +225,7 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
 pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     // The job comes first: a fire that is claimed meanwhile has a row, and is shown by it.
     let record = find(&page.call, &name).await?;
+    zones::page_of(&record.spec);
     let (now, t, query) = (page.engine().now(), page.t, page.query());
     let teller = Teller { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
@@ -283,22 +279,48 @@ fn before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
-/// The account of the day up to `to`; of less, where that has more fires than a page shows. Also where it begins.
+/// The account of the day up to `to`; of less, where that has more fires than a page shows. Also where it begins. The newest entries are
+/// always there: a job whose fires are much denser at the end of the day than at its beginning is read in ever shorter stretches.
 async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
     let mut length = DAY;
-    let mut tries = TRY_COUNT;
     loop {
         let from = to.saturating_sub(length).max(Timestamp::EPOCH);
-        let account = page
-            .engine()
-            .fires(record, Range { from, to, limit: PAST_COUNT }, page.call.seen_apps().as_deref())
-            .await?;
-        let next = account.next.filter(|next| *next <= to);
-        tries -= 1;
-        match next {
+        let account = read(page, record, from, to).await?;
+        match account.next.filter(|next| *next <= to) {
+            None => return Ok((from, account)),
             // Most jobs fire evenly: what a page held at the beginning of the stretch, it holds at its end.
-            Some(next) if tries > 0 => length = (length / 2).min(next.since(from)).max(Duration::from_secs(1)),
-            _ => return Ok((from, account)),
+            Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
+            Some(next) => return newest(page, record, (next, to), account).await,
         }
     }
+}
+
+/// The newest entries of a stretch that is short and has more than a page shows.
+async fn newest(
+    page: &Page<FiresQuery>,
+    record: &JobRecord,
+    (mut from, to): (Timestamp, Timestamp),
+    mut account: Account,
+) -> Result<(Timestamp, Account), StoreError> {
+    for _ in 0..READ_ON_MAX {
+        let mut more = read(page, record, from, to).await?;
+        account.entries.append(&mut more.entries);
+        account.next = more.next;
+        match account.next.filter(|next| *next <= to && *next > from) {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    account.entries.drain(..account.entries.len().saturating_sub(PAST_COUNT));
+    Ok((account.entries.first().map_or(from, |entry| entry.first), account))
+}
+
+async fn read(
+    page: &Page<FiresQuery>,
+    record: &JobRecord,
+    from: Timestamp,
+    to: Timestamp,
+) -> Result<Account, StoreError> {
+    let within = page.call.seen_apps();
+    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, within.as_deref()).await
 }

@@ -5,6 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::{self, JobError, RunParams, RunRequest};
 use rondel_core::declared::drift;
+use rondel_core::filter::{Filter, LabelTerm, LabelTest};
 use rondel_core::overrides::Overrides;
 use rondel_core::time::format_duration;
 use rondel_core::{RunId, Timestamp, Trigger};
@@ -12,15 +13,20 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
+use super::alerts::{self, IncidentRow};
+use super::filter_bar::address;
 use super::fires::WhyForm;
 use super::form::Fields;
+use super::job_charts::{self, JobCharts};
 use super::jobs::Lately;
 use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
 use super::schedule_text::{self, ScheduleText};
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::toast::{self, Toast};
 use super::view::{Bar, RunRow, bars};
+use super::zones;
 use crate::api::jobs::{find, put_back, remove};
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
@@ -49,13 +55,19 @@ struct JobPage {
     shell: Shell,
     t: &'static Texts,
     missing: Missing,
+    /// What a caller lacks for a rule, which belongs to the whole namespace.
+    missing_for_rule: Option<&'static str>,
+    alerts: Vec<IncidentRow>,
     name: String,
     description: String,
+    /// Labels with the jobs that have the same.
+    labels: Vec<(String, String)>,
     enabled: bool,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
     last: Option<RunRow>,
     bars: Vec<Bar>,
+    charts: JobCharts,
     /// Words and values.
     facts: Vec<(&'static str, String)>,
     params: String,
@@ -95,6 +107,7 @@ struct DeclaredNote {
 
 pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
+    zones::page_of(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
     let lately = Lately::read(&page.call, &record, now).await?;
     let (rows, next) = runs(&page, &record, now).await?;
@@ -103,13 +116,17 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         shell: page.shell(Nav::Jobs),
         t,
         missing: page.missing(Some(record.app)),
+        missing_for_rule: page.missing(None).editor,
+        alerts: alerts::of_job(&page, &record).await?,
         name: spec.name.clone(),
         description: spec.description.clone(),
+        labels: spec.labels.iter().map(|(key, value)| label(key, value)).collect(),
         enabled: spec.enabled,
         schedules: schedule_text::of_job(spec, t),
         next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
         last: lately.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
         bars: bars(&lately.past, now, t),
+        charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: facts(&record, t),
         params: text_of(&spec.params),
         run_with: run_with(&page, &record),
@@ -177,6 +194,14 @@ async fn runs(
     Ok((runs.iter().map(row).collect(), next))
 }
 
+/// A label, and the list of the jobs that have it.
+fn label(key: &str, value: &str) -> (String, String) {
+    let pattern = LabelTest { key: key.to_owned(), value: Some(value.to_owned()) };
+    let labels = vec![LabelTerm { any: vec![pattern], is_not: false }];
+    let filter = Filter { labels, ..Filter::default() };
+    (format!("{key}={value}"), address("/jobs", &filter.to_string(), &[]))
+}
+
 fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
     let spec = &record.spec;
     let mut facts = vec![
@@ -216,17 +241,19 @@ pub(super) fn pretty(value: &Value) -> String {
 
 pub(super) async fn pause(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch(&page, &name, false).await?;
-    Ok(back(&fields, &name))
+    let undo = Some(format!("/jobs/{name}/resume"));
+    toast::answer(&page, Toast { text: page.t.toast_paused(&name), undo, link: None }, &back(&fields, &name))
 }
 
 pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch(&page, &name, true).await?;
-    Ok(back(&fields, &name))
+    let undo = Some(format!("/jobs/{name}/pause"));
+    toast::answer(&page, Toast { text: page.t.toast_resumed(&name), undo, link: None }, &back(&fields, &name))
 }
 
 /// To where the form was, or else to the job.
-fn back(fields: &Fields, name: &str) -> Response {
-    own_path(fields.get("back")).map_or_else(|| to(&format!("/jobs/{name}")), to)
+fn back(fields: &Fields, name: &str) -> String {
+    own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
 
 async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
@@ -253,7 +280,7 @@ pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Resu
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let is_forced = fields.get("force") == "true";
-    remove(&page.call, &name, &IfMatch::Any, is_forced).await?;
+    remove(&page.call, &name, &IfMatch::Any, (is_forced, None)).await?;
     Ok(to("/jobs"))
 }
 
@@ -268,7 +295,10 @@ pub(super) async fn trigger(
     let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };
     let run = jobs::request_run(page.engine(), &record, request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
-    Ok(own_path(fields.get("back")).map_or_else(|| to(&format!("/runs/{}", run.id)), to))
+    let (address, at) = (format!("/runs/{}", run.id), Moment::new(run.fire_at, run.fire_at, page.t));
+    let link = Some((format!("#{name} · {}", at.time), address.clone()));
+    let back = own_path(fields.get("back")).map_or(address, str::to_owned);
+    toast::answer(&page, Toast { text: page.t.toast_started.to_owned(), link, undo: None }, &back)
 }
 
 /// Parameters for one run; none where they are the job's.

@@ -1,25 +1,28 @@
-//! The definition of a job, edited: by fields, or whole as JSON.
+//! The definition of a job, edited: by fields, or whole as YAML, which the server turns into each other.
 
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::{self, JobError};
-use rondel_core::JobSpec;
+use rondel_core::{JobSpec, diff};
 use rondel_store::catalog::JobRecord;
+use serde_json::Value;
 
+use super::activity_rows::{ChangeRow, change_row};
+use super::calendar_form::messages;
 use super::form::Fields;
-use super::job::pretty;
 use super::job_form::{Errors, JobForm};
 use super::job_new::Offers;
 use super::job_params;
 use super::params_form::{FieldKind, ParamField};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::jobs::body::parse_named;
-use crate::api::jobs::find;
+use crate::api::jobs::body::{from_value, parse_named};
+use crate::api::jobs::{find, version_spec};
 use crate::path::{self, Named};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::redirect::to;
+use crate::yaml;
 
 #[derive(Template)]
 #[template(path = "job_edit.html")]
@@ -32,14 +35,18 @@ struct EditPage {
     errors: Errors,
     offers: Offers,
     is_new: bool,
+    /// The job that is edited.
+    was: String,
     /// What the next save is made upon.
     version: i64,
     /// The version that another caller made meanwhile.
     conflict: Option<i64>,
-    /// The whole definition, as JSON.
+    /// The whole definition, as YAML.
     whole: String,
     whole_is_open: bool,
     whole_errors: Vec<String>,
+    /// What saving what was typed would change of the definition that another caller saved meanwhile.
+    conflict_changes: Vec<ChangeRow>,
 }
 
 /// What was typed, and what is wrong with it.
@@ -59,20 +66,36 @@ impl Typed {
     }
 
     /// The definition that was typed, if it is one.
-    fn spec(&mut self, record: &JobRecord, t: &Texts) -> Option<JobSpec> {
+    fn spec(&mut self, record: &JobRecord, t: &'static Texts) -> Option<JobSpec> {
         let Some(whole) = &self.whole else {
             let base = serde_json::to_value(&record.spec).unwrap_or_default();
             return self.form.spec(base, t).map_err(|errors| self.errors = errors).ok();
         };
-        let parsed = parse_named(whole.as_bytes(), &record.spec.name);
-        parsed.map_err(|problem| self.whole_errors = messages(&problem)).ok()
+        let parsed = read_whole(whole, &record.spec.name);
+        parsed.map_err(|problem| self.whole_errors = messages(&problem, t.lang())).ok()
     }
 
     fn refused(&mut self, problem: &Problem, t: &Texts) {
         if self.whole.is_some() {
-            self.whole_errors = messages(problem);
+            self.whole_errors = messages(problem, t.lang());
         } else {
             self.form.add_problem(&mut self.errors, problem, t);
+        }
+    }
+
+    /// What was not typed becomes what another caller saved meanwhile. Without the version that the form shows, all stays as it
+    /// was typed.
+    async fn take_over(&mut self, page: &Page, record: &JobRecord, seen: i64) {
+        let Ok(base) = version_spec(&page.call, record, seen).await else { return };
+        let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
+        let base = document(&base);
+        let Ok(mine) = self.form.spec(base.clone(), page.t) else { return };
+        let merged = diff::merge(&base, &document(&mine), &document(&record.spec));
+        if let Ok(spec) = from_value(merged)
+            && self.whole.is_none()
+        {
+            self.form = JobForm::of(&spec);
+            self.sent = None;
         }
     }
 
@@ -81,19 +104,56 @@ impl Typed {
     }
 }
 
-/// Each complaint with its place.
-fn messages(problem: &Problem) -> Vec<String> {
-    let complaints = problem.complaints().iter();
-    let mut messages: Vec<String> = complaints
-        .map(|complaint| match complaint.pointer.as_deref() {
-            None | Some("") => complaint.message.clone(),
-            Some(pointer) => format!("{pointer}: {}", complaint.message),
-        })
-        .collect();
-    if messages.is_empty() {
-        messages.push(problem.detail().to_owned());
+/// A definition as YAML, its fields in the order of the API.
+pub(super) fn as_yaml(spec: &JobSpec) -> String {
+    let document = spec.document();
+    let fields: Vec<(&str, &Value)> = document.fields.iter().map(|(name, value)| (*name, value)).collect();
+    // It is written as the one item of a list.
+    let lines = yaml::write(&[fields]);
+    lines.lines().map(|line| line.get(2..).unwrap_or_default()).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+/// A definition in YAML or JSON; its name may be left out.
+fn read_whole(text: &str, name: &str) -> Result<JobSpec, Problem> {
+    if text.trim_start().starts_with(['{', '[']) {
+        return parse_named(text.as_bytes(), name);
     }
-    messages
+    let refuse = |message: String| Problem::new(Code::InvalidYaml, message);
+    let found = yaml::documents(text).map_err(|error| refuse(error.to_string()))?;
+    let mut items = found.into_iter().flat_map(yaml::Node::items);
+    let (Some(item), None) = (items.next(), items.next()) else {
+        return Err(refuse("expected one definition".to_owned()));
+    };
+    let mut document = item.value();
+    if let Value::Object(fields) = &mut document {
+        fields.entry("name").or_insert_with(|| Value::from(name));
+    }
+    from_value(document)
+}
+
+#[derive(Template)]
+#[template(path = "job_yaml.html")]
+struct YamlPart {
+    t: &'static Texts,
+    whole: String,
+    error: Option<String>,
+}
+
+/// The fields that were typed so far, as YAML: the other tab of the form.
+pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let mut base = Value::Object(serde_json::Map::new());
+    let name = fields.get("was");
+    if !name.is_empty()
+        && let Ok(record) = find(&page.call, name).await
+    {
+        base = serde_json::to_value(&record.spec).unwrap_or_default();
+    }
+    let made = JobForm::from(&fields).spec(base, page.t);
+    let (whole, error) = match made {
+        Ok(spec) => (as_yaml(&spec), None),
+        Err(errors) => (String::new(), Some(errors.all().join("; "))),
+    };
+    html(StatusCode::OK, &YamlPart { t: page.t, whole, error })
 }
 
 pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -115,9 +175,17 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     let seen = fields.get("version").parse::<i64>().ok();
     if seen != Some(record.version) {
         typed.conflict = Some(record.version);
+        if let Some(seen) = seen {
+            typed.take_over(&page, &record, seen).await;
+        }
         return show(&page, typed.status(), &record, typed).await;
     }
     let Some(spec) = typed.spec(&record, page.t) else { return show(&page, typed.status(), &record, typed).await };
+    if fields.get("do") == "fields" {
+        // The text becomes the fields; nothing is saved.
+        let taken = Typed { form: JobForm::of(&spec), ..Typed::nothing(&record) };
+        return show(&page, StatusCode::OK, &record, taken).await;
+    }
     if spec == record.spec {
         return Ok(to(&format!("/jobs/{name}")));
     }
@@ -135,7 +203,16 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
 }
 
 async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed) -> Result<Response, Problem> {
-    let definition = serde_json::to_value(&record.spec).unwrap_or_default();
+    let mut typed = typed;
+    let conflict_changes = match typed.conflict {
+        Some(_) => {
+            let wanted = typed.spec(record, page.t);
+            let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
+            let changes = wanted.map(|wanted| diff::changes(&document(&record.spec), &document(&wanted)));
+            changes.unwrap_or_default().iter().map(change_row).collect()
+        }
+        None => Vec::new(),
+    };
     let template = EditPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
@@ -145,11 +222,13 @@ async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed)
         errors: typed.errors,
         offers: Offers::read(page).await?,
         is_new: false,
+        was: record.spec.name.clone(),
         version: typed.conflict.unwrap_or(record.version),
         conflict: typed.conflict,
         whole_is_open: typed.whole.is_some(),
-        whole: typed.whole.unwrap_or_else(|| pretty(&definition)),
+        whole: typed.whole.unwrap_or_else(|| as_yaml(&record.spec)),
         whole_errors: typed.whole_errors,
+        conflict_changes,
     };
     html(status, &template)
 }

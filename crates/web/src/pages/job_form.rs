@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::form::Fields;
 use super::job::pretty;
+use super::job_leaves::{Leaves, leaf_at};
 use super::params_form;
+use super::sentences::localized;
 use super::texts::Texts;
 use crate::api::jobs::body::from_value;
 use crate::problem::{Code, Problem};
@@ -33,7 +35,7 @@ pub(super) struct JobForm {
     pub(super) params_fault: Option<String>,
     /// `none`, `all`, or pointers with spaces between them; empty for the handler's default.
     pub(super) overrides: String,
-    /// `cron`, `every`, `at`, `json` or `none`.
+    /// `cron`, `every`, `delay`, `after`, `at`, `json` or `none`.
     pub(super) kind: String,
     pub(super) cron: String,
     pub(super) time_zone: String,
@@ -53,6 +55,8 @@ pub(super) struct JobForm {
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
+    /// The fields that stand for one value each.
+    pub(super) more: Leaves,
 }
 
 /// What is wrong, by field; what belongs to no field stands under `form`.
@@ -66,6 +70,11 @@ impl Errors {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// All of them.
+    pub(super) fn all(self) -> Vec<String> {
+        self.0.into_values().collect()
     }
 
     /// The first complaint about a field is shown; what belongs to no field is shown whole.
@@ -110,6 +119,7 @@ impl Default for JobForm {
             retry_max: text("0"),
             retry_backoff: text("10s"),
             enabled: true,
+            more: Leaves::of(&Value::Null),
         }
     }
 }
@@ -146,6 +156,7 @@ impl From<&Fields> for JobForm {
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
             enabled: !fields.get("enabled").is_empty(),
+            more: Leaves::sent(fields),
         }
     }
 }
@@ -180,6 +191,7 @@ impl JobForm {
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
             enabled: spec.enabled,
+            more: Leaves::of(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
         };
         form.with_schedule(spec)
@@ -189,14 +201,16 @@ impl JobForm {
     fn with_schedule(mut self, spec: &JobSpec) -> Self {
         let document = serde_json::to_value(&spec.schedule).unwrap_or_default();
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let keys: Vec<&str> = document.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
         let at = text("at");
-        let kind = match keys[..] {
-            [] if document.is_null() => "none",
-            ["cron"] | ["cron", "time_zone"] => "cron",
-            ["every"] => "every",
-            ["at"] if instant(at.trim_end_matches('Z')) == at => "at",
-            _ => "json",
+        let is_plain_at = instant(at.trim_end_matches('Z')) == at;
+        let kind = match document.as_object() {
+            None if document.is_null() => "none",
+            None => "json",
+            Some(fields) => {
+                let of_key =
+                    ["cron", "every", "delay", "after", "at"].into_iter().find(|kind| fields.contains_key(*kind));
+                of_key.filter(|kind| Leaves::holds(kind, fields) && (*kind != "at" || is_plain_at)).unwrap_or("json")
+            }
         };
         kind.clone_into(&mut self.kind);
         match kind {
@@ -216,7 +230,7 @@ impl JobForm {
         let spec = from_value(document).map_err(|problem| self.add_problem(&mut errors, &problem, t)).ok();
         let complaints = spec.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
         for complaint in &complaints {
-            self.complain(&mut errors, &complaint.pointer, &complaint.message);
+            self.complain(&mut errors, &complaint.pointer, &localized(t.lang(), &complaint.message));
         }
         spec.filter(|_| errors.is_empty()).ok_or(errors)
     }
@@ -229,8 +243,11 @@ impl JobForm {
         if !self.priority.is_empty() {
             document["priority"] = Value::from(number("priority", &self.priority));
         }
+        for field in self.more.put(&mut document) {
+            errors.add(field, t.error_number);
+        }
         if let Some(fault) = &self.params_fault {
-            errors.add("params", fault.as_str());
+            errors.add("params", localized(t.lang(), fault));
         }
         document["params"] = json_text("params", &self.params, errors, t);
         document["overrides"] = match self.overrides.trim() {
@@ -298,9 +315,14 @@ impl JobForm {
             }
             "every" => drop(schedule.insert("every".to_owned(), Value::from(self.every.as_str()))),
             "at" => drop(schedule.insert("at".to_owned(), Value::from(instant(&self.at)))),
+            // An empty one is refused with its place.
+            "delay" => drop(schedule.insert("delay".to_owned(), Value::from(""))),
+            "after" => drop(schedule.insert("after".to_owned(), Value::Array(Vec::new()))),
             _ => return Value::Null,
         }
-        Value::Object(schedule)
+        let mut schedule = Value::Object(schedule);
+        self.more.put_into_schedule(&mut schedule, &self.kind);
+        schedule
     }
 
     /// The server's complaints about the definition.
@@ -309,10 +331,11 @@ impl JobForm {
             errors.add("name", t.error_name_taken);
         }
         for complaint in problem.complaints() {
-            self.complain(errors, complaint.pointer.as_deref().unwrap_or_default(), &complaint.message);
+            let message = localized(t.lang(), &complaint.message);
+            self.complain(errors, complaint.pointer.as_deref().unwrap_or_default(), &message);
         }
         if errors.is_empty() {
-            errors.add("form", problem.detail());
+            errors.add("form", localized(t.lang(), problem.detail()));
         }
     }
 
@@ -355,7 +378,7 @@ fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) ->
         return Value::Null;
     }
     serde_json::from_str(text).unwrap_or_else(|error| {
-        errors.add(field, t.error_json(error.line(), error.column()));
+        errors.add(field, t.error_json(error.column(), error.line()));
         Value::Null
     })
 }
@@ -372,6 +395,9 @@ fn instant(text: &str) -> String {
 
 /// The field of the form that a place of the definition comes from.
 fn field_at(pointer: &str) -> &'static str {
+    if let Some(field) = leaf_at(pointer) {
+        return field;
+    }
     match pointer {
         "/name" => "name",
         "/app" => "app",
@@ -399,83 +425,5 @@ fn field_at(pointer: &str) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::texts::Lang;
-    use super::*;
-
-    fn spec(fields: &Fields) -> Result<JobSpec, Errors> {
-        JobForm::from(fields).spec(json!({}), Lang::En.texts())
-    }
-
-    #[test]
-    fn a_form_makes_a_definition() {
-        let fields = Fields::from([
-            ("name", "a"),
-            ("app", "b"),
-            ("handler", "c"),
-            ("params", "{\"x\": 1}"),
-            ("overrides", "/x, /y"),
-            ("kind", "at"),
-            ("at", "2030-01-01T00:00"),
-            ("retry_max", "2"),
-            ("retry_backoff", "1s"),
-            ("timeout", "5s"),
-            ("enabled", "on"),
-        ]);
-        let made = spec(&fields).unwrap();
-        assert_eq!(made.once_instants()[0].1.to_string(), "2030-01-01T00:00:00Z");
-        assert_eq!((made.retry.max, made.enabled), (2, true));
-        assert_eq!(made.params, json!({"x": 1}));
-        assert_eq!(serde_json::to_value(&made).unwrap()["overrides"], json!(["/x", "/y"]));
-    }
-
-    #[test]
-    fn parameters_come_in_fields_or_as_json() {
-        let made = |by, rows| {
-            let fields = Fields::from([
-                ("name", "a"),
-                ("app", "b"),
-                ("handler", "c"),
-                ("kind", "none"),
-                ("retry_max", "0"),
-                ("retry_backoff", "1s"),
-                ("params", r#"{"kept": 1, "rows": 2}"#),
-                ("params_by", by),
-                ("param.json.rows", rows),
-            ]);
-            spec(&fields)
-        };
-        assert_eq!(made("fields", "3").unwrap().params, json!({"kept": 1, "rows": 3}));
-        assert_eq!(made("fields", "").unwrap().params, json!({"kept": 1}));
-        assert_eq!(made("json", "3").unwrap().params, json!({"kept": 1, "rows": 2}));
-        let errors = made("fields", "many").unwrap_err();
-        assert!(errors.of("params").is_some_and(|message| message.contains("many")), "{errors:?}");
-    }
-
-    #[test]
-    fn each_complaint_has_its_field() {
-        let fields = Fields::from([
-            ("name", "Ä"),
-            ("handler", "c"),
-            ("params", "{"),
-            ("kind", "cron"),
-            ("cron", "99 * * * * ?"),
-            ("retry_max", "-1"),
-            ("retry_backoff", "soon"),
-        ]);
-        let errors = spec(&fields).unwrap_err();
-        for field in ["name", "app", "params", "cron", "retry_max", "retry_backoff"] {
-            assert!(errors.of(field).is_some(), "{field}: {errors:?}");
-        }
-        assert!(errors.of("handler").is_none());
-        let fields = Fields::from([
-            ("name", "a"),
-            ("app", "b"),
-            ("handler", "c"),
-            ("retry_max", "0"),
-            ("retry_backoff", "1s"),
-            ("timeout", "x"),
-        ]);
-        assert!(spec(&fields).unwrap_err().of("timeout").is_some());
-    }
-}
+#[path = "job_form_tests.rs"]
+mod tests;

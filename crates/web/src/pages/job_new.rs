@@ -7,16 +7,21 @@ use rondel_admin::jobs::{self, JobError};
 use rondel_core::cron::Tz;
 use rondel_core::preview::{Ask, PER_DAY_MAX, WarningCode};
 use rondel_core::{Job, Timestamp, words};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::coming::Coming;
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
+use super::job_leaves::Leaves;
 use super::job_params;
 use super::moment::Moment;
 use super::params_form::{FieldKind, ParamField};
+use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors;
+use crate::api::jobs::body::from_value;
+use crate::api::jobs::find;
 use crate::api::schedules::compile;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
@@ -49,6 +54,8 @@ struct NewJobPage {
     errors: Errors,
     offers: Offers,
     is_new: bool,
+    /// Nothing: no job is edited.
+    was: String,
 }
 
 /// From how many executors proposals are taken.
@@ -119,18 +126,23 @@ async fn form(
     let offers = Offers::read(page).await?;
     let param_fields = job_params::drawn(page, &form, sent).await?;
     let shell = page.shell(Nav::Jobs);
-    let template = NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true };
+    let template =
+        NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true, was: String::new() };
     html(status, &template)
 }
 
 /// The query of the preview: the schedule's fields of the form.
 #[derive(Debug)]
-pub(crate) struct Preview(JobForm);
+pub(crate) struct Preview {
+    form: JobForm,
+    /// The job that is edited; empty for a new one.
+    was: String,
+}
 
 impl FromQuery for Preview {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text = |name| reader.one(name).unwrap_or_default().trim().to_owned();
-        Self(JobForm {
+        let form = JobForm {
             kind: text("kind"),
             cron: text("cron"),
             time_zone: text("time_zone"),
@@ -139,8 +151,14 @@ impl FromQuery for Preview {
             schedule_json: text("schedule_json"),
             calendar: text("calendar"),
             calendar_rule: text("calendar_rule"),
+            more: Leaves::read(|field| Some(text(field))),
             ..JobForm::default()
-        })
+        };
+        // What else stands in the same part of the form.
+        for other in ["misfire", "notify"] {
+            drop(text(other));
+        }
+        Self { form, was: text("was") }
     }
 }
 
@@ -153,25 +171,47 @@ struct PreviewPart {
     fires: Vec<(Moment, Option<String>)>,
     warnings: Vec<String>,
     error: Option<String>,
+    /// Of a job that is edited: its fires now, and then.
+    coming: Option<Coming>,
 }
 
 /// The next fires of a schedule, or what is wrong with it. Half a schedule is no mistake while the user types: always 200.
 pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
-    let form = &page.query().0;
+    let Preview { form, was } = page.query();
     let schedule = match form.kind.as_str() {
         "json" if !form.schedule_json.is_empty() => {
-            serde_json::from_str(&form.schedule_json).map_err(|error| page.t.error_json(error.line(), error.column()))
+            serde_json::from_str(&form.schedule_json).map_err(|error| page.t.error_json(error.column(), error.line()))
         }
         _ => Ok(form.schedule()),
     };
     let part = match schedule {
-        Ok(schedule) => match compile(&page.call, schedule, form.calendar_use()).await {
-            Ok(job) => preview_part(&job, page.engine().now(), page.t),
+        Ok(schedule) => match compile(&page.call, schedule.clone(), form.calendar_use()).await {
+            Ok(job) => {
+                let coming = coming(&page, was, (schedule, form.calendar_use())).await;
+                PreviewPart { coming, ..preview_part(&job, page.engine().now(), page.t) }
+            }
             Err(problem) => wrong(page.t, &problem),
         },
         Err(message) => failed(page.t, message),
     };
     html(StatusCode::OK, &part)
+}
+
+/// The fires now and then, of a job that is edited.
+async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, Value)) -> Option<Coming> {
+    if was.is_empty() {
+        return None;
+    }
+    let record = find(&page.call, was).await.ok()?;
+    let mut document = serde_json::to_value(&record.spec).ok()?;
+    document["schedule"] = schedule;
+    if calendar.is_null() {
+        drop(document.as_object_mut().map(|fields| fields.remove("calendar")));
+    } else {
+        document["calendar"] = calendar;
+    }
+    let spec = from_value(document).ok()?;
+    Coming::of(&page.call, Some(&record), &spec, page.t).await.ok()
 }
 
 fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
@@ -187,14 +227,16 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
         fires: found.fires.iter().map(|one| fire(one.at)).collect(),
         warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
         error: None,
+        coming: None,
     }
 }
 
 fn wrong(t: &'static Texts, problem: &Problem) -> PreviewPart {
-    let messages: Vec<&str> = problem.complaints().iter().map(|complaint| complaint.message.as_str()).collect();
-    failed(t, if messages.is_empty() { problem.detail().to_owned() } else { messages.join("; ") })
+    let localized = |sentence| localized(t.lang(), sentence);
+    let messages: Vec<_> = problem.complaints().iter().map(|complaint| localized(&complaint.message)).collect();
+    failed(t, if messages.is_empty() { localized(problem.detail()).into_owned() } else { messages.join("; ") })
 }
 
 const fn failed(t: &'static Texts, message: String) -> PreviewPart {
-    PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(message) }
+    PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(message), coming: None }
 }

@@ -1,49 +1,67 @@
-//! The list of jobs: when each fires next, and how it went lately.
+//! The list of jobs: how the newest runs of each went, when it fires next, and what is wrong with some.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use askama::Template;
 use axum::response::Response;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::StatusCode;
+use rondel_core::access::Permission;
+use rondel_core::filter::{Filter, FilterError, JobState, Scope};
 use rondel_core::run::BROADCAST;
-use rondel_core::{Run, RunStatus, Timestamp, name};
-use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
+use rondel_store::rollups::RunMark;
 
-use super::moment::Moment;
-use super::schedule_text::{self, ScheduleText};
+use super::filter_bar::{FilterBar, Preset, address};
+use super::moment::{Moment, length};
+use super::outcomes::{OUTCOME_COUNT, Outcomes};
+use super::schedule_text;
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::{BAR_COUNT, Bar, RunRow, bars};
+use super::view::BAR_COUNT;
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
+use crate::job_board::{Board, Entry, JobOrder, Offers};
+use crate::job_bulk::BULK_JOB_COUNT_MAX;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
 
-/// How many rows of a job are read for its bars: some are claimed and not due yet, some are shards.
-const ROW_COUNT: u32 = 60;
+/// How many rows of a job are read: some are claimed and not due yet, some are shards.
+const ROW_COUNT: u32 = 64;
 /// How many jobs' rows are read at the same time.
 const READ_COUNT: usize = 4;
 
 /// The query of the list.
 #[derive(Debug)]
 pub(crate) struct ListJobs {
-    contains: String,
+    text: String,
+    sort: &'static str,
+    order: JobOrder,
     cursor: Option<String>,
 }
 
 impl FromQuery for ListJobs {
     fn from_query(reader: &mut Reader) -> Self {
-        let part = |text: &str| {
-            let text = text.trim().to_ascii_lowercase();
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-            if text.len() <= name::NAME_LEN_MAX && text.chars().all(plain) {
-                Ok(text)
-            } else {
-                Err(format!("{text:?} is no part of a name: a-z, 0-9, '.', '_' and '-'"))
-            }
+        let order = |text: &str| match text {
+            "" | "name" => Ok(("", JobOrder::Name)),
+            "app" => Ok(("app", JobOrder::App)),
+            "trouble" => Ok(("trouble", JobOrder::Trouble)),
+            "next" => Ok(("next", JobOrder::NextFire)),
+            "p95" => Ok(("p95", JobOrder::Longest)),
+            _ => Err(format!("{text:?} is none of name, app, trouble, next, p95")),
         };
-        Self { contains: reader.parsed("q", part).unwrap_or_default(), cursor: reader.one("cursor") }
+        let (sort, order) = reader.parsed("sort", order).unwrap_or_default();
+        let text = reader.one("q").unwrap_or_default().trim().to_owned();
+        Self { text, sort, order, cursor: reader.one("cursor") }
+    }
+}
+
+impl ListJobs {
+    fn kept(&self) -> Vec<(&'static str, String)> {
+        if self.sort.is_empty() { Vec::new() } else { vec![("sort", self.sort.to_owned())] }
     }
 }
 
@@ -52,59 +70,215 @@ impl FromQuery for ListJobs {
 struct JobsPage {
     shell: Shell,
     t: &'static Texts,
-    contains: String,
+    bar: FilterBar,
+    /// All, and what is wrong with some.
+    presets: Vec<Preset>,
+    sorts: [Preset; 5],
     here: String,
     rows: Vec<JobRow>,
+    total: usize,
+    previous: Option<String>,
     next: Option<String>,
+    first: String,
     is_first: bool,
     /// Why the caller can make no job.
     no_new: Option<&'static str>,
+    no_operate: Option<&'static str>,
+    no_edit: Option<&'static str>,
+    bulk_max: usize,
+}
+
+/// The head of a group of jobs.
+struct Group {
+    app: String,
+    count: usize,
+    paused: usize,
+    filter: String,
 }
 
 struct JobRow {
+    /// Where the list is grouped by app, before the first job of each.
+    group: Option<Group>,
     missing: Missing,
     name: String,
     app: String,
     handler: String,
     enabled: bool,
-    schedules: Vec<ScheduleText>,
+    labels: Vec<(String, String)>,
+    /// The schedules in one line, and as they are written.
+    words: Option<String>,
+    code: String,
     next_fire: Option<Moment>,
-    last: Option<RunRow>,
-    bars: Vec<Bar>,
+    outcomes: Outcomes,
+    p95: Option<String>,
+    states: Vec<(&'static str, &'static str)>,
+}
+
+/// Where a page of the list begins.
+struct Slice {
+    entries: Vec<Arc<Entry>>,
+    previous: Option<Arc<Entry>>,
+    has_more: bool,
 }
 
 pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
-    let query = page.query();
+    let (query, t) = (page.query(), page.t);
     let namespace = page.call.namespace.id;
-    let listing = Listing::new("jobs page", (namespace, &query.contains));
-    let after_name = query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after_name.as_deref().is_some_and(|after| name::check(after).is_err()) {
+    let filter = Filter::parse(&query.text, Scope::Jobs);
+    let bar = FilterBar::new(("/jobs", "/suggest/jobs"), (&query.text, &filter), query.kept(), t);
+    let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
+    let listing = Listing::new("jobs page", (namespace, &text, query.order));
+    let after = query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    if after.as_deref().is_some_and(|after| rondel_core::name::check(after).is_err()) {
         return Err(invalid("does not hold a name"));
     }
-    let is_first = after_name.is_none();
-    let name_contains = Some(query.contains.clone()).filter(|text| !text.is_empty());
-    let wanted = JobQuery { app: None, within: page.call.seen_apps(), name_contains, after_name, limit: LIMIT + 1 };
-    let mut records = page.engine().store().jobs(namespace, &wanted).await?;
-    let has_more = records.len() > LIMIT as usize;
-    records.truncate(LIMIT as usize);
-    let next = records.last().filter(|_| has_more).map(|record| {
-        format!("/jobs?{}&{}", pair("q", &query.contains), pair("cursor", &listing.cursor(&record.spec.name)))
-    });
-    let (call, now, t) = (&page.call, page.engine().now(), page.t);
-    let missing = |record: &JobRecord| page.missing(Some(record.app));
-    let reads: Vec<_> = records.iter().map(|record| row(call, (record, missing(record)), now, t)).collect();
-    let rows = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
+    let board = page.call.web.boards.board(page.engine(), namespace).await?;
+    let mut offers = Offers::new(page.engine(), namespace);
+    let seen = page.call.seen_apps();
+    let mut found = match &filter {
+        Ok(filter) => board.matching(filter, seen.as_deref(), query.order, &mut offers),
+        Err(_) => Vec::new(),
+    };
+    page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut found).await?;
+    let total = found.len();
+    let presets = state_presets(&page, (&*board, &filter, seen.as_deref()), &mut offers);
+    let slice = slice(&found, after.as_deref());
+    let at = |entry: &Arc<Entry>| {
+        let cursor = vec![("cursor", listing.cursor(&entry.name))];
+        address("/jobs", &text, &[query.kept(), cursor].concat())
+    };
+    let next = slice.entries.last().filter(|_| slice.has_more).map(at);
+    let is_first = after.is_none();
+    let first = address("/jobs", &text, &query.kept());
+    let previous = match (&slice.previous, is_first) {
+        (_, true) => None,
+        (Some(entry), false) => Some(at(entry)),
+        (None, false) => Some(first.clone()),
+    };
+    let rows = rows(&page, (&*board, &found[..]), slice.entries, &mut offers).await?;
+    let sort = |word: &'static str, name: &'static str| Preset {
+        name: name.to_owned(),
+        href: address("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
+        is_current: query.sort == word,
+    };
+    let may = |permission| page.call.within(permission).is_none_or(|apps| !apps.is_empty());
     let template = JobsPage {
         shell: page.shell(Nav::Jobs),
         t,
-        contains: query.contains.clone(),
+        bar,
+        presets,
+        sorts: [
+            sort("", t.sort_name),
+            sort("app", t.sort_app),
+            sort("trouble", t.sort_trouble),
+            sort("next", t.sort_next),
+            sort("p95", t.sort_p95),
+        ],
         here: page.here().to_owned(),
         rows,
+        total,
+        previous,
         next,
+        first,
         is_first,
         no_new: page.missing_for_new_job(),
+        no_operate: (!may(Permission::Operate)).then_some(t.needs_operator),
+        no_edit: (!may(Permission::Edit)).then_some(t.needs_editor),
+        bulk_max: BULK_JOB_COUNT_MAX,
     };
-    html(StatusCode::OK, &template)
+    html(status, &template)
+}
+
+/// The jobs behind one in the order of the list, and where the page before begins. A job that is gone or in another place now begins
+/// with the next name.
+fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
+    let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
+    let start = after.map_or(0, |after| {
+        let place = found.iter().position(|entry| entry.name == after).map(|place| place + 1);
+        place.unwrap_or_else(|| found.iter().position(|entry| entry.name.as_str() > after).unwrap_or(found.len()))
+    });
+    let end = (start + limit).min(found.len());
+    let previous = start.checked_sub(limit + 1).and_then(|place| found.get(place)).cloned();
+    Slice { entries: found[start..end].to_vec(), previous, has_more: end < found.len() }
+}
+
+/// All jobs, and those with each problem, with how many there are of those that pass the filter otherwise.
+fn state_presets(
+    page: &Page<ListJobs>,
+    (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
+    offers: &mut Offers<'_>,
+) -> Vec<Preset> {
+    let t = page.t;
+    let chosen = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
+    let mut others = filter.clone().unwrap_or_default();
+    others.states = Default::default();
+    let all = board.matching(&others, seen, JobOrder::Name, offers);
+    let kept = page.query().kept();
+    let mut presets = vec![Preset {
+        name: format!("{} {}", t.jobs_all, all.len()),
+        href: address("/jobs", &others.to_string(), &kept),
+        is_current: chosen.is_open(),
+    }];
+    for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
+        let mut with = others.clone();
+        with.states.any = vec![state];
+        presets.push(Preset {
+            name: format!("{} {count}", state_name(state, t)),
+            href: address("/jobs", &with.to_string(), &kept),
+            is_current: chosen.any == [state],
+        });
+    }
+    presets
+}
+
+const fn state_name(state: JobState, t: &Texts) -> &'static str {
+    match state {
+        JobState::Failing => t.state_failing,
+        JobState::NeverSucceeded => t.state_never_succeeded,
+        JobState::NoExecutor => t.state_no_executor,
+        JobState::Paused => t.state_paused,
+        JobState::Late => t.state_late,
+    }
+}
+
+/// The rows of a page: definitions and runs are read anew.
+async fn rows(
+    page: &Page<ListJobs>,
+    (board, found): (&Board, &[Arc<Entry>]),
+    entries: Vec<Arc<Entry>>,
+    offers: &mut Offers<'_>,
+) -> Result<Vec<JobRow>, Problem> {
+    let (call, now, t) = (&page.call, page.engine().now(), page.t);
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let mut records = page.engine().store().jobs_named(call.namespace.id, &names).await?;
+    records.retain(|record| call.sees(record.app));
+    let place = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
+    records.sort_by_key(|record| place(record));
+    let missing = |record: &JobRecord| page.missing(Some(record.app));
+    let reads: Vec<_> = records.iter().map(|record| row(call, (record, missing(record)), now, t)).collect();
+    let mut rows: Vec<JobRow> = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
+    let mut app = String::new();
+    for row in &mut rows {
+        let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
+        // Whether it is on is seen by its switch.
+        let states = JobState::ALL.iter().filter(|state| **state != JobState::Paused);
+        let states = states.filter(|state| board.is(**state, entry, offers));
+        row.states = states.map(|state| (state.as_str(), state_name(*state, t))).collect();
+        if page.query().order == JobOrder::App && row.app != app {
+            app.clone_from(&row.app);
+            let of_app = || found.iter().filter(|entry| entry.app_name == app);
+            let mut filter = Filter::parse(&page.query().text, Scope::Jobs).unwrap_or_default();
+            filter.apps.any = vec![rondel_core::filter::Pattern(app.clone())];
+            row.group = Some(Group {
+                app: app.clone(),
+                count: of_app().count(),
+                paused: of_app().filter(|entry| !entry.enabled).count(),
+                filter: filter.to_string(),
+            });
+        }
+    }
+    Ok(rows)
 }
 
 async fn row<Q: Sync>(
@@ -113,18 +287,51 @@ async fn row<Q: Sync>(
     now: Timestamp,
     t: &'static Texts,
 ) -> Result<JobRow, Problem> {
-    let lately = Lately::read(call, record, now).await?;
+    let (past, next_fire_at) = marks(call, record, now).await?;
+    let schedules = schedule_text::of_job(&record.spec, t);
+    let words: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
+    let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     Ok(JobRow {
+        group: None,
         missing,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),
         enabled: record.spec.enabled,
-        schedules: schedule_text::of_job(&record.spec, t),
-        next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: lately.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
-        bars: bars(&lately.past, now, t),
+        labels: record.spec.labels.clone().into_iter().collect(),
+        words: (!words.is_empty()).then(|| words.join(" · ")),
+        code: code.join("\n"),
+        next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
+        p95: p95(&past).map(|took| length(took, t)),
+        outcomes: Outcomes::new(&past, t),
+        states: Vec::new(),
     })
+}
+
+/// The runs of a job that are due, newest first, as a drawing needs them; and its next fire, claimed or not.
+async fn marks<Q: Sync>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    now: Timestamp,
+) -> Result<(Vec<RunMark>, Option<Timestamp>), Problem> {
+    let store = call.engine().store();
+    let mut marks = store.marks(record.id, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
+    marks.retain(|mark| call.sees(mark.app));
+    let is_claimed =
+        |mark: &&RunMark| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
+    let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
+    let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
+    marks.retain(|mark| mark.fire_at <= now);
+    marks.truncate(OUTCOME_COUNT);
+    Ok((marks, next_fire_at))
+}
+
+/// What 95 of 100 of these runs took at most, of those that succeeded.
+fn p95(runs: &[RunMark]) -> Option<Duration> {
+    let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
+    let mut took: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
+    took.sort_unstable();
+    took.get((took.len() * 95).div_ceil(100).saturating_sub(1)).copied()
 }
 
 /// What a job did last and does next.
@@ -149,7 +356,7 @@ impl Lately {
         let claimed = runs.iter().filter(|run| is_ahead(run)).filter(is_open).map(|run| run.fire_at).min();
         let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
         runs.retain(|run| !is_ahead(run));
-        runs.truncate(BAR_COUNT);
+        runs.truncate(OUTCOME_COUNT.max(BAR_COUNT));
         call.conceal(&mut runs).await?;
         Ok(Self { past: runs, next_fire_at })
     }

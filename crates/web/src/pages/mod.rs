@@ -1,81 +1,162 @@
 //! The console: askama templates from `web/templates`, moved by htmx, without a line of code or style of their own.
 //!
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
-//!   `assets` the files that pages load; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
+//!   `nav` which pages the bar leads to; `zones` which clock pages show, `assets` the files that pages load, `toast` the short messages about what forms did; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
-//! - `sign_in`, `oidc`, `account`, `users`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `executors` and `namespaces` are the pages;
-//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms.
+//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
+//! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts;
+//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms;
+//! - `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
+//!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves` and `calendar_days` are parts of forms.
 
 mod account;
+mod activity;
+mod activity_rows;
+mod alert_rule;
+mod alerts;
 mod ansi;
+mod api_docs;
+mod as_code;
 mod assets;
 mod calendar;
+mod calendar_days;
 mod calendar_form;
 mod calendars;
+mod channel_form;
+mod channels;
+mod coming;
+mod drawing;
+mod executor;
+mod executor_new;
 mod executors;
+mod filter_bar;
 mod fires;
+mod fleet_rows;
 mod form;
+mod grants_form;
 mod job;
+mod job_bulk;
+mod job_charts;
 mod job_edit;
 mod job_form;
+mod job_leaves;
 mod job_new;
 mod job_params;
 mod jobs;
 mod moment;
 mod namespaces;
+mod nav;
+mod now;
 mod oidc;
+mod outcome_bars;
+mod outcomes;
 pub(crate) mod own_namespace;
+mod palette;
 mod params_form;
 mod prefs;
 pub(crate) mod problem;
 mod run;
+mod run_beside;
+mod run_bulk;
+mod run_export;
+mod run_line;
 mod run_log;
 mod run_tree;
+mod run_way;
 mod runs;
 mod schedule_text;
+mod sentences;
+mod settings;
 mod shell;
 mod sign_in;
 mod texts;
+mod timeline;
+mod toast;
 mod users;
+mod versions;
 mod view;
+mod why;
+pub(crate) mod zones;
 
-use axum::response::Response;
-use rondel_core::access::Permission::{Cluster, Edit, Operate, Own, View};
+use rondel_core::access::Permission::{Admin, Cluster, Edit, Operate, Own, View};
 
 use crate::api;
-use crate::redirect::to;
 use crate::routes::{OpenPath, Routes};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .page("/", View, home)
+        .page("/", View, now::page)
+        .page("/timeline", View, timeline::page)
+        .page("/timeline/ahead", View, timeline::ahead)
         .page("/jobs", View, jobs::list)
         .form("/jobs", Edit, job_new::create)
         .page("/jobs/new", Edit, job_new::page)
         .page("/jobs/{name}", View, job::page)
+        .page("/jobs/{name}/activity", View, activity::of_job)
         .form("/jobs/{name}/delete", Edit, job::delete)
         .page("/jobs/{name}/edit", Edit, job_edit::page)
         .form("/jobs/{name}/edit", Edit, job_edit::save)
         .page("/jobs/{name}/fires", View, fires::page)
         .form("/jobs/{name}/pause", Operate, job::pause)
         .form("/jobs/{name}/reset", Edit, job::reset)
+        .form("/jobs/{name}/restore", Edit, versions::restore)
         .form("/jobs/{name}/resume", Operate, job::resume)
         .form("/jobs/{name}/runs", Operate, job::trigger)
+        .page("/jobs/{name}/versions", View, versions::page)
         .form("/job-params", Edit, job_params::part)
+        .form("/job-yaml", Edit, job_edit::yaml_part)
         .page("/schedule-preview", View, job_new::preview)
         .page("/runs", View, runs::list)
+        .form("/jobs:bulk", Operate, job_bulk::act)
+        .form("/runs:bulk", Operate, run_bulk::act)
+        .page("/export/runs.csv", View, run_export::csv)
+        .page("/export/runs.jsonl", View, run_export::json_lines)
+        .page("/suggest/jobs", View, filter_bar::for_jobs)
+        .page("/suggest/runs", View, filter_bar::for_runs)
         .page("/runs/{id}", View, run::page)
         .form("/runs/{id}/cancel", Operate, run::cancel)
         .form("/runs/{id}/retry", Operate, run::retry)
-        .page("/runs/{id}/log", View, run_log::tail)
+        .form("/runs/{id}/retry-failed", Operate, run::retry_failed)
+        .page("/runs/{id}/log", View, run_log::window)
+        .page("/runs/{id}/log/search", View, run_log::search)
         .page("/runs/{id}/log.txt", View, run_log::text)
         .page("/calendars", View, calendars::list)
         .form("/calendars", Edit, calendars::create)
         .page("/calendars/{name}", View, calendar::page)
         .form("/calendars/{name}", Edit, calendar::save)
         .form("/calendars/{name}/delete", Edit, calendar::delete)
+        .page("/alerts/channels", View, channels::list)
+        .form("/alerts/channels", Admin, channels::create)
+        .page("/alerts/channels/new", Admin, channels::blank)
+        .page("/alerts/channels/{name}", View, channels::page)
+        .form("/alerts/channels/{name}", Admin, channels::save)
+        .form("/alerts/channels/{name}/delete", Admin, channels::delete)
+        .form("/alerts/channels/{name}/test", Admin, channels::test)
+        .page("/alerts", View, alerts::page)
+        .page("/alerts/incidents/{id}", View, alerts::incident)
+        .form("/alerts/incidents/{id}/acknowledge", Operate, alerts::acknowledge)
+        .form("/alerts/rules", Edit, alert_rule::create)
+        .page("/alerts/rules/new", Edit, alert_rule::new)
+        .page("/alerts/rules/{name}", View, alert_rule::edit)
+        .form("/alerts/rules/{name}", Edit, alert_rule::save)
+        .form("/alerts/rules/{name}/delete", Edit, alert_rule::delete)
+        .form("/alerts/silences", Operate, alerts::silence)
+        .form("/alerts/silences/{id}/end", Operate, alerts::end_silence)
+        .form("/apps/{app}/state", Operate, executors::switch_app)
         .page("/executors", View, executors::list)
+        .page("/executors/new", View, executor_new::page)
+        .page("/executors/{name}", View, executor::page)
+        .form("/executors/{name}/activate", Operate, executor::activate)
+        .form("/executors/{name}/drain", Operate, executor::drain)
+        .form("/executors/{name}/stop", Operate, executor::stop)
+        .form("/nodes/{name}/state", Cluster, executors::switch_node)
+        .page("/activity", Cluster, activity::page)
+        .page("/activity.ndjson", Cluster, activity::export)
+        .page("/why", View, why::page)
+        .page("/api-docs", Own, api_docs::page)
+        .page("/live", View, api::events::watch)
         .page("/namespaces", View, namespaces::list)
+        .page("/palette", View, palette::page)
         .page("/openapi.json", Own, api::openapi::page)
         .page("/account", Own, account::page)
         .form("/account/password", Own, account::password)
@@ -83,6 +164,12 @@ pub(crate) fn routes() -> Routes {
         .form("/account/tokens", Own, account::make_token)
         .form("/account/tokens/{id}/revoke", Own, account::revoke_token)
         .form("/account/tokens/{id}/rotate", Own, account::rotate_token)
+        .page("/settings", Own, settings::page)
+        .page("/settings/sign-in", Cluster, settings::sign_in)
+        .page("/settings/tokens", Own, settings::tokens)
+        .page("/settings/webhooks", View, settings::webhooks)
+        .form("/namespaces/{name}/failure-webhook", Admin, settings::set_webhook)
+        .form("/namespaces/{name}/failure-webhook/test", Admin, settings::test_webhook)
         .page("/users", Cluster, users::page)
         .form("/users", Cluster, users::create)
         .form("/users/{user}", Cluster, users::change)
@@ -98,8 +185,4 @@ pub(crate) fn routes() -> Routes {
         .open_post(OpenPath::SignOut, sign_in::leave)
         .open_post(OpenPath::Preferences, sign_in::prefer)
         .open(OpenPath::Static, assets::get)
-}
-
-async fn home() -> Response {
-    to("/jobs")
 }

@@ -1,31 +1,71 @@
-//! Instants and lengths as pages show them: absolute in UTC, and as seen from now.
+//! Instants and lengths as pages show them: absolute, on the clock that the reader chose, and as seen from now.
 
 use std::time::Duration;
 
-use rondel_core::Timestamp;
+use rondel_core::cron::Tz;
+use rondel_core::{JobSpec, Timestamp};
 
 use super::texts::Texts;
+use super::zones;
 
 /// An instant on a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     /// For programs.
     pub(crate) iso: String,
-    /// For readers, in UTC: the date, the time, and the milliseconds.
+    /// The date; empty for an instant of today.
     pub(crate) date: String,
+    /// The same of any day.
+    pub(crate) day: String,
     pub(crate) time: String,
     pub(crate) millis: String,
+    /// The instant in each known time zone, for a tooltip.
+    pub(crate) title: String,
+    /// The time zone that it is shown in.
+    pub(crate) zone: &'static str,
+    /// The zone, where it is not that of the page.
+    pub(crate) zone_note: Option<String>,
     /// As seen from now.
     pub(crate) relative: String,
 }
 
 impl Moment {
     pub(crate) fn new(at: Timestamp, now: Timestamp, t: &Texts) -> Self {
-        let iso = at.to_string();
-        let text = at.to_utc().map(|at| at.format("%Y-%m-%d %H:%M:%S .%3f").to_string()).unwrap_or_default();
-        let mut parts = text.split(' ').map(str::to_owned);
-        let mut part = || parts.next().unwrap_or_default();
-        Self { iso, date: part(), time: part(), millis: part(), relative: relative(at, now, t) }
+        Self::in_zone(at, now, t, zones::shown().1)
+    }
+
+    /// An instant of a job in a list: on the clock of that very job, where the reader chose so, and then with its zone.
+    pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
+        let (page, own) = (zones::shown().1, zones::shown_for(spec));
+        let zone_note = (own != page).then(|| zones::short(own));
+        Self { zone_note, ..Self::in_zone(at, now, t, own) }
+    }
+
+    /// The time of day to the minute.
+    pub(crate) fn minute(&self) -> &str {
+        self.time.get(..5).unwrap_or_default()
+    }
+
+    /// The time of day, without seconds on the full minute, as schedules have it.
+    pub(crate) fn short(&self) -> &str {
+        self.time.strip_suffix(":00").unwrap_or(&self.time)
+    }
+
+    fn in_zone(at: Timestamp, now: Timestamp, t: &Texts, zone: Tz) -> Self {
+        let (day, time, millis) = zones::parts(at, zone);
+        let is_today = zones::parts(now, zone).0 == day;
+        let date = if is_today { String::new() } else { day.clone() };
+        Self {
+            iso: at.to_string(),
+            date,
+            day,
+            time,
+            millis,
+            title: zones::in_all(at),
+            zone: zone.name(),
+            zone_note: None,
+            relative: relative(at, now, t),
+        }
     }
 }
 
@@ -84,9 +124,12 @@ mod tests {
         let (at, now) = (Timestamp::from_millis(1_800_000_000_123), Timestamp::from_secs(1_800_000_090));
         let moment = Moment::new(at, now, Lang::En.texts());
         assert_eq!(
-            (moment.date.as_str(), moment.time.as_str(), moment.millis.as_str()),
+            (moment.day.as_str(), moment.time.as_str(), moment.millis.as_str()),
             ("2027-01-15", "08:00:00", ".123")
         );
+        assert_eq!((moment.minute(), moment.short()), ("08:00", "08:00"));
+        assert_eq!(moment.date, "", "today");
+        assert_eq!(Moment::new(at, Timestamp::from_secs(1_800_086_400), Lang::En.texts()).date, "2027-01-15");
         assert_eq!(moment.relative, "89 s ago");
         assert_eq!(Moment::new(now, at, Lang::Zh.texts()).relative, "89 秒后");
     }

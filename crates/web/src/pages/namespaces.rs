@@ -8,6 +8,7 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::visible_namespaces;
 use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
 
 #[derive(Template)]
 #[template(path = "namespaces.html")]
@@ -17,11 +18,24 @@ struct NamespacesPage {
     names: Vec<String>,
     /// The namespace that the other pages show now.
     current: String,
+    /// The page that the links lead to.
+    to: &'static str,
 }
 
-pub(super) async fn list(page: Page) -> Result<Response, Problem> {
+/// Where a choice leads to.
+#[derive(Debug)]
+pub(super) struct Target(&'static str);
+
+impl FromQuery for Target {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("to").as_deref().and_then(Nav::known_path).unwrap_or("/jobs"))
+    }
+}
+
+pub(super) async fn list(page: Page<Target>) -> Result<Response, Problem> {
     let seen = visible_namespaces(page.engine(), &page.call.caller).await?;
     let names = seen.into_iter().map(|namespace| namespace.name).collect();
     let current = page.call.namespace.name.clone();
-    html(StatusCode::OK, &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current })
+    let to = page.query().0;
+    html(StatusCode::OK, &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current, to })
 }

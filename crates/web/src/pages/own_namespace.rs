@@ -1,38 +1,125 @@
-//! Keeps the namespace that a page was opened with on everything that leads on from it: links, forms and redirects.
+//! The namespace of a page is the first part of its address: `/n/NAMESPACE/jobs`.
 //!
-//! It is done once, for every page, on the finished HTML: a template cannot forget it, and a form that would act in another
-//! namespace than the one shown cannot exist.
+//! Routes, handlers and templates do not know it: [`take_in`] turns the address into `/jobs?namespace=NAMESPACE` before it is
+//! routed, and [`OwnNamespace::keep`] puts the namespace in front of every link, form and redirect of the answer. It is done once,
+//! for every page, on the finished HTML: a template cannot forget it, and a form that would act in another namespace than the one
+//! shown cannot exist. An address without a namespace redirects to the caller's own ([`lead`]).
 
 use axum::body::{Body, to_bytes};
-use axum::extract::Request;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
 use axum::response::Response;
-use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
+use http::{HeaderValue, Uri};
 use rondel_core::name;
 
-use crate::call::named_namespace;
+use crate::call::{Admitted, named_namespace, shown_namespace};
+use crate::redirect::to;
+use crate::state::Web;
 
 /// The attributes that name an address.
-const ATTRIBUTES: [&str; 4] = [" href=\"/", " action=\"/", " hx-get=\"/", " hx-post=\"/"];
+const ATTRIBUTES: [&str; 9] = [
+    " href=\"/",
+    " action=\"/",
+    " formaction=\"/",
+    " hx-get=\"/",
+    " hx-post=\"/",
+    " data-load=\"/",
+    " data-href=\"/",
+    " data-runs=\"/",
+    " data-stream=\"/",
+];
 /// Addresses that belong to no namespace, and refuse one.
-const WITHOUT: [&str; 5] = ["/static/", "/sign-in", "/sign-out", "/set-up", "/preferences"];
+const WITHOUT: [&str; 10] = [
+    "/static/",
+    "/sign-in",
+    "/sign-out",
+    "/set-up",
+    "/preferences",
+    "/api/",
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/rondel.",
+];
+/// What begins the address of a page in a namespace.
+const PREFIX: &str = "/n/";
 /// The longest page that is read whole. Pages have bounded lists and parts of logs.
 const PAGE_LEN_MAX: usize = 32 * 1024 * 1024;
+
+/// On a request: its address had the namespace in its path.
+#[derive(Clone, Copy, Debug)]
+struct InPath;
 
 /// The namespace that the address of a page names.
 #[derive(Debug)]
 pub(crate) struct OwnNamespace(String);
 
+/// Moves the namespace of a request from the path into the query. It comes before routing.
+pub(crate) fn take_in(mut request: Request) -> Request {
+    let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
+    if let Some(plain) = in_query(whole).and_then(|plain| plain.parse().ok()) {
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = Some(plain);
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+            request.extensions_mut().insert(InPath);
+        }
+    }
+    request
+}
+
+/// `/jobs?q=a&namespace=ops` for `/n/ops/jobs?q=a`.
+fn in_query(address: &str) -> Option<String> {
+    let (path, query) = address.split_once('?').unwrap_or((address, ""));
+    let (namespace, rest) = path.strip_prefix(PREFIX)?.split_once('/').unwrap_or((&path[PREFIX.len()..], ""));
+    let path = format!("/{rest}");
+    if name::check(namespace).is_err() || is_without(&path) {
+        return None;
+    }
+    let own = format!("namespace={namespace}");
+    let kept = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("namespace="));
+    let pairs: Vec<&str> = kept.chain([own.as_str()]).collect();
+    Some(format!("{path}?{}", pairs.join("&")))
+}
+
+/// `/n/ops/jobs?q=a` for `/jobs?q=a&namespace=ops`; the same address where it names no namespace.
+pub(crate) fn in_path(address: &str) -> String {
+    let named = address
+        .split_once('?')
+        .and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
+    match named.filter(|named| name::check(named).is_ok()) {
+        Some(namespace) => OwnNamespace(namespace.to_owned()).address(address, "&"),
+        None => address.to_owned(),
+    }
+}
+
+/// Redirects from the address of a page without a namespace in its path to the one with it. Parts of pages are answered in place.
+pub(crate) async fn lead(State(web): State<Web>, request: Request, next: Next) -> Response {
+    let is_whole = request.method().is_safe() && !request.headers().contains_key("hx-request");
+    if is_whole
+        && request.extensions().get::<InPath>().is_none()
+        && let Some(admitted) = request.extensions().get::<Admitted>()
+    {
+        let named = named_namespace(request.uri());
+        let shown = shown_namespace(&web.engine, &admitted.caller, named.as_deref()).await;
+        let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
+        if let Some(namespace) = shown {
+            return to(&OwnNamespace(namespace).address(whole, "&"));
+        }
+    }
+    next.run(request).await
+}
+
 /// The namespace in the address of a request for a page; none where it names none.
 pub(crate) fn of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
-    let is_page = !path.starts_with("/api/") && !is_without(path);
-    let named = is_page.then(|| named_namespace(request.uri())).flatten();
+    let named = (!is_without(path)).then(|| named_namespace(request.uri())).flatten();
     named.filter(|named| name::check(named).is_ok()).map(OwnNamespace)
 }
 
 fn is_without(path: &str) -> bool {
-    WITHOUT.iter().any(|without| path.starts_with(without))
+    path == "/api" || WITHOUT.iter().any(|without| path.starts_with(without))
 }
 
 impl OwnNamespace {
@@ -60,11 +147,9 @@ impl OwnNamespace {
         let (mut kept, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
         while let Some((tag, after)) = next_tag(rest) {
             kept.push_str(&rest[..tag.start]);
-            let text = self.tag(&rest[tag]);
-            kept.push_str(&text);
-            if text.starts_with("<form") && !text.contains(" method=\"post\"") {
-                // The fields of a form that is sent by GET replace the query of its address.
-                kept.push_str(&format!("<input type=\"hidden\" name=\"namespace\" value=\"{}\">", self.0));
+            match &rest[tag] {
+                tag if tag.contains("=\"/") => kept.push_str(&self.tag(tag)),
+                tag => kept.push_str(tag),
             }
             rest = after;
         }
@@ -77,23 +162,28 @@ impl OwnNamespace {
             let Some(place) = tag.find(attribute) else { return tag };
             let begin = place + attribute.len() - 1;
             let end = tag[begin..].find('"').map_or(tag.len(), |len| begin + len);
-            format!("{}{}{}", &tag[..begin], self.address(&tag[begin..end], "&amp;"), &tag[end..])
+            let address = tag[begin..end].replace("&#38;", "&amp;");
+            format!("{}{}{}", &tag[..begin], self.address(&address, "&amp;"), &tag[end..])
         })
     }
 
-    /// An address of this server with the namespace; `and` stands between the parts of its query.
+    /// An address of this server with the namespace in its path; `and` stands between the parts of its query. A namespace in the
+    /// query is another one that is meant.
     fn address(&self, address: &str, and: &str) -> String {
-        let has_one = |query: &str| query.split(['&', ';']).any(|pair| pair.starts_with("namespace="));
+        if address.starts_with("//") || address.starts_with(PREFIX) || is_without(address) {
+            return address.to_owned();
+        }
         let (address, fragment) = address
             .rfind('#')
             .filter(|at| !address[..*at].ends_with('&'))
             .map_or((address, ""), |at| address.split_at(at));
-        match address.split_once('?') {
-            _ if address.starts_with("//") || is_without(address) => format!("{address}{fragment}"),
-            None => format!("{address}?namespace={}{fragment}", self.0),
-            Some((_, query)) if has_one(query) => format!("{address}{fragment}"),
-            Some(_) => format!("{address}{and}namespace={}{fragment}", self.0),
-        }
+        let (path, query) = address.split_once('?').unwrap_or((address, ""));
+        let named = query.split(and).find_map(|pair| pair.strip_prefix("namespace="));
+        let namespace = named.filter(|named| name::check(named).is_ok()).unwrap_or(&self.0);
+        let kept: Vec<&str> =
+            query.split(and).filter(|pair| !pair.is_empty() && !pair.starts_with("namespace=")).collect();
+        let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join(and)) };
+        format!("/n/{namespace}{path}{query}{fragment}")
     }
 }
 
@@ -115,11 +205,14 @@ mod tests {
     fn addresses_keep_the_namespace_once() {
         let own = OwnNamespace("ops".to_owned());
         for (address, expected) in [
-            ("/jobs", "/jobs?namespace=ops"),
-            ("/jobs?q=a", "/jobs?q=a&namespace=ops"),
-            ("/jobs?namespace=ops&q=a", "/jobs?namespace=ops&q=a"),
-            ("/runs/1#L5", "/runs/1?namespace=ops#L5"),
+            ("/", "/n/ops/"),
+            ("/jobs", "/n/ops/jobs"),
+            ("/jobs?q=a", "/n/ops/jobs?q=a"),
+            ("/jobs?namespace=default&q=a", "/n/default/jobs?q=a"),
+            ("/n/default/jobs", "/n/default/jobs"),
+            ("/runs/1#L5", "/n/ops/runs/1#L5"),
             ("/static/console.js", "/static/console.js"),
+            ("/api/v1/jobs", "/api/v1/jobs"),
             ("/sign-out", "/sign-out"),
             ("//elsewhere", "//elsewhere"),
         ] {
@@ -128,7 +221,27 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_forms_are_written_anew_and_text_is_not() {
+    fn a_path_with_a_namespace_means_a_query_with_it() {
+        for (address, expected) in [
+            ("/n/ops/jobs?q=a", Some("/jobs?q=a&namespace=ops")),
+            ("/n/ops/", Some("/?namespace=ops")),
+            ("/n/ops", Some("/?namespace=ops")),
+            ("/n/ops/jobs?namespace=default", Some("/jobs?namespace=ops")),
+            ("/n/%3Cb%3E/jobs", None),
+            ("/n/ops/metrics", None),
+            ("/n/ops/api/v1/jobs", None),
+            ("/jobs", None),
+            ("/n/", None),
+        ] {
+            assert_eq!(in_query(address).as_deref(), expected, "{address}");
+        }
+        assert_eq!(in_path("/jobs?q=a&namespace=ops"), "/n/ops/jobs?q=a");
+        assert_eq!(in_path("/jobs?q=a"), "/jobs?q=a");
+        assert_eq!(in_path("/jobs?namespace=%3C"), "/jobs?namespace=%3C");
+    }
+
+    #[test]
+    fn tags_are_written_anew_and_text_is_not() {
         let own = OwnNamespace("ops".to_owned());
         let html = concat!(
             "<a class=\"x\" href=\"/jobs/a?b=1&#38;c=2\">1 < 2</a><form action=\"/jobs\" role=\"search\">",
@@ -136,10 +249,9 @@ mod tests {
             "<div hx-get=\"/x\" hx-post=\"/y\"><a href=\"#L1\"></a>"
         );
         let expected = concat!(
-            "<a class=\"x\" href=\"/jobs/a?b=1&#38;c=2&amp;namespace=ops\">1 < 2</a>",
-            "<form action=\"/jobs?namespace=ops\" role=\"search\"><input type=\"hidden\" name=\"namespace\" value=\"ops\">",
-            "<form method=\"post\" action=\"/jobs/a/delete?namespace=ops\"><p> href=&#34;/jobs&#34;</p>",
-            "<div hx-get=\"/x?namespace=ops\" hx-post=\"/y?namespace=ops\"><a href=\"#L1\"></a>"
+            "<a class=\"x\" href=\"/n/ops/jobs/a?b=1&amp;c=2\">1 < 2</a><form action=\"/n/ops/jobs\" role=\"search\">",
+            "<form method=\"post\" action=\"/n/ops/jobs/a/delete\"><p> href=&#34;/jobs&#34;</p>",
+            "<div hx-get=\"/n/ops/x\" hx-post=\"/n/ops/y\"><a href=\"#L1\"></a>"
         );
         assert_eq!(own.html(html), expected);
     }

@@ -1,5 +1,7 @@
 //! Problems as pages, for users with a browser.
 
+use std::borrow::Cow;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Request;
@@ -7,10 +9,12 @@ use axum::response::Response;
 use http::header::ACCEPT;
 
 use super::prefs::Prefs;
+use super::sentences::localized;
 use super::shell::{Nav, Shell, User, headers};
 use super::texts::Texts;
 use crate::access::CalledBy;
 use crate::problem::{Code, Complaint, Problem};
+use rondel_core::words::Lang;
 
 /// What is known about a request for a page before it is answered.
 #[derive(Debug)]
@@ -29,9 +33,9 @@ struct ProblemPage<'a> {
     status: u16,
     title: &'static str,
     hint: &'static str,
-    /// The sentence about this case; programs and users who ask for help need it, so it stays as it is.
-    detail: &'a str,
-    complaints: &'a [Complaint],
+    /// The sentence about this case.
+    detail: Cow<'a, str>,
+    complaints: Vec<(Option<&'a str>, Cow<'a, str>)>,
     request_id: &'a str,
     how_to_sign_in: bool,
     /// Whether there is something to do on the sign-in page.
@@ -54,7 +58,11 @@ impl Wanted {
     /// Gives a response that carries a problem its page.
     pub(crate) fn render(&self, response: &mut Response, problem: &Problem, request_id: &str) {
         let caller = response.extensions().get::<CalledBy>();
-        let user = caller.map(|caller| User { name: caller.name.clone(), namespace: caller.namespace.clone() });
+        let user = caller.map(|caller| User {
+            name: caller.name.clone(),
+            namespace: caller.namespace.clone(),
+            is_admin: caller.is_admin,
+        });
         let t = self.prefs.lang.texts();
         let (title, hint) = t.problem(problem.code());
         let is_spent_set_up = self.is_set_up && problem.code() == Code::LinkSpent;
@@ -65,8 +73,8 @@ impl Wanted {
             status: problem.code().status(),
             title,
             hint,
-            detail: problem.detail(),
-            complaints: problem.complaints(),
+            detail: localized(t.lang(), problem.detail()),
+            complaints: problem.complaints().iter().map(|one| complaint(one, t.lang())).collect(),
             request_id,
             how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
             sign_in_again: is_spent_set_up || matches!(problem.code(), Code::SignInRefused | Code::ProviderUnavailable),
@@ -74,4 +82,9 @@ impl Wanted {
         *response.body_mut() = Body::from(page.render().unwrap_or_default());
         headers(response.headers_mut());
     }
+}
+
+/// The place that it is about, and what is wrong there.
+fn complaint(one: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
+    (one.parameter.as_deref().or(one.pointer.as_deref()), localized(lang, &one.message))
 }

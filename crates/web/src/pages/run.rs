@@ -11,23 +11,26 @@ use rondel_core::misfire::LateBecause;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::Trace;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::words::counted;
-use rondel_core::{Run, RunStatus, Timestamp, Trigger};
+use rondel_core::{Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
 use serde_json::Value;
 
 use super::form::Fields;
 use super::job::pretty;
 use super::moment::{Moment, length};
-use super::run_log::{LogPart, Search, first_part};
+use super::run_beside::Beside;
+use super::run_log::{LogCard, Search, card};
 use super::run_tree::RunTree;
+use super::run_way::Way;
 use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
+use super::zones;
 use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
-use crate::api::runs::{find, repetition};
+use crate::api::logs::{self, chosen_attempt};
+use crate::api::runs::{failed_shards, find, repetition, whole_of};
 use crate::path::{self, Named};
-use crate::problem::{Code, Complaint, Problem};
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 use crate::shown_runs::{attempts, named, params, shard_runs};
@@ -36,16 +39,25 @@ use crate::shown_runs::{attempts, named, params, shard_runs};
 #[derive(Debug)]
 pub(crate) struct ShownLog {
     pub(super) attempt: Option<i32>,
+    /// The line around which the log is shown; its end if left out.
+    pub(super) line: Option<u64>,
     pub(super) search: Search,
+    /// Whether only what changes while the run is open is asked for.
+    is_part: bool,
 }
 
 impl FromQuery for ShownLog {
     fn from_query(reader: &mut Reader) -> Self {
-        let attempt = |text: &str| match text.parse::<i32>() {
-            Ok(attempt) if attempt >= 1 => Ok(attempt),
-            _ => Err(format!("{text:?} is not the number of an attempt")),
+        let line = |text: &str| match text.parse::<u32>() {
+            Ok(line) if line >= 1 => Ok(u64::from(line)),
+            _ => Err(format!("{text:?} is not the number of a line")),
         };
-        Self { attempt: reader.parsed("attempt", attempt), search: Search::from_query(reader) }
+        Self {
+            attempt: logs::attempt(reader),
+            line: reader.parsed("line", line),
+            search: Search::from_query(reader),
+            is_part: reader.one("part").is_some(),
+        }
     }
 }
 
@@ -58,9 +70,14 @@ struct RunPage {
     row: RunRow,
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
-    shards: Vec<RunRow>,
+    way: Way,
+    beside: Beside,
     tree: Option<RunTree>,
     is_broadcast: bool,
+    /// The run that is started again: the broadcast in place of one of its shards.
+    again: String,
+    /// How many shards did not succeed.
+    failed_shards: usize,
     parent: Option<String>,
     cancel_by: Option<String>,
     progress: Option<Progress>,
@@ -69,11 +86,10 @@ struct RunPage {
     params: Option<String>,
     result: Option<String>,
     version: i64,
-    shown_attempt: i32,
-    search: String,
     cancel_reason_max: usize,
-    here: String,
-    log: LogPart,
+    commands: Vec<String>,
+    /// Left out where only what changes while it runs is asked for.
+    log: Option<LogCard>,
 }
 
 /// A point on a run's way.
@@ -133,24 +149,29 @@ struct AttemptRow {
 pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (now, t) = (page.engine().now(), page.t);
-    let shown_attempt = page.query().attempt.unwrap_or(run.attempt);
-    if shown_attempt > run.attempt {
-        let message = format!("the run has {}", counted(run.attempt, "attempt"));
-        let complaint = Complaint::query("attempt", "invalid_value", message);
-        return Err(Problem::of_complaints(Code::InvalidQuery, vec![complaint]));
+    if let Some(definition) = page.engine().store().definitions(&[(run.job, run.job_version)]).await?.first() {
+        zones::page_of(&definition.spec);
     }
+    let shown_attempt = chosen_attempt(page.query().attempt, &run)?;
     let job = named(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
     let is_broadcast = run.shard_index == BROADCAST;
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
     let tried = attempts(&page.call, &run).await?;
     let params = params(&page.call, &run).await?.filter(|params| params != "null");
+    let whole = whole_of(&page.call, &run).await?;
+    let is_part = page.query().is_part;
+    let log = if is_broadcast || is_part { None } else { Some(card(&page, &run, shown_attempt).await?) };
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
         missing: page.missing(Some(run.app)),
         steps: steps(&run, now, t),
+        way: Way::new(&run, &tried, &shards, now, t),
+        beside: Beside::read(&page, &run).await?,
+        failed_shards: shards.iter().filter(|shard| jobs::is_unsuccessful(shard)).count(),
         attempts: attempt_rows(tried, &run, now, t),
-        shards: shards.into_iter().map(|shard| RunRow::new(&shard, job.clone(), now, t)).collect(),
+        again: whole.unwrap_or(run.id).to_string(),
+        commands: commands(&page, &run, whole),
         tree: RunTree::read(&page, &run).await?,
         is_broadcast,
         parent: run.parent.map(|parent| parent.to_string()),
@@ -161,14 +182,22 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         params: params.map(readable),
         result: run.result.clone().map(readable),
         version: run.job_version,
-        shown_attempt,
-        search: page.query().search.text().to_owned(),
         cancel_reason_max: REASON_LEN_MAX,
-        here: page.here().to_owned(),
-        log: first_part(&page, &run, shown_attempt).await?,
+        log,
         row: RunRow::new(&run, job, now, t),
     };
     html(StatusCode::OK, &template)
+}
+
+/// What the page shows and does, as commands for a shell.
+fn commands<Q>(page: &Page<Q>, run: &Run, whole: Option<RunId>) -> Vec<String> {
+    let namespace = &page.call.namespace.name;
+    let command = |verb: &str, id: RunId| format!("rondel run {verb} {id} --namespace {namespace}");
+    let (verb, id) = if run.status.is_terminal() { ("retry", whole.unwrap_or(run.id)) } else { ("cancel", run.id) };
+    let curl = format!(
+        "curl -X POST -H \"Authorization: Bearer $RONDEL_TOKEN\" \"$RONDEL_SERVER/api/v1/runs/{id}/{verb}?namespace={namespace}\""
+    );
+    vec![command("get", run.id), command("logs", run.id), command(verb, id), curl]
 }
 
 /// JSON text over several lines; anything else as it is.
@@ -237,6 +266,15 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     let run = find(&page.call, &path).await?;
     let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
     let run = jobs::request_run(page.engine(), &record, again).await?;
+    page.call.note.changed_to(&serde_json::json!({"run": run.id}));
+    Ok(to(&format!("/runs/{}", run.id)))
+}
+
+/// Runs the shards again that did not succeed.
+pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
+    let run = find(&page.call, &path).await?;
+    let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
+    let run = failed_shards(&page.call, (&record, &run), again).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }

@@ -1,37 +1,74 @@
-//! The log of a run: part by part while it grows, and as a file.
+//! The log of a run: a window of it, what is found in it, and all of it as a file.
+//!
+//! A page shows the last lines, or those around one that its address names. The script asks for what lies before and behind, and
+//! for what is written after; without it, links lead there.
+
+use std::time::Duration;
 
 use askama::Template;
 use axum::response::Response;
 use http::header::CONTENT_DISPOSITION;
 use http::{HeaderValue, StatusCode};
 use rondel_core::Run;
+use rondel_core::cron::Tz;
+use rondel_core::log_line::{Severity, in_words};
 
 use super::ansi;
 use super::run::ShownLog;
 use super::shell::{Page, html};
 use super::texts::Texts;
-use crate::api::lines::{self, Part, Position, Wanted};
-use crate::api::logs;
+use super::zones;
+use crate::answer::json;
+use crate::api::lines::{self, Line, Part, Position, Wanted};
+use crate::api::log_search;
+use crate::api::log_seek::{Extent, Seek, Window, one_place};
+use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
 use crate::cursor::{Listing, invalid};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
 
-/// How many lines a part has.
-const LINE_COUNT: usize = 500;
+/// How many lines a page begins with: what follows is loaded when it is looked for.
+const FIRST_COUNT: usize = 200;
+/// How many lines are shown around one that an address names, and of those that contain a text.
+const AROUND_COUNT: usize = 400;
+/// How many lines the script asks for at a time.
+const STEP_COUNT: u32 = 500;
 
-/// The query of a part: after which place it begins, and what is searched for.
+/// After how long without a sign of it an executor counts as offline.
+const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
+
+/// The query of a window: where it begins.
 #[derive(Debug)]
-pub(crate) struct LogAfter {
+pub(crate) struct LogWindow {
+    attempt: Option<i32>,
     after: Option<String>,
-    search: Search,
+    seek: Option<Seek>,
+    limit: u32,
 }
 
-impl FromQuery for LogAfter {
+impl FromQuery for LogWindow {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { after: reader.one("after"), search: Search::from_query(reader) }
+        Self {
+            attempt: logs::attempt(reader),
+            after: reader.one("after"),
+            seek: Seek::from_query(reader),
+            limit: reader.limit(STEP_COUNT, STEP_COUNT),
+        }
+    }
+}
+
+/// The query of a search.
+#[derive(Debug)]
+pub(crate) struct LogFind {
+    attempt: Option<i32>,
+    wanted: Wanted,
+}
+
+impl FromQuery for LogFind {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { attempt: logs::attempt(reader), wanted: Wanted::from_query(reader) }
     }
 }
 
@@ -53,52 +90,109 @@ impl Search {
         };
         reader.parsed("contains", read).unwrap_or_default()
     }
-
-    /// As it was typed.
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
 }
 
-/// Some lines, and where the next ones are asked for.
+/// Some lines, and where they are in the log.
 #[derive(Debug, Template)]
 #[template(path = "log_part.html")]
 pub(super) struct LogPart {
-    t: &'static Texts,
     lines: Vec<LogLine>,
-    /// The address of the next part; none after the last.
-    next: Option<String>,
-    /// Whether more is there already.
-    is_more: bool,
-    is_empty: bool,
-    is_search: bool,
+    /// Leads to a line from a list of found ones; empty where the lines around it are there.
+    base: String,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) total: u64,
+    /// The place after which new lines are asked for; none where no more will come.
+    pub(super) next: Option<String>,
 }
 
 #[derive(Debug)]
 struct LogLine {
     seq: u64,
     time: String,
+    iso: String,
     class: &'static str,
     /// Text whose markup is escaped.
     html: String,
 }
 
-/// The first part of an attempt's log.
-pub(super) async fn first_part(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Result<LogPart, Problem> {
-    part(page, run, Position::start(attempt), &page.query().search).await
+/// The log on the page of its run.
+pub(super) struct LogCard {
+    /// The severities with their names.
+    pub(super) levels: [(&'static str, &'static str); 4],
+    pub(super) part: LogPart,
+    pub(super) attempt: i32,
+    /// What is searched for without the script.
+    pub(super) search: String,
+    /// Why there is nothing, or why lines are missing.
+    pub(super) note: Option<String>,
+    /// The lines that links lead to: earlier ones and later ones.
+    pub(super) earlier: Option<u64>,
+    pub(super) later: Option<u64>,
 }
 
-/// The part after a place.
-pub(super) async fn tail(page: Page<LogAfter>, path: Named<path::Run>) -> Result<Response, Problem> {
-    let run = find(&page.call, &path).await?;
-    let position = match &page.query().after {
-        None => Position::start(run.attempt),
-        Some(cursor) => listing(&run).position::<Position>(cursor)?,
+/// The log of an attempt as its run's page shows it first.
+pub(super) async fn card(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
+    let query = page.query();
+    let base = format!("/runs/{}?attempt={attempt}", run.id);
+    let is_search = !query.search.text.is_empty();
+    let part = if is_search {
+        let window = Window { from: Position::start(attempt), limit: AROUND_COUNT };
+        let mut part = read(page, run, Place::At(window), &query.search.wanted).await?;
+        part.base = base;
+        part
+    } else {
+        let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
+        let (seek, limit) = match query.line {
+            Some(line) => (Seek::Around(line), AROUND_COUNT),
+            None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
+        };
+        let part = read(page, run, Place::At(extent.window(seek, limit)), &Wanted::default()).await?;
+        LogPart { total: extent.line_count.max(part.last), ..part }
     };
-    if !position.is_plausible(run.attempt) {
-        return Err(invalid("belongs to another attempt"));
-    }
-    html(StatusCode::OK, &part(&page, &run, position, &page.query().search).await?)
+    let half = AROUND_COUNT as u64 / 2;
+    let t = page.t;
+    Ok(LogCard {
+        levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
+        attempt,
+        note: note(page, run, attempt, &part, is_search).await?,
+        earlier: (!is_search && part.first > 1).then(|| part.first.saturating_sub(half).max(1)),
+        later: (!is_search && part.last < part.total).then(|| (part.last + half).min(part.total)),
+        search: query.search.text.clone(),
+        part,
+    })
+}
+
+/// A window for the script.
+pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Result<Response, Problem> {
+    let run = find(&page.call, &path).await?;
+    let query = page.query();
+    let attempt = chosen_attempt(query.attempt, &run)?;
+    one_place(query.seek, query.after.is_some(), false)?;
+    let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+    let (place, total) = match &query.after {
+        Some(cursor) => {
+            let from = listing(&run).position::<Position>(cursor)?;
+            if !from.is_plausible(run.attempt) {
+                return Err(invalid("belongs to another attempt"));
+            }
+            (Place::New(Window { from, limit }), 0)
+        }
+        None => {
+            let extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
+            (Place::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
+        }
+    };
+    let part = read(&page, &run, place, &Wanted::default()).await?;
+    html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
+}
+
+/// What the script counts and searches.
+pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Result<Response, Problem> {
+    let run = find(&page.call, &path).await?;
+    let attempt = chosen_attempt(page.query().attempt, &run)?;
+    let (store, now) = (page.engine().store(), page.engine().now());
+    json(StatusCode::OK, &log_search::search(store, &run, attempt, &page.query().wanted, now).await?)
 }
 
 /// The log of an attempt as a file.
@@ -113,42 +207,93 @@ pub(super) async fn text(page: Page<ShownLog>, path: Named<path::Run>) -> Result
     Ok(response)
 }
 
+/// Which lines are read.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Those that the reader looks for.
+    At(Window),
+    /// Those that were written since the reader's last ones.
+    New(Window),
+}
+
 fn listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
-async fn part<Q>(page: &Page<Q>, run: &Run, from: Position, search: &Search) -> Result<LogPart, Problem> {
+async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &Wanted) -> Result<LogPart, Problem> {
     let now = page.engine().now();
+    let (Window { from, limit }, is_new) = match place {
+        Place::At(window) => (window, false),
+        Place::New(window) => (window, true),
+    };
     // Asked before the lines are read: what comes in between is in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let wanted = Part { from, wanted: &search.wanted, limit: LINE_COUNT, bytes_max: lines::TEXT_BYTES_MAX };
-    let found = lines::read(page.engine().store(), run, wanted, now).await?;
-    let is_over = is_settled && found.is_drained;
-    let searched = if search.text.is_empty() { String::new() } else { format!("&{}", pair("contains", &search.text)) };
-    let next = format!("/runs/{}/log?after={}{searched}", run.id, listing(run).cursor(found.position));
-    let is_empty = is_over && found.lines.is_empty() && from == Position::start(from.attempt);
-    let lines = found.lines.into_iter().map(|line| LogLine {
-        seq: line.seq,
-        time: line.at.to_utc().map(|at| at.format("%H:%M:%S%.3f").to_string()).unwrap_or_default(),
-        class: class(&line.level),
-        html: ansi::html(line.line.strip_suffix('\r').unwrap_or(&line.line)),
-    });
-    Ok(LogPart {
-        t: page.t,
-        lines: lines.collect(),
-        next: (!is_over).then_some(next),
-        is_more: !found.is_drained,
-        is_empty,
-        is_search: !search.text.is_empty(),
-    })
+    let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
+    let found = lines::read(page.engine().store(), run, part, now).await?;
+    // The last lines of a run that is over come in several parts.
+    let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
+    let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
+    let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
+    let (_, zone) = zones::shown();
+    let lines = found.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
+    Ok(LogPart { lines, base: String::new(), first, last, total: last, next })
 }
 
-/// The look of a level; unknown ones look like none.
-fn class(level: &str) -> &'static str {
-    match level {
-        "trace" | "debug" => "faint",
-        "warn" => "warn",
-        "error" | "stderr" => "error",
+impl LogLine {
+    fn new(line: &Line, zone: Tz, t: &Texts) -> Self {
+        let (_, time, millis) = zones::parts(line.at, zone);
+        let ours = in_words(&line.level, &line.line, t.lang());
+        let text = ours.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
+        Self {
+            seq: line.seq,
+            time: format!("{time}{millis}"),
+            iso: line.at.to_string(),
+            class: class(line),
+            html: ansi::html(text),
+        }
+    }
+}
+
+/// The look of a line: its severity, and whether it was printed to stderr.
+fn class(line: &Line) -> &'static str {
+    let is_stderr = line.level == "stderr";
+    match line.severity.parse() {
+        Ok(Severity::Error) if is_stderr => "error stderr",
+        Ok(Severity::Warn) if is_stderr => "warn stderr",
+        Ok(Severity::Error) => "error",
+        Ok(Severity::Warn) => "warn",
+        Ok(Severity::Debug) => "faint",
+        _ if is_stderr => "plain stderr",
         _ => "plain",
     }
+}
+
+/// Why a log has no lines, or which are missing from it.
+async fn note(
+    page: &Page<ShownLog>,
+    run: &Run,
+    attempt: i32,
+    part: &LogPart,
+    is_search: bool,
+) -> Result<Option<String>, Problem> {
+    let t = page.t;
+    if part.total == 0 && is_search {
+        return Ok(Some(t.log_none.to_owned()));
+    }
+    if part.total > 0 {
+        return Ok(None);
+    }
+    if attempt < run.attempt {
+        return Ok(Some(t.log_silent.to_owned()));
+    }
+    if run.status.is_terminal() {
+        return Ok(Some(if run.started_at.is_none() { t.log_never_began } else { t.log_silent }.to_owned()));
+    }
+    let Some((id, name)) = run.executor_id.zip(run.executor.as_deref()).filter(|_| run.started_at.is_some()) else {
+        return Ok(Some(t.log_not_begun.to_owned()));
+    };
+    let since = page.engine().now() - EXECUTOR_SILENT;
+    let is_online = page.engine().online_executor(id).is_some()
+        || !page.engine().store().executors_by_id(&[id], since).await?.is_empty();
+    Ok(Some(if is_online { t.log_nothing_yet.to_owned() } else { t.log_offline(name) }))
 }

@@ -1,46 +1,68 @@
-//! The list of runs, with its filters in the address.
+//! The list of runs: a filter in the address, three orders, pages in both directions.
 
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::cron::Tz;
-use rondel_core::{RunId, RunStatus, words};
-use rondel_store::ledger::RunQuery;
+use rondel_core::access::Permission;
+use rondel_core::filter::{Filter, FilterError, Scope};
+use rondel_core::{RunStatus, Timestamp, words};
+use rondel_store::ledger::RunOrder;
 
+use super::filter_bar::{FilterBar, Preset, address, presets};
+use super::run_line::RunLine;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::{RunRow, Status};
-use crate::api::jobs::find_for_runs;
-use crate::cursor::{Listing, invalid};
+use super::zones;
+use crate::cursor::Listing;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
+use crate::run_bulk::BULK_RUN_COUNT_MAX;
+use crate::run_filter::{self, Place, SearchedPage};
 use crate::shown_runs::named;
 
-/// The query of the list; an empty filter is ignored.
+/// The query of the list. `job` and `status` are those of older links.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
-    job: String,
-    status: Option<RunStatus>,
+    text: String,
+    sort: String,
+    order: RunOrder,
     cursor: Option<String>,
 }
 
 impl FromQuery for ListRuns {
     fn from_query(reader: &mut Reader) -> Self {
-        let status = |text: &str| if text.is_empty() { Ok(None) } else { text.parse().map(Some) };
-        Self {
-            job: reader.one("job").map(|job| job.trim().to_owned()).unwrap_or_default(),
-            status: reader.parsed("status", status).flatten(),
-            cursor: reader.one("cursor"),
-        }
+        let statuses = |text: &str| {
+            let words = text.split(',').filter(|word| !word.is_empty());
+            words.map(str::parse).collect::<Result<Vec<RunStatus>, String>>()
+        };
+        let statuses = reader.parsed("status", statuses).unwrap_or_default();
+        let job = reader.one("job").map(|job| job.trim().to_owned()).filter(|job| !job.is_empty());
+        let sort = reader.parsed("sort", |word| run_filter::order(word).map(|order| (word.to_owned(), order)));
+        let (sort, order) = sort.unwrap_or_default();
+        let mut terms: Vec<String> = reader.one("q").map(|text| text.trim().to_owned()).into_iter().collect();
+        terms.extend(statuses.iter().map(|status| format!("status:{status}")));
+        terms.extend(job.map(|job| format!("job:\"{}\"", job.replace(['"', '\\'], ""))));
+        terms.retain(|term| !term.is_empty());
+        Self { text: terms.join(" "), sort, order, cursor: reader.one("cursor") }
     }
 }
 
 impl ListRuns {
-    /// The address of the list with the status exchanged.
-    fn href(&self, status: Option<RunStatus>) -> String {
-        format!("/runs?{}&{}", pair("status", status.map_or("", RunStatus::as_str)), pair("job", &self.job))
+    fn filter(&self) -> Result<Filter, FilterError> {
+        Filter::parse(&self.text, Scope::Runs)
     }
+
+    /// What an address keeps beside the filter.
+    fn kept(&self) -> Vec<(&'static str, String)> {
+        if self.order == RunOrder::Newest { Vec::new() } else { vec![("sort", self.sort.clone())] }
+    }
+}
+
+/// The head of a column by which the list can be sorted.
+struct Sort {
+    href: String,
+    is_current: bool,
 }
 
 #[derive(Template)]
@@ -48,57 +70,108 @@ impl ListRuns {
 struct RunsPage {
     shell: Shell,
     t: &'static Texts,
-    job: String,
-    status: &'static str,
-    /// The statuses to choose from, with their addresses.
-    filters: Vec<(Status, String)>,
-    all_href: String,
+    bar: FilterBar,
+    presets: Vec<Preset>,
+    /// By time, by length, by lateness.
+    sorts: [Sort; 3],
     here: String,
-    rows: Vec<RunRow>,
+    rows: Vec<RunLine>,
+    previous: Option<String>,
     next: Option<String>,
+    first: String,
     is_first: bool,
-    /// For the runs of a deleted job.
-    deleted: Option<String>,
+    /// Whether the rows that are newer come first, so that a page can state how many there are.
+    is_live: bool,
+    /// For the runs of a deleted job, and where the search ended.
+    notes: Vec<String>,
+    /// Why the caller may cancel and repeat nothing.
+    no_bulk: Option<&'static str>,
+    bulk_max: usize,
+    exports: [(&'static str, String); 2],
 }
 
 pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
-    let query = page.query();
+    let (query, t) = (page.query(), page.t);
+    let filter = query.filter();
+    let bar = FilterBar::new(("/runs", "/suggest/runs"), (&query.text, &filter), query.kept(), t);
+    let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let filter = filter.ok();
+    let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let namespace = page.call.namespace.id;
-    let listing = Listing::new("runs page", (namespace, &query.job, query.status));
-    let after = query.cursor.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
-    }
-    let job = match query.job.as_str() {
-        "" => None,
-        name => Some(find_for_runs(&page.call, name).await?),
+    let listing = Listing::new("runs page", (namespace, &text, query.order));
+    let place = query.cursor.as_deref().map(|cursor| listing.position::<Place>(cursor)).transpose()?;
+    let found = match &filter {
+        Some(filter) => {
+            let mut search = run_filter::search(&page.call, filter, query.order, zones::shown().1).await?;
+            if let Some(place) = place {
+                place.apply(&mut search);
+            }
+            run_filter::page(&page.call, search, LIMIT).await?
+        }
+        None => SearchedPage { runs: Vec::new(), before: None, after: None, searched_to: None },
     };
-    let (job, deleted_at) = (job.map(|job| job.id), job.and_then(|job| job.deleted_at));
-    let statuses = query.status.into_iter().collect();
-    let wanted =
-        RunQuery { job, within: page.call.seen_apps(), statuses, after, limit: LIMIT + 1, ..RunQuery::default() };
-    let mut runs = page.engine().store().list_runs(namespace, &wanted).await?;
-    let has_more = runs.len() > LIMIT as usize;
-    runs.truncate(LIMIT as usize);
-    let next = runs
-        .last()
-        .filter(|_| has_more)
-        .map(|run| format!("{}&{}", query.href(query.status), pair("cursor", &listing.cursor(run.id))));
-    let (now, t) = (page.engine().now(), page.t);
-    let rows = named(&page.call, runs).await?.into_iter().map(|(job, run)| RunRow::new(&run, job, now, t)).collect();
-    let filters = RunStatus::ALL.iter().map(|status| (Status::new(*status, t), query.href(Some(*status)))).collect();
+    let now = page.engine().now();
+    let kept = query.kept();
+    let at = |place: Place| {
+        let cursor = listing.cursor(place);
+        address("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
+    };
+    let (previous, next) = (found.before.map(at), found.after.map(at));
+    let rows = named(&page.call, found.runs).await?;
+    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, now, t)).collect();
+    let sort = |order: RunOrder, word: &str| Sort {
+        href: address("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
+        is_current: query.order == order,
+    };
     let template = RunsPage {
         shell: page.shell(Nav::Runs),
         t,
-        job: query.job.clone(),
-        status: query.status.map_or("", RunStatus::as_str),
-        filters,
-        all_href: query.href(None),
+        bar,
+        presets: presets("/runs", &text, &presets_of(t)),
+        sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
         here: page.here().to_owned(),
         rows,
+        is_live: place.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
+        previous,
         next,
-        is_first: after.is_none(),
-        deleted: deleted_at.map(|at| t.runs_job_deleted(&query.job, words::moment(Tz::UTC, at))),
+        first: address("/runs", &text, &kept),
+        is_first: place.is_none(),
+        notes: notes(&page, filter.as_ref(), found.searched_to).await?,
+        no_bulk: page.call.within(Permission::Operate).is_some_and(|apps| apps.is_empty()).then_some(t.needs_operator),
+        bulk_max: BULK_RUN_COUNT_MAX,
+        exports: [("CSV", "csv"), ("JSON", "jsonl")]
+            .map(|(name, kind)| (name, format!("/export/runs.{kind}?{}", pair("q", &text)))),
     };
-    html(StatusCode::OK, &template)
+    html(status, &template)
+}
+
+const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
+    [
+        (t.runs_all, ""),
+        (t.preset_failed, "status:failed,timed_out,unknown since:1d"),
+        (t.preset_running, "status:running"),
+        (t.preset_waiting, "status:pending,waiting"),
+        (t.preset_late, "since:1d late:>1s"),
+        (t.preset_long, "since:1d duration:>10m"),
+    ]
+}
+
+/// What a reader should know about the list: that its job is gone, that not everything was searched.
+async fn notes(
+    page: &Page<ListRuns>,
+    filter: Option<&Filter>,
+    searched_to: Option<Timestamp>,
+) -> Result<Vec<String>, Problem> {
+    let (t, store, namespace) = (page.t, page.engine().store(), page.call.namespace.id);
+    let mut notes = Vec::new();
+    if let Some([name]) = filter.map(|filter| &filter.jobs.any[..]).filter(|names| names.len() == 1)
+        && rondel_core::name::check(&name.0).is_ok()
+        && store.job(namespace, &name.0).await?.is_none()
+    {
+        let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.sees(job.app));
+        notes.extend(deleted.map(|job| t.runs_job_deleted(&name.0, words::moment(zones::shown().1, job.deleted_at))));
+    }
+    let at = |at: Timestamp| words::moment(zones::shown().1, at);
+    notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, at(to))));
+    Ok(notes)
 }

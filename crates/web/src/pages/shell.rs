@@ -9,10 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rondel_admin::Engine;
 use rondel_core::AppId;
 use rondel_core::access::Permission;
+use rondel_core::cron::Tz;
 
 use super::assets::Assets;
+pub(crate) use super::nav::Nav;
+use super::own_namespace::in_path;
 use super::prefs::{Prefs, Theme};
 use super::texts::{Lang, Texts};
+use super::zones::{self, Clock};
 use crate::call::{Call, Person};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -20,21 +24,11 @@ use crate::redirect::without_lang;
 use crate::state::Web;
 
 /// Pages have no code and no style of their own: everything comes from `/static`.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-    form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
+    connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// How many items a page has.
 pub(super) const LIMIT: u32 = 50;
-
-/// The part of the console that a page belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Nav {
-    Jobs,
-    Runs,
-    Calendars,
-    Executors,
-    None,
-}
 
 /// The user who signed in, and the namespace that the page shows.
 #[derive(Debug)]
@@ -42,12 +36,18 @@ pub(crate) struct User {
     pub(crate) name: String,
     /// None where the user sees no namespace.
     pub(crate) namespace: Option<String>,
+    /// Whether the user is an admin of everything.
+    pub(crate) is_admin: bool,
 }
+
+/// How many hues the badges of namespaces have.
+const HUE_COUNT: u32 = 6;
 
 impl User {
     /// The user of a page about what is in no namespace: it keeps the one that its address names.
     pub(crate) async fn of_person<Q>(person: &Person<Q>) -> Self {
-        Self { name: person.caller.name().to_owned(), namespace: person.shown_namespace().await }
+        let is_admin = person.caller.may(Permission::Cluster);
+        Self { name: person.caller.name().to_owned(), namespace: person.shown_namespace().await, is_admin }
     }
 }
 
@@ -65,7 +65,24 @@ pub(crate) struct Shell {
 
 impl Shell {
     pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<User>, here: &str) -> Self {
-        Self { t: prefs.lang.texts(), lang: prefs.lang, theme: prefs.theme, nav, user, here: without_lang(here) }
+        Self {
+            t: prefs.lang.texts(),
+            lang: prefs.lang,
+            theme: prefs.theme,
+            nav,
+            user,
+            here: in_path(&without_lang(here)),
+        }
+    }
+
+    /// The class of a namespace's badge: the hue of a name never changes, and that of production is red.
+    pub(crate) fn hue(&self, name: &str) -> String {
+        let is_production = name.split(['-', '.', '_']).any(|part| matches!(part, "prod" | "production" | "live"));
+        if is_production {
+            return "hue-prod".to_owned();
+        }
+        let sum = name.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
+        format!("hue-{}", sum % HUE_COUNT)
     }
 
     pub(crate) fn style(&self) -> &'static str {
@@ -74,6 +91,10 @@ impl Shell {
 
     pub(crate) fn script(&self) -> &'static str {
         Assets::script()
+    }
+
+    pub(crate) fn log_script(&self) -> &'static str {
+        Assets::log_script()
     }
 
     pub(crate) fn htmx(&self) -> &'static str {
@@ -86,6 +107,26 @@ impl Shell {
 
     pub(crate) fn themes(&self) -> [(Theme, &'static str); 3] {
         Theme::ALL.map(|theme| (theme, theme.name(self.t)))
+    }
+
+    /// The clocks to choose from; the job's is called after its zone, on the page of a job.
+    pub(crate) fn clocks(&self) -> [(Clock, String); 3] {
+        let zone = zones::job_zone();
+        Clock::ALL.map(|clock| {
+            // Beside the button of UTC, another of that name would puzzle.
+            let zone = zone.filter(|zone| clock == Clock::Job && *zone != Tz::UTC);
+            (clock, zone.map_or_else(|| clock.name(self.t).to_owned(), zones::short))
+        })
+    }
+
+    /// Whose clock the reader chose.
+    pub(crate) fn clock(&self) -> Clock {
+        zones::shown().0
+    }
+
+    /// The time zone that the page is drawn in.
+    pub(crate) fn zone(&self) -> &'static str {
+        zones::shown().1.name()
     }
 
     pub(crate) fn langs(&self) -> [Lang; 2] {
@@ -104,6 +145,8 @@ pub(crate) struct Page<Q = Plain> {
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     here: String,
+    /// Whether a script asks, for a part of the page.
+    is_part: bool,
 }
 
 /// The query of a page: its own, and the language.
@@ -161,12 +204,20 @@ impl<Q> Page<Q> {
         &self.call.query.0
     }
 
+    pub(super) const fn is_part(&self) -> bool {
+        self.is_part
+    }
+
     pub(crate) fn here(&self) -> &str {
         &self.here
     }
 
     pub(crate) fn shell(&self, nav: Nav) -> Shell {
-        let user = User { name: self.call.caller.name().to_owned(), namespace: Some(self.call.namespace.name.clone()) };
+        let user = User {
+            name: self.call.caller.name().to_owned(),
+            namespace: Some(self.call.namespace.name.clone()),
+            is_admin: self.call.caller.may(Permission::Cluster),
+        };
         Shell::new(self.prefs, nav, Some(user), &self.here)
     }
 }
@@ -176,9 +227,10 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let prefs = Prefs::new(&parts.uri, &parts.headers);
-        let here = parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+        let here = in_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
+        let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;
-        Ok(Self { call, prefs, t: prefs.lang.texts(), here })
+        Ok(Self { call, prefs, t: prefs.lang.texts(), here, is_part })
     }
 }
 

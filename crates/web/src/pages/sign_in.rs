@@ -20,6 +20,7 @@ use super::form::Fields;
 use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
 use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
+use super::zones::{Clock, TIMES_COOKIE};
 use crate::access::{RequestId, cross_origin, signed_in};
 use crate::api::users::hashed;
 use crate::problem::{Code, Problem};
@@ -281,11 +282,13 @@ pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: F
     stranger.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
-    if lang.is_none() && theme.is_none() {
-        return Err(Problem::new(Code::InvalidBody, "neither a language nor a theme that there is"));
+    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.word()));
+    let chosen: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
+    if chosen.is_empty() {
+        return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
     }
     let mut response = to(own_path(fields.get("back")).unwrap_or("/"));
-    for (name, value) in lang.into_iter().chain(theme) {
+    for (name, value) in chosen {
         add_cookie(&mut response, cookies::set_preference(name, value, web.config.tls));
     }
     Ok(response)

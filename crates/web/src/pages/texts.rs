@@ -77,10 +77,11 @@ fn weighted(part: &str) -> (u16, &str) {
     (thousandths, range.trim())
 }
 
-/// Puts values into the gaps of a text.
+/// Puts values into the gaps of a text. Of one with two forms, `one|other`, the first is for a count of 1.
 fn fill(text: &str, values: &[(&str, String)]) -> String {
     let mut filled = String::with_capacity(text.len() + 16);
-    let mut rest = text;
+    let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
+    let mut rest = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
     while let Some((before, after)) = rest.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
         filled.push_str(before);
@@ -223,6 +224,10 @@ impl Texts {
             | Code::AppNotFound
             | Code::NodeNotFound
             | Code::CalendarNotFound
+            | Code::ChannelNotFound
+            | Code::AlertRuleNotFound
+            | Code::IncidentNotFound
+            | Code::SilenceNotFound
             | Code::UserNotFound
             | Code::TokenNotFound
             | Code::SessionNotFound
@@ -242,6 +247,8 @@ impl Texts {
             | Code::KeyInFlight
             | Code::KeyReused
             | Code::TooManyCalendars
+            | Code::TooManyChannels
+            | Code::TooManyAlerts
             | Code::TooManyTokens => (self.problem_conflict, self.problem_conflict_hint),
             Code::CalendarUsed => (self.problem_used, self.problem_used_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),

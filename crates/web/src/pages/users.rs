@@ -2,11 +2,12 @@
 
 use askama::Template;
 use axum::response::Response;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 
-use super::account::{line, lines};
 use super::form::Fields;
+use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows, words};
 use super::prefs::Prefs;
+use super::sentences::localized;
 use super::shell::{Asked, Nav, Plain, Shell, User, html};
 use super::texts::Texts;
 use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
@@ -24,7 +25,9 @@ struct UsersPage {
     shell: Shell,
     t: &'static Texts,
     rows: Vec<UserRow>,
-    error: Option<String>,
+    /// The form of a new user, with what was typed.
+    new: NewForm,
+    error: Option<Error>,
     /// A link for a user, made just now.
     link: Option<String>,
 }
@@ -34,38 +37,109 @@ struct UserRow {
     display_name: String,
     disabled: bool,
     has_password: bool,
-    grants: String,
+    grants: Vec<String>,
     /// Whether it is the account of the caller, whose password is set on the page of the account.
     is_own: bool,
+    picker: GrantPicker,
+    /// Whether its form is open: something in it is wrong.
+    is_open: bool,
+}
+
+struct NewForm {
+    name: String,
+    display_name: String,
+    picker: GrantPicker,
+}
+
+/// What is wrong with a form, in which field.
+struct Error {
+    field: &'static str,
+    message: String,
+    /// In the words of the engine, where the page has none of its own.
+    detail: Option<String>,
+}
+
+/// What a form left behind.
+#[derive(Default)]
+struct Shown {
+    problem: Option<Problem>,
+    link: Option<String>,
+    /// What was typed for a new user, or for this one.
+    fields: Option<Fields>,
+    user: Option<String>,
 }
 
 type Visitor = Person<Asked<Plain>>;
 
 pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
-    show(&visitor, prefs, StatusCode::OK, (None, None)).await
+    show(&visitor, prefs, StatusCode::OK, Shown::default()).await
 }
 
-async fn show(
-    visitor: &Visitor,
-    prefs: Prefs,
-    status: StatusCode,
-    (error, link): (Option<String>, Option<String>),
-) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::None, Some(User::of_person(visitor).await), "/users");
-    let row = |user: UserJson| UserRow {
-        is_own: Some(user.id) == visitor.caller.account,
-        grants: user.grants.iter().map(line).collect::<Vec<_>>().join("\n"),
-        name: user.name,
-        display_name: user.display_name,
-        disabled: user.disabled,
-        has_password: user.has_password,
+async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(visitor).await), "/users");
+    let t = shell.t;
+    let choices = Choices::read(visitor, t).await?;
+    let mut typed = shown.fields.as_ref().and_then(sent_rows).unwrap_or_default();
+    let is_marked = shown.problem.as_ref().is_some_and(|problem| mark(&mut typed, problem));
+    let typed_of = |field: &str| shown.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
+    let is_new = shown.user.is_none();
+    let row = |user: UserJson| {
+        let is_open = shown.user.as_ref() == Some(&user.name);
+        let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of(&user.grants) };
+        UserRow {
+            is_own: Some(user.id) == visitor.caller.account,
+            grants: user.grants.iter().map(|grant| words(grant, t)).collect(),
+            picker: choices.picker(rows),
+            name: user.name,
+            display_name: user.display_name,
+            disabled: user.disabled,
+            has_password: user.has_password,
+            is_open,
+        }
     };
     let rows = users::page(visitor, None, COUNT).await?.into_iter().map(row).collect();
-    html(status, &UsersPage { t: shell.t, shell, rows, error, link })
+    let new_rows = if is_new { typed.clone() } else { Vec::new() };
+    let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
+    let template = UsersPage {
+        t,
+        rows,
+        new: NewForm {
+            name: if is_new { typed_of("name") } else { String::new() },
+            display_name: if is_new { typed_of("display_name") } else { String::new() },
+            picker: choices.picker(new_rows),
+        },
+        error: shown.problem.map(|problem| error(&problem, is_marked, t)),
+        link: shown.link,
+        shell,
+    };
+    html(status, &template)
+}
+
+/// What is wrong, in the words of the page.
+fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
+    let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
+    let (field, message) = match (problem.code(), pointer.as_str()) {
+        _ if is_marked => ("grants", t.user_error_grants),
+        (Code::UserExists, _) => ("name", t.user_error_taken),
+        (Code::LastAdmin, _) => ("form", t.user_error_last),
+        (_, "/name") => ("name", t.user_error_name),
+        (_, "/password") => ("password", t.user_error_password),
+        (_, "/display_name") => ("display_name", t.user_error_display),
+        (_, pointer) if pointer.starts_with("/grants") => ("grants", t.user_error_grants),
+        _ => ("form", t.user_error_other),
+    };
+    let detail = (field == "form" && problem.code() != Code::LastAdmin)
+        .then(|| localized(t.lang(), problem.detail()).into_owned());
+    Error { field, message: message.to_owned(), detail }
 }
 
 /// Goes back to the list, or shows what was wrong in it.
-async fn answered(visitor: &Visitor, prefs: Prefs, outcome: Result<(), Problem>) -> Result<Response, Problem> {
+async fn answered(
+    visitor: &Visitor,
+    prefs: Prefs,
+    outcome: Result<(), Problem>,
+    (fields, user): (Option<Fields>, Option<String>),
+) -> Result<Response, Problem> {
     match outcome {
         Ok(()) => Ok(to("/users")),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::UserNotFound) => {
@@ -73,23 +147,34 @@ async fn answered(visitor: &Visitor, prefs: Prefs, outcome: Result<(), Problem>)
         }
         Err(problem) => {
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            show(visitor, prefs, status, (Some(problem.detail().to_owned()), None)).await
+            show(visitor, prefs, status, Shown { problem: Some(problem), link: None, fields, user }).await
         }
     }
 }
 
-pub(super) async fn create(visitor: Visitor, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
+/// Makes a user; one who is invited comes in by a link, which is shown this once.
+pub(super) async fn create(
+    visitor: Visitor,
+    prefs: Prefs,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Problem> {
     let text = |name: &str| Some(fields.get(name).to_owned()).filter(|text| !text.is_empty());
-    let outcome = match lines(fields.get("grants")) {
+    let is_invited = fields.get("do") == "invite";
+    let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
-            let password = Some(fields.raw("password").to_owned()).filter(|text| !text.is_empty());
+            let password = Some(fields.raw("password").to_owned()).filter(|text| !text.is_empty() && !is_invited);
             let name = fields.get("name").to_owned();
-            let new = NewUser { name, display_name: text("display_name"), password, grants };
+            let new =
+                NewUser { name, display_name: text("display_name"), password, grants: grants.unwrap_or_default() };
             users::make(&visitor, new).await.map(drop)
         }
     };
-    answered(&visitor, prefs, outcome).await
+    if is_invited && outcome.is_ok() {
+        return shown_link(&visitor, prefs, &headers, fields.get("name")).await;
+    }
+    answered(&visitor, prefs, outcome, (Some(fields), None)).await
 }
 
 pub(super) async fn change(
@@ -99,7 +184,7 @@ pub(super) async fn change(
     fields: Fields,
 ) -> Result<Response, Problem> {
     // What the form does not have stays as it is.
-    let outcome = match fields.sent("grants").map(lines).transpose() {
+    let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
             let disabled = fields.sent("disabled").map(|sent| sent == "1");
@@ -107,7 +192,7 @@ pub(super) async fn change(
             users::apply(&visitor, &name, change).await.map(drop)
         }
     };
-    answered(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome, (Some(fields), Some(name))).await
 }
 
 pub(super) async fn delete(
@@ -116,7 +201,7 @@ pub(super) async fn delete(
     Named(name, ..): Named<path::User>,
 ) -> Result<Response, Problem> {
     let outcome = users::remove(&visitor, &name).await;
-    answered(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome, (None, Some(name))).await
 }
 
 /// Sets the password of another user.
@@ -129,17 +214,28 @@ pub(super) async fn password(
     let keep_tokens = fields.get("keep_tokens") == "1";
     let new = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
     let outcome = users::reset_password(&visitor, &name, new).await;
-    answered(&visitor, prefs, outcome).await
+    answered(&visitor, prefs, outcome, (None, Some(name))).await
 }
 
 /// A link that signs a user in; shown once.
 pub(super) async fn link(
     visitor: Visitor,
     prefs: Prefs,
+    headers: HeaderMap,
     Named(name, ..): Named<path::User>,
 ) -> Result<Response, Problem> {
-    match users::new_link(&visitor, &name).await {
-        Ok((path, _)) => show(&visitor, prefs, StatusCode::OK, (None, Some(path))).await,
-        Err(problem) => answered(&visitor, prefs, Err(problem)).await,
+    shown_link(&visitor, prefs, &headers, &name).await
+}
+
+async fn shown_link(visitor: &Visitor, prefs: Prefs, headers: &HeaderMap, name: &str) -> Result<Response, Problem> {
+    match users::new_link(visitor, name).await {
+        Ok((path, _)) => {
+            let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+            let scheme = if visitor.web.config.tls { "https" } else { "http" };
+            let link = host.map_or_else(|| path.clone(), |host| format!("{scheme}://{host}{path}"));
+            let shown = Shown { link: Some(link), ..Shown::default() };
+            show(visitor, prefs, StatusCode::OK, shown).await
+        }
+        Err(problem) => answered(visitor, prefs, Err(problem), (None, Some(name.to_owned()))).await,
     }
 }

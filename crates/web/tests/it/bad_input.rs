@@ -205,7 +205,7 @@ async fn queries_are_refused_by_name() {
         ("/api/v1/jobs?limit=1&limit=2", 422, "invalid_query", "limit"),
         ("/api/v1/jobs?offset=1", 422, "invalid_query", "offset"),
         ("/api/v1/jobs?q=%00", 422, "invalid_query", "q"),
-        ("/api/v1/jobs?q=%27%25", 422, "invalid_query", "q"),
+        ("/api/v1/jobs?q=is:nosuch", 422, "invalid_query", "q"),
         ("/api/v1/jobs/a?%3Cb%3E=1", 422, "invalid_query", "<b>"),
         ("/api/v1/runs?status=done", 422, "invalid_query", "status"),
         ("/api/v1/runs?status=failed,,running", 422, "invalid_query", "status"),

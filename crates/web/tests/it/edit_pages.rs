@@ -224,3 +224,12 @@ async fn the_preview_knows_calendars_zones_and_lists() {
     let text = ask("every", "every=1h&calendar=none-such").await;
     assert!(text.contains("class=\"error\"") && text.contains("none-such"), "{text}");
 }
+
+#[tokio::test]
+async fn bad_json_is_named_by_line_and_column() {
+    let server = Server::start().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let answer =
+        visitor.get(&format!("/schedule-preview?kind=json&schedule_json={}", encoded("{\n  \"cron\" 5}"))).await;
+    assert!(answer.text().contains("line 2, column 10"), "{}", answer.text());
+}

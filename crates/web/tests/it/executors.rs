@@ -1,5 +1,6 @@
 //! The list of executors, in pages.
 
+use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, NamespaceId};
 use rondel_store::cluster::ExecutorRecord;
 use serde_json::{Value, json};
@@ -71,4 +72,70 @@ async fn the_page_of_the_console_has_pages_and_shows_some_handlers_of_many() {
     let next = first.split("href=\"/executors?").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
     let second = visitor.get(&format!("/executors?{}", next.replace("&amp;", "&"))).await.text();
     assert!(second.contains("a050") && !second.contains("a049"), "{second}");
+}
+
+/// The switch of an executor is thrown by its name, again and again, and stays when it goes.
+#[tokio::test]
+async fn executors_are_switched_by_name_and_listed_for_it() {
+    let server = with_executors().await;
+    let set =
+        async |name: &str, body: Value| server.with_body("PUT", &format!("/api/v1/executors/{name}/state"), body).await;
+    for (state, expected) in
+        [("draining", "draining"), ("draining", "draining"), ("stopped", "stopped"), ("active", "active")]
+    {
+        let executor = set("a007", json!({"state": state})).await.expect(200);
+        assert_eq!((&executor["name"], &executor["app"]), (&json!("a007"), &json!("a")));
+        assert_eq!((&executor["state"], &executor["run_count"]), (&json!(expected), &json!(0)));
+        assert_eq!(executor["state_since"].is_null(), state == "active");
+    }
+    set("a007", json!({"app": "b", "state": "draining"})).await.expect(404);
+    set("a999", json!({"state": "draining"})).await.expect(404);
+    set("a007", json!({"state": "off"})).await.expect(422);
+    let audit = server.get("/api/v1/audit").await.expect(200);
+    let changes: Vec<(&Value, &Value)> = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["object"] == "a007")
+        .map(|entry| (&entry["changes"], &entry["action"]))
+        .collect();
+    assert!(!changes.is_empty(), "{audit}");
+    // One that has not been heard for long is listed for its switch, and can be activated.
+    let (engine, now) = (&server.engine, server.engine.now());
+    let app = engine.store().app(HERE, "b").await.unwrap().unwrap().id;
+    engine.store().set_executor_switch(app, "gone", Switch::Draining, now).await.unwrap();
+    let listed = server.get("/api/v1/executors?limit=200").await.expect(200);
+    let gone = listed["items"].as_array().unwrap().iter().find(|one| one["name"] == "gone").expect("it is listed");
+    assert_eq!((&gone["status"], &gone["state"], &gone["app"]), (&json!("offline"), &json!("draining"), &json!("b")));
+    set("gone", json!({"state": "active"})).await.expect(200);
+    set("gone", json!({"state": "active"})).await.expect(404);
+    // A name of two apps needs the app.
+    engine.store().set_executor_switch(app, "a007", Switch::Draining, now).await.unwrap();
+    let refused = set("a007", json!({"state": "stopped"})).await.expect(422);
+    assert!(refused.to_string().contains("executors of a, b have this name"), "{refused}");
+    set("a007", json!({"app": "b", "state": "active"})).await.expect(200);
+}
+
+#[tokio::test]
+async fn the_console_drains_an_executor_with_a_countdown_and_takes_it_back() {
+    let server = with_executors().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let text = visitor.get("/executors").await.text();
+    assert!(text.contains("action=\"/executors/a001/drain?app=a\""), "{text}");
+    assert_eq!(visitor.post("/executors/a001/drain?app=a", "back=/executors").await.status, 303);
+    let text = visitor.get("/executors").await.text();
+    assert!(text.contains("No run left; waiting for all servers") && text.contains("data-live-every"), "{text}");
+    let app = server.engine.store().app(HERE, "a").await.unwrap().unwrap().id;
+    // Thrown a while ago, no server sends anything more.
+    let store = server.engine.store();
+    store.set_executor_switch(app, "a001", Switch::Active, server.engine.now()).await.unwrap();
+    let earlier = server.engine.now() - std::time::Duration::from_secs(10);
+    store.set_executor_switch(app, "a001", Switch::Draining, earlier).await.unwrap();
+    let text = visitor.get("/executors/a001?app=a").await.text();
+    assert!(text.contains("Empty: safe to stop") && text.contains("/executors/a001/activate?app=a"), "{text}");
+    let request = visitor.request("POST", "/executors/a001/activate?app=a").header("hx-request", "true");
+    let request = request.header("content-type", "application/x-www-form-urlencoded").header("origin", "http://here");
+    let part = server.send(request.body(axum::body::Body::empty()).unwrap()).await.text();
+    assert!(part.contains("a001 gets new runs again") && part.contains("/executors/a001/drain?app=a"), "{part}");
+    assert_eq!(visitor.post("/executors/none/drain", "").await.status, 404);
 }

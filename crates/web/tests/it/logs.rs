@@ -107,7 +107,7 @@ async fn following_ends_with_the_server() {
 #[tokio::test]
 async fn positions_are_checked() {
     let (server, run, path) = started().await;
-    for query in ["attempt=0", "attempt=2", "attempt=x", "after=x", "limit=5001", "follow=1", "tail=1"] {
+    for query in ["attempt=0", "attempt=2", "attempt=x", "after=x", "limit=5001", "follow=1", "head=1"] {
         server.get(&format!("{path}?{query}")).await.expect(422);
     }
     server.job("b").await;
@@ -166,8 +166,99 @@ async fn a_page_of_long_lines_has_bounded_bytes() {
     // The console goes on by itself; a file is sent piece by piece.
     let visitor = crate::visitor::Visitor::signed_in(&server).await;
     let part = visitor.get(&format!("/runs/{run}/log")).await;
-    assert!(part.bytes.len() < 2 * 1024 * 1024 && part.text().contains("hx-get"), "{} bytes", part.bytes.len());
+    assert!(part.bytes.len() < 2 * 1024 * 1024 && part.text().contains("data-next"), "{} bytes", part.bytes.len());
     server.finish(run, Outcome::Succeeded).await;
     let file = visitor.get(&format!("/runs/{run}/log.txt?attempt=1")).await;
     assert_eq!(file.bytes.len(), 100 * (LINE_LEN + 1));
+}
+
+fn numbers(page: &Value) -> Vec<u64> {
+    page["items"].as_array().unwrap().iter().map(|item| item["seq"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_page_begins_at_a_line_without_what_is_before_it() {
+    let (server, run, path) = started().await;
+    for sequence in 0..40 {
+        let lines: Vec<String> = (0..25).map(|line| format!("line {}", sequence * 25 + line + 1)).collect();
+        write(&server, run, sequence, &lines.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+    for (query, expected) in [
+        ("tail=3", 998..=1000),
+        ("tail=5000&limit=2", 1..=2),
+        ("from_line=30&limit=4", 30..=33),
+        ("before=30&limit=4", 26..=29),
+        ("before=3&limit=100", 1..=2),
+        ("around=500&limit=10", 495..=504),
+        ("around=1&limit=10", 1..=10),
+        ("around=9999&limit=10", 991..=1000),
+    ] {
+        let page = server.get(&format!("{path}?{query}")).await.expect(200);
+        assert_eq!(numbers(&page), expected.collect::<Vec<_>>(), "{query}");
+        assert_eq!(page["line_count"], 1000, "{query}");
+        let line = page["items"][0]["line"].as_str().unwrap();
+        assert_eq!(line, format!("line {}", page["items"][0]["seq"]), "{query}");
+    }
+    let page = server.get(&format!("{path}?from_line=26&limit=3")).await.expect(200);
+    let next = page["next_cursor"].as_str().unwrap();
+    let page = server.get(&format!("{path}?after={next}&limit=2")).await.expect(200);
+    assert_eq!((numbers(&page), &page["line_count"]), (vec![29, 30], &Value::Null));
+    assert_eq!(numbers(&server.get(&format!("{path}?from_line=2000")).await.expect(200)), [0; 0]);
+    let text = accept(&server, &format!("{path}?tail=2"), "text/plain").await;
+    assert_eq!(text.text(), "line 999\nline 1000\n");
+    write(&server, run, 40, &["new"]).await;
+    let page = server.get(&format!("{path}?tail=1")).await.expect(200);
+    assert_eq!((numbers(&page), &page["line_count"]), (vec![1001], &json!(1001)));
+    for (query, parameter) in [
+        (format!("tail=1&after={next}"), "after"),
+        ("before=5&follow=true".to_owned(), "before"),
+        ("tail=0".to_owned(), "tail"),
+        ("from_line=x".to_owned(), "from_line"),
+    ] {
+        let refused = server.get(&format!("{path}?{query}")).await.expect(422);
+        assert_eq!(refused["errors"][0]["parameter"], parameter, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn lines_behind_a_missing_chunk_have_no_number_yet() {
+    let (server, run, path) = started().await;
+    write(&server, run, 0, &["one"]).await;
+    write(&server, run, 2, &["three"]).await;
+    let page = server.get(&format!("{path}?tail=5")).await.expect(200);
+    assert_eq!((numbers(&page), &page["line_count"]), (vec![1], &json!(1)));
+    write(&server, run, 1, &["two"]).await;
+    let page = server.get(&format!("{path}?tail=2")).await.expect(200);
+    assert_eq!(texts(&page), [(2, "two".to_owned()), (3, "three".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_whole_log_is_counted_and_searched() {
+    let (server, run, path) = started().await;
+    let at = server.engine.now();
+    let line = |level: &str, text: &str| LogLine { at, level: level.to_owned(), text: text.to_owned() };
+    let lines = vec![
+        line("stdout", "starting"),
+        line("stdout", "2026-03-08 ERROR disk full"),
+        line("stderr", "Warning: slow"),
+        line("debug", "error in a word"),
+        line("warn", "… 7 lines were dropped here: the run logged faster than they could be sent"),
+        line("error", "Disk broke"),
+    ];
+    server.engine.store().append_logs(&[LogChunk { run, attempt: 1, sequence: 0, lines }]).await.unwrap();
+    let found = server.get(&format!("{path}/search")).await.expect(200);
+    assert_eq!(found["severities"], json!({"error": 2, "warn": 2, "info": 1, "debug": 1}));
+    assert_eq!(
+        (&found["line_count"], &found["hits"], &found["has_gaps"], &found["complete"]),
+        (&json!(6), &json!([]), &json!(true), &json!(false))
+    );
+    let found = server.get(&format!("{path}/search?contains=DISK")).await.expect(200);
+    assert_eq!((&found["hits"], &found["hit_count"]), (&json!([2, 6]), &json!(2)));
+    let found = server.get(&format!("{path}/search?severity=error,warn&contains=full")).await.expect(200);
+    assert_eq!(found["hits"], json!([2]));
+    let page = server.get(&format!("{path}?severity=error")).await.expect(200);
+    assert_eq!(numbers(&page), [2, 6]);
+    assert_eq!(page["items"][0]["severity"], "error");
+    server.get(&format!("{path}/search?severity=loud")).await.expect(422);
+    server.get(&format!("{path}/search?attempt=2")).await.expect(422);
 }

@@ -5,6 +5,7 @@
 
 use rondel_admin::calendars;
 use rondel_admin::jobs;
+use rondel_admin::rules::{self, SilenceRequest};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,10 +15,17 @@ use axum::http::Request;
 use rondel_admin::auth::Token;
 use rondel_admin::sign_in::{self, Place, Whose};
 use rondel_core::access::{Grant, Role};
+use rondel_core::alert::{
+    Observation, OpenIncidents, RuleSpec, RuleView, Sighting, SilenceSpec, Subject, SubjectKind, decide,
+};
 use rondel_core::calendar::CalendarSpec;
-use rondel_core::{AccountId, AppId, JobSpec, NamespaceId, TokenId};
+use rondel_core::channel::ChannelKind;
+use rondel_core::words::Lang;
+use rondel_core::{AccountId, AppId, ChannelId, IncidentId, JobSpec, NamespaceId, Timestamp, TokenId};
 use rondel_store::access::{Account, TokenKind, TokenRecord};
-use rondel_store::catalog::{JobQuery, Namespace};
+use rondel_store::alerts::{AlertWrite, IncidentRecord};
+use rondel_store::catalog::{JobQuery, JobRecord, Namespace};
+use rondel_store::channels::Channel;
 use rondel_store::ledger::RunQuery;
 use rondel_web::{Access, RouteInfo, WebConfig, route_table};
 use serde_json::{Value, json};
@@ -52,6 +60,10 @@ pub(crate) struct Things {
     pub(crate) run: String,
     pub(crate) token: String,
     pub(crate) session: String,
+    pub(crate) incident: String,
+    pub(crate) silence: String,
+    /// A minute ahead.
+    pub(crate) soon: Timestamp,
 }
 
 impl Things {
@@ -60,12 +72,15 @@ impl Things {
         let name = match path {
             path if path.contains("/namespaces/") => self.namespace.to_owned(),
             path if path.contains("/calendars/") => "cal".to_owned(),
+            path if path.contains("/channels/") => "chan".to_owned(),
             path if path.contains("/nodes/") => "node".to_owned(),
             _ => format!("job-{}", self.app),
         };
         let id = match path {
             path if path.contains("/tokens/") => &self.token,
             path if path.contains("/sessions/") => &self.session,
+            path if path.contains("/incidents/") => &self.incident,
+            path if path.contains("/silences/") => &self.silence,
             _ => &self.run,
         };
         let path = path.replace("{name}", &name).replace("{id}", id).replace("{app}", self.app);
@@ -153,6 +168,9 @@ impl World {
                 serde_json::from_value(json!({"name": "cal", "rule": {"weekdays": ["mon"]}})).unwrap();
             calendars::save(engine, id, &spec, None, "test").await.unwrap();
         }
+        if store.channel(id, "chan").await.unwrap().is_none() {
+            store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now)).await.unwrap();
+        }
         // One's own, or root's, which is no other's.
         let owner = if object == "own" { caller } else { "root" };
         let owner = store.account_by_name(owner).await.unwrap();
@@ -178,7 +196,17 @@ impl World {
             grants: Vec::new(),
         };
         store.create_account(&guest).await.unwrap();
-        Things { namespace, app, run, token: TokenId::to_string(&token.id), session }
+        let (incident, silence) = alerts(engine, id, &record).await;
+        Things {
+            namespace,
+            app,
+            run,
+            token: TokenId::to_string(&token.id),
+            session,
+            incident,
+            silence,
+            soon: now + Duration::from_secs(60),
+        }
     }
 
     pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
@@ -192,6 +220,10 @@ impl World {
         if route.path.ends_with("/import") {
             query.push_str("&format=csv");
         }
+        let (path, query) = match route.access {
+            Access::SignedIn(_) => (format!("/n/{}{path}", things.namespace), String::new()),
+            Access::Open | Access::Needs(_) => (path, query),
+        };
         let bearer = &self.keys[caller];
         let request = Request::builder().method(route.method.clone()).uri(format!("{path}{query}")).header("host", "h");
         let request = match route.access {
@@ -204,11 +236,62 @@ impl World {
     }
 }
 
+/// A channel whose receiver is refused before anything is sent.
+fn channel(id: ChannelId, namespace: NamespaceId, now: Timestamp) -> Channel {
+    Channel {
+        id,
+        namespace,
+        name: "chan".to_owned(),
+        kind: ChannelKind::Webhook,
+        settings: "{}".to_owned(),
+        secret: "{\"url\":\"https://10.0.0.1/x\"}".to_owned(),
+        lang: Lang::En,
+        is_enabled: true,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+/// A rule about a job, with the name of the job, an open incident of it, and a silence.
+async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &JobRecord) -> (String, String) {
+    let (store, now) = (engine.store(), engine.now());
+    let document = json!({"name": job.spec.name, "scope": {"job": job.spec.name}, "condition": {"failed": {}}});
+    let document: RuleSpec = serde_json::from_value(document).unwrap();
+    let saved = rules::save_rule(engine, namespace, (&document, None), "test").await.unwrap();
+    let subject = Subject {
+        kind: SubjectKind::Job,
+        id: job.id.get(),
+        name: job.spec.name.clone(),
+        app: Some(job.spec.app.clone()),
+    };
+    let open = OpenIncidents {
+        incidents: store.open_incidents_of(saved.record.id, 10).await.unwrap(),
+        ..OpenIncidents::default()
+    };
+    let seen = Observation { subject, sighting: Sighting::Holds { since: now, news: 1 }, samples: Vec::new() };
+    let view = RuleView { spec: &document, namespace: "default" };
+    let mut next_id = || IncidentId::new(engine.new_id());
+    let decision = decide(view, open, &[seen], &[], (now, &mut next_id));
+    let record = |incident| IncidentRecord { incident, rule: saved.record.id, spec: document.clone() };
+    let incidents: Vec<IncidentRecord> = decision.incidents.into_iter().map(record).collect();
+    let version = store.alert_version(namespace).await.unwrap().unwrap();
+    let write = AlertWrite { namespace, version, incidents: &incidents, messages: &[], done: &[], checks: &[] };
+    assert!(store.write_alerts(&write).await.unwrap());
+    let spec = SilenceSpec { job: Some(job.spec.name.clone()), ..SilenceSpec::default() };
+    let request = SilenceRequest { spec, reason: String::new(), ends_at: now + Duration::from_secs(60) };
+    let known = store.silences(namespace, now).await.unwrap();
+    for silence in known {
+        rules::end_silence(engine, namespace, silence.id).await.unwrap();
+    }
+    let silence = rules::add_silence(engine, namespace, request, "test").await.unwrap();
+    (incidents[0].incident.id.to_string(), silence.id.to_string())
+}
+
 /// A body with which the route could do its work.
 pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String) {
     if matches!(route.access, Access::SignedIn(_) | Access::Open) {
         let password = if route.path.starts_with("/users/") { "&password=a+long+password" } else { "" };
-        let form = format!("name={job}&app={}&handler=h&version=1&grants={password}", things.app);
+        let form = format!("name={job}&app={}&handler=h&version=1&state=active&grants={password}", things.app);
         return ("application/x-www-form-urlencoded", form);
     }
     let document: Value = match (route.method.as_str(), route.path) {
@@ -220,8 +303,16 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
         ("PATCH", "/api/v1/jobs/{name}") => json!({"description": "changed"}),
         ("POST", "/api/v1/apps") => json!({"name": things.app}),
         ("PUT", "/api/v1/calendars/{name}") => json!({"rule": {"weekdays": ["tue"]}}),
+        ("PUT", "/api/v1/channels/{name}") => {
+            json!({"kind": "webhook", "secrets": {"url": "https://example.com/x"}})
+        }
         ("POST", path) if path.ends_with("/import") => return ("text/plain", "2026-01-01\n".to_owned()),
         ("PUT", path) if path.ends_with("/failure-webhook") => json!({"url": "https://example.com/x"}),
+        ("PUT", "/api/v1/alert-rules/{name}") => json!({"condition": {"failed": {}}}),
+        ("POST", "/api/v1/alert-rules/preview") => json!({"name": "tried", "condition": {"failed": {}}}),
+        ("POST", "/api/v1/silences") => {
+            json!({"app": things.app, "ends_at": things.soon})
+        }
         ("POST", "/api/v1/schedules/preview") => json!({"schedule": {"every": "1s"}}),
         ("POST", "/api/v1/tokens") => {
             let grant = json!({"role": "viewer", "namespace": things.namespace, "app": things.app});

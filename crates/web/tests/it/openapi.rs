@@ -25,7 +25,7 @@ fn operations() -> Vec<(String, &'static str, &'static Value)> {
 }
 
 fn routes() -> Vec<RouteInfo> {
-    route_table().into_iter().filter(|route| route.path.starts_with("/api")).collect()
+    route_table().into_iter().filter(|route| route.path.starts_with("/api/")).collect()
 }
 
 #[test]

@@ -9,6 +9,17 @@ use crate::visitor::{Visitor, location};
 
 /// What belongs to no namespace.
 const WITHOUT: [&str; 3] = ["/static/", "/sign-out", "/preferences"];
+/// The attributes that lead on.
+const LEADING: [&str; 8] = [
+    " href=\"/",
+    " action=\"/",
+    " formaction=\"/",
+    " hx-get=\"/",
+    " hx-post=\"/",
+    " data-load=\"/",
+    " data-href=\"/",
+    " data-stream=\"/",
+];
 
 /// A job, a run and a calendar called `vault-job`, in `default` and in `ops`; the run in `ops`.
 async fn twins(server: &Server) -> RunId {
@@ -29,18 +40,15 @@ async fn twins(server: &Server) -> RunId {
 
 /// The tags of a page that lead on without the namespace.
 fn strays(html: &str) -> Vec<&str> {
-    let tags: Vec<&str> = html.split('<').collect();
-    let hidden = "input type=\"hidden\" name=\"namespace\" value=\"ops\">";
-    let is_stray = |tag: &str, next: &str| {
-        let addresses = [" href=\"/", " action=\"/", " hx-get=\"/", " hx-post=\"/"].into_iter().filter_map(|name| {
+    let is_stray = |tag: &&str| {
+        let addresses = LEADING.into_iter().filter_map(|name| {
             let (_, rest) = tag.split_once(name)?;
             Some(format!("/{}", rest.split('"').next().unwrap_or_default()))
         });
         let mut addresses = addresses.filter(|address| !WITHOUT.iter().any(|without| address.starts_with(without)));
-        let is_sent_by_get = tag.starts_with("form") && !tag.contains("method=\"post\"");
-        addresses.any(|address| !address.contains("namespace=ops")) || (is_sent_by_get && !next.starts_with(hidden))
+        addresses.any(|address| !address.starts_with("/n/ops/"))
     };
-    tags.windows(2).filter(|pair| is_stray(pair[0], pair[1])).map(|pair| pair[0]).collect()
+    html.split('<').filter(is_stray).collect()
 }
 
 #[tokio::test]
@@ -51,20 +59,30 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
     let is_page = |access| matches!(access, Access::SignedIn(_));
     for route in route_table().into_iter().filter(|route| is_page(route.access) && route.method == "GET") {
         let path = route.path.replace("{name}", "vault-job").replace("{id}", &run.to_string());
-        let answer = visitor.get(&format!("{path}?namespace=ops")).await;
+        assert_eq!(location(&visitor.exactly(&format!("{path}?namespace=ops")).await), format!("/n/ops{path}"));
+        let answer = visitor.exactly(&format!("/n/ops{path}")).await;
         if answer.status == 303 {
-            assert!(location(&answer).contains("namespace=ops"), "{path}");
+            assert!(location(&answer).starts_with("/n/ops/"), "{path}");
             continue;
         }
-        if path != "/openapi.json" && path != "/schedule-preview" {
+        // No executor, no channel and no rule has the name, and no incident the id.
+        let missing = ["/executors/vault-job", "/alerts/channels/vault-job", "/alerts/rules/vault-job"];
+        if missing.contains(&path.as_str()) || path.starts_with("/alerts/incidents/") {
+            assert_eq!(answer.status, 404);
+        } else if path != "/openapi.json" && path != "/schedule-preview" {
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         }
         let html = answer.text();
         // The choice of a namespace leads to the others too.
-        let others: &[&str] = if path == "/namespaces" { &["a href=\"/jobs?namespace=default\">"] } else { &[] };
-        assert_eq!(strays(&html), others, "{path}");
+        let others: &[&str] = if path == "/namespaces" { &["a href=\"/n/default/jobs\">"] } else { &[] };
+        let mut strays = strays(&html);
+        // What was done in each namespace leads to where it was done.
+        if path == "/activity" {
+            strays.retain(|tag| !tag.starts_with("a href=\"/n/default/"));
+        }
+        assert_eq!(strays, others, "{path}");
     }
-    let missing = visitor.get("/jobs/nowhere?namespace=ops").await;
+    let missing = visitor.exactly("/n/ops/jobs/nowhere").await;
     assert_eq!(missing.status, 404);
     assert_eq!(strays(&missing.text()), Vec::<&str>::new(), "the page of a problem");
 }
@@ -74,26 +92,26 @@ async fn forms_of_a_page_act_in_its_namespace() {
     let server = Server::start().await;
     twins(&server).await;
     let visitor = Visitor::signed_in(&server).await;
-    let page = visitor.get("/jobs/vault-job?namespace=ops").await.text();
+    let page = visitor.exactly("/n/ops/jobs/vault-job").await.text();
     let action = |end: &str| {
         let found = page.split(" action=\"").skip(1).filter_map(|rest| rest.split('"').next());
         found.filter(|action| action.contains(end)).map(str::to_owned).next().unwrap_or_else(|| panic!("{end}: {page}"))
     };
     let to = location(&visitor.post(&action("/pause"), "").await);
-    assert_eq!(to, "/jobs/vault-job?namespace=ops");
+    assert_eq!(to, "/n/ops/jobs/vault-job");
     let job = async |namespace: &str| server.get(&format!("/api/v1/jobs/vault-job?namespace={namespace}")).await;
     assert_eq!(job("ops").await.expect(200)["enabled"], false);
     assert_eq!(job("default").await.expect(200)["enabled"], true);
     let run = location(&visitor.post(&action("/runs"), "").await);
-    assert_eq!(visitor.get(&run).await.status, 200, "{run}");
-    assert_eq!(location(&visitor.post(&action("/delete"), "").await), "/jobs?namespace=ops");
+    assert_eq!(visitor.exactly(&run).await.status, 200, "{run}");
+    assert_eq!(location(&visitor.post(&action("/delete"), "").await), "/n/ops/jobs");
     job("ops").await.expect(404);
     job("default").await.expect(200);
 }
 
 /// The namespace in the header of a page.
 fn shown(html: &str) -> Option<&str> {
-    let (_, rest) = html.split_once("<a class=\"where\" href=\"/namespaces")?;
+    let (_, rest) = html.split_once("<details class=\"menu where")?;
     rest.split_once("<b>")?.1.split('<').next()
 }
 
@@ -106,26 +124,30 @@ async fn every_page_shows_its_namespace_and_leads_to_the_others() {
     let mut count = 0;
     for route in route_table().into_iter().filter(|route| is_page(route.access) && route.method == "GET") {
         let path = route.path.replace("{name}", "vault-job").replace("{id}", &run.to_string());
-        for (namespace, query) in [("ops", "?namespace=ops"), ("default", "")] {
-            let html = visitor.get(&format!("{path}{query}")).await.text();
+        for (namespace, prefix) in [("ops", "/n/ops"), ("default", "")] {
+            let html = visitor.get(&format!("{prefix}{path}")).await.text();
             if html.contains("<header") {
-                assert_eq!(shown(&html), Some(namespace), "{path}{query}");
+                assert_eq!(shown(&html), Some(namespace), "{prefix}{path}");
                 count += 1;
             }
         }
     }
     assert!(count > 20, "{count} pages");
     for (path, namespace) in [
-        ("/jobs/nowhere?namespace=ops", Some("ops")),
+        ("/n/ops/jobs/nowhere", Some("ops")),
         ("/jobs/nowhere", Some("default")),
         ("/jobs?namespace=nowhere", None),
+        ("/n/nowhere/jobs", None),
+        ("/n/%3Cb%3E/jobs", None),
         ("/sign-in", None),
     ] {
         assert_eq!(shown(&visitor.get(path).await.text()), namespace, "{path}");
     }
-    let choice = visitor.get("/namespaces?namespace=ops").await.text();
-    assert!(choice.contains("href=\"/jobs?namespace=default\"><span"), "{choice}");
-    assert!(choice.contains("href=\"/jobs?namespace=ops\" aria-current=\"true\"><span"), "{choice}");
+    for (query, to) in [("", "/jobs"), ("?to=/runs", "/runs"), ("?to=//evil", "/jobs"), ("?to=/account", "/jobs")] {
+        let choice = visitor.exactly(&format!("/n/ops/namespaces{query}")).await.text();
+        assert!(choice.contains(&format!("href=\"/n/default{to}\"><span")), "{choice}");
+        assert!(choice.contains(&format!("href=\"/n/ops{to}\" aria-current=\"true\"><span")), "{choice}");
+    }
 }
 
 #[tokio::test]
@@ -146,4 +168,43 @@ async fn the_choice_has_only_namespaces_that_the_caller_may_see() {
         assert_eq!(shown(&html), Some("ops"), "{path}");
     }
     assert!(!visitor.get("/namespaces").await.text().contains("default"));
+}
+
+#[tokio::test]
+async fn a_page_without_a_namespace_leads_to_the_one_of_the_caller() {
+    let server = Server::start().await;
+    twins(&server).await;
+    let visitor = Visitor::signed_in(&server).await;
+    for (old, new) in [
+        ("/", "/n/default/"),
+        ("/jobs?q=vault", "/n/default/jobs?q=vault"),
+        ("/jobs?namespace=ops&q=vault", "/n/ops/jobs?q=vault"),
+    ] {
+        assert_eq!(location(&visitor.exactly(old).await), new);
+    }
+    assert_eq!(visitor.exactly("/n/ops/jobs?namespace=default").await.status, 200, "the path wins");
+    assert_eq!(visitor.exactly("/n/ops/api/v1/jobs").await.status, 404);
+    assert_eq!(visitor.exactly("/n/ops/metrics").await.status, 404);
+    let mut stranger = Visitor::new(&server);
+    stranger.cookie = String::new();
+    let wanted = stranger.exactly("/n/ops/jobs?q=vault").await;
+    assert_eq!(location(&wanted), "/sign-in?next=/n/ops/jobs%3Fq%3Dvault");
+}
+
+#[tokio::test]
+async fn a_job_of_any_namespace_is_reached_by_links_from_the_first_page() {
+    let server = Server::start().await;
+    twins(&server).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let mut address = location(&visitor.exactly("/").await);
+    for wanted in ["/n/default/namespaces", "/n/ops/", "/n/ops/jobs/vault-job"] {
+        let mut answer = visitor.exactly(&address).await;
+        while answer.status == 303 {
+            answer = visitor.exactly(&location(&answer)).await;
+        }
+        let html = answer.text();
+        let mut links = html.split(" href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        address = links.find(|link| link.starts_with(wanted)).unwrap_or_else(|| panic!("{wanted}: {html}")).to_owned();
+    }
+    assert_eq!(visitor.exactly(&address).await.status, 200);
 }

@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-    form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
+    connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// Every page, with a job and a run that exist.
 fn pages(run: RunId) -> Vec<String> {
@@ -102,7 +102,13 @@ async fn every_page_is_strict_about_what_it_loads() {
             assert_eq!(answer.headers["content-security-policy"], POLICY, "{path}");
             let text = answer.text();
             for forbidden in ["style=", "<style", "onclick", "javascript:", "http://", "https://"] {
-                assert!(!text.contains(forbidden), "{path} has {forbidden}");
+                // Addresses that are typed, and commands to copy: nothing is loaded from there.
+                let is_shown =
+                    matches!(path.as_str(), "/executors/new" | "/settings/webhooks") && forbidden.starts_with("http");
+                let places = if is_shown { &["href=\"", "src=\"", "action=\"", "url("][..] } else { &[""] };
+                for place in places {
+                    assert!(!text.contains(&format!("{place}{forbidden}")), "{path} has {place}{forbidden}");
+                }
             }
             assert!(text.matches("<script").count() == text.matches("<script src=\"/static/").count(), "{path}");
         } else {
@@ -149,8 +155,8 @@ async fn markup_comes_back_as_text() {
     let visitor = Visitor::signed_in(&server).await;
     for path in pages(run) {
         let text = visitor.get(&path).await;
-        if path.ends_with(".txt") {
-            assert_eq!(text.headers["content-type"], "text/plain; charset=utf-8");
+        if [".txt", ".csv", ".jsonl", ".ndjson"].iter().any(|ending| path.ends_with(ending)) {
+            assert!(!text.headers["content-type"].to_str().unwrap().contains("html"), "{path}");
             assert!(text.headers["content-disposition"].to_str().unwrap().starts_with("attachment"));
             continue;
         }
@@ -217,7 +223,6 @@ async fn problems_are_pages_in_the_reader_s_language() {
         ("/runs?status=nosuch", 422, "Invalid filter", "筛选条件无效"),
         ("/runs?colour=red", 422, "Invalid filter", "筛选条件无效"),
         ("/runs?cursor=x", 422, "Invalid filter", "筛选条件无效"),
-        ("/jobs?q=%3Cscript%3E", 422, "Invalid filter", "筛选条件无效"),
         ("/nosuch", 404, "Page not found", "这里什么也没有"),
         ("/jobs/a/pause", 405, "Page not found", "这里什么也没有"),
     ] {

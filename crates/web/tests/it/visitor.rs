@@ -33,7 +33,25 @@ impl<'s> Visitor<'s> {
         request.header("cookie", &self.cookie).header("accept-language", self.language)
     }
 
+    /// The page at an address. One without a namespace leads to the visitor's own, as in a browser; that page is given as its
+    /// template writes it, without the namespace in front of its addresses.
     pub(crate) async fn get(&self, path: &str) -> Answer {
+        let answer = self.exactly(path).await;
+        let led = answer.headers.get("location").and_then(|to| to.to_str().ok()).map(str::to_owned);
+        match led.as_deref().and_then(|led| Some((led, led.strip_suffix(path)?.strip_prefix("/n/")?))) {
+            Some((led, namespace)) if answer.status == 303 => {
+                let mut answer = self.exactly(led).await;
+                if answer.headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(b"text/html")) {
+                    answer.bytes = answer.text().replace(&format!("\"/n/{namespace}/"), "\"/").into_bytes();
+                }
+                answer
+            }
+            _ => answer,
+        }
+    }
+
+    /// What is answered at this very address.
+    pub(crate) async fn exactly(&self, path: &str) -> Answer {
         self.server.send(self.request("GET", path).body(Body::empty()).unwrap()).await
     }
 

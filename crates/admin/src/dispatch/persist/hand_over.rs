@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use rondel_core::homes::Switch;
 use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 
@@ -47,6 +48,8 @@ impl StepLoop {
         for namespace in namespaces {
             records.extend(store.executors(namespace, since).await?);
         }
+        // Switched off here, they are switched off there.
+        records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
         let elsewhere = Elsewhere::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
         let mut jobs: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
         for ready in stranded {

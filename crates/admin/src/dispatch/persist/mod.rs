@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome, cancelled_by};
-use rondel_core::{ExecutorId, Reason, Run, RunId};
+use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -22,11 +22,9 @@ use rondel_core::error_chain::chain;
 
 /// Steps that may wait; a step that finds no room is tried again by the dispatcher.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
+/// How long questions to other servers are kept.
+const FENCES_KEPT_FOR: Duration = Duration::from_secs(3_600);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-
-/// The request that ends the runs of an app that is stopped.
-const APP_STOPPED: CancelRequest<'static> =
-    CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
 
 pub(crate) struct StepLoop {
     pub(crate) shared: Arc<Shared>,
@@ -100,12 +98,15 @@ impl StepLoop {
             Step::Seek(stranded) => self.seek(stranded).await,
             Step::HandOver(jobs, to) => self.hand_over(jobs, to).await,
             Step::Cover(runs) => self.cover(runs).await,
-            Step::Stop(runs) => {
-                store.ask_cancels(&runs, APP_STOPPED, self.shared.clock.now()).await?;
-                self.tell(Event::Cancels(runs.into_iter().map(|run| (run, APP_STOPPED.by.to_owned())).collect())).await;
+            Step::Stop(runs, request) => {
+                store.ask_cancels(&runs, request, self.shared.clock.now()).await?;
+                self.tell(Event::Cancels(runs.into_iter().map(|run| (run, request.by.to_owned())).collect())).await;
                 Ok(())
             }
+            Step::AskFences(requests) => store.ask_fences(&requests, self.shared.clock.now() - FENCES_KEPT_FOR).await,
+            Step::AnswerFences(answers) => store.answer_fences(&answers, self.shared.clock.now()).await,
             Step::CancelStray(runs) => self.cancel(&runs).await,
+            Step::DropStray(drops) => self.drop_stray(token, &drops).await,
         }
     }
 
@@ -170,15 +171,37 @@ impl StepLoop {
         Ok(())
     }
 
+    /// Ends runs that only the store has, and that no executor has: those that wait for their instant, and those without room in memory.
+    async fn drop_stray(&self, token: LeaseToken, drops: &[(RunId, Reason)]) -> Result<(), StoreError> {
+        let reasons: BTreeMap<RunId, Reason> = drops.iter().copied().collect();
+        let mut runs = self.shared.store.runs(&reasons.keys().copied().collect::<Vec<_>>()).await?;
+        runs.retain(|run| (run.node, run.node_epoch) == (token.node, token.epoch));
+        let keys = runs.iter().map(|run| (run.job, run.job_version));
+        let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        runs.retain(|run| definitions.contains_key(&(run.job, run.job_version)));
+        let now = self.shared.clock.now();
+        runs.retain(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && run.fire_at <= now);
+        let ending = self.shared.in_memory.admit_to_end(runs);
+        for run in &ending {
+            let (Some(definition), Some(reason)) = (definitions.get(&(run.job, run.job_version)), reasons.get(&run.id))
+            else {
+                continue;
+            };
+            let finish = finish_unsent(run, definition, Outcome::Skipped(*reason), now, None);
+            self.shared.results.submit(finish, Counted::of(run, definition), None).await;
+        }
+        Ok(())
+    }
+
     async fn cancel(&self, ids: &[RunId]) -> Result<(), StoreError> {
         let runs = self.shared.store.runs(ids).await?;
-        for root in runs.iter().filter(|run| run.is_root() && run.status == rondel_core::RunStatus::Running) {
+        for root in runs.iter().filter(|run| run.is_root() && run.status == RunStatus::Running) {
             self.cancel_shards(root).await?;
         }
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let now = self.shared.clock.now();
-        let is_nowhere = |run: &&Run| run.status == rondel_core::RunStatus::Waiting || run.awaits_children();
+        let is_nowhere = |run: &&Run| run.status == RunStatus::Waiting || run.awaits_children();
         for run in runs.iter().filter(is_nowhere) {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
                 let message = run.cancel_by.as_deref().map(cancelled_by);
@@ -186,6 +209,10 @@ impl StepLoop {
                 self.shared.results.submit(finish, Counted::of(run, definition), None).await;
             }
         }
+        let token = self.shared.membership.token();
+        let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
+        let is_unsent = |run: &Run| run.status == RunStatus::Pending && is_own(run);
+        self.shared.end_left(runs.into_iter().filter(is_unsent).collect()).await;
         Ok(())
     }
 }

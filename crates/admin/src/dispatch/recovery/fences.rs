@@ -9,7 +9,7 @@ use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::event::FenceAnswer;
 use crate::dispatch::messages::fence;
-use crate::dispatch::recovery::roll;
+use crate::dispatch::recovery::{relay, roll};
 
 /// Announces a lease that has ended to every executor, once.
 pub(crate) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
@@ -36,10 +36,15 @@ pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number:
     // Each answer is kept for its node: only questions that were asked have one.
     let is_announced =
         d.state.recovery.fences.get(&answer.lease.node).is_some_and(|epoch| answer.lease.epoch <= *epoch);
-    if !is_announced && !d.state.recovery.rollcall.asks_about(answer.lease) {
+    let is_relayed = d.state.recovery.relays.asks(executor, answer.lease);
+    if !is_announced && !is_relayed && !d.state.recovery.rollcall.asks_about(answer.lease) {
         return;
     }
+    let for_others = is_relayed.then(|| answer.clone());
     if d.state.executors.fenced(executor, number, answer) {
+        if let Some(answer) = for_others {
+            relay::pass_on(d, executor, &answer);
+        }
         roll::resolve(d);
     }
 }

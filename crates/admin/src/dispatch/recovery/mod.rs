@@ -2,10 +2,12 @@
 //! other nodes change.
 
 pub(crate) mod deadlines;
+pub(crate) mod elsewhere;
 pub(crate) mod fences;
 pub(crate) mod look;
 pub(crate) mod lose;
 pub(crate) mod overdue;
+pub(crate) mod relay;
 pub(crate) mod roll;
 pub(crate) mod rollcall;
 pub(crate) mod seek;

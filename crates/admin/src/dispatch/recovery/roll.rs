@@ -4,6 +4,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, Reason};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
+use rondel_store::ledger::RelayedAnswer;
 
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::begin::Begin;
@@ -86,9 +87,22 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     }
 }
 
+/// Other servers stored answers.
+pub(crate) fn answered_elsewhere(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
+    let mut is_new = false;
+    for answer in answers {
+        is_new |= d.state.recovery.rollcall.elsewhere().0.answered(answer);
+    }
+    if is_new {
+        resolve(d);
+    }
+}
+
 fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let now = d.now;
-    let name = d.state.executors.get(executor).map(|online| online.name.clone()).unwrap_or_default();
+    let name = d.state.executors.get(executor).map(|online| online.name.clone());
+    let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
+    let name = name.unwrap_or_default();
     d.state.gates.hold_at(&ready, executor);
     let begin = d.state.executors.get(executor).map(|online| online.begin_of(&ready.run));
     let (noted_at, begin) = (ready.run.started_at, begin.unwrap_or(Begin::Begun(None)));

@@ -16,6 +16,7 @@ use rondel_store::cluster::Session;
 use crate::dispatch::event::CalledRun;
 use crate::dispatch::executors::{Executors, Online};
 use crate::dispatch::ready::Ready;
+use crate::dispatch::recovery::elsewhere::Elsewhere;
 use crate::dispatch::runs::OpenRuns;
 
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct RollCall {
     /// All leases that are over. A run may have been sent under any of them: those who adopted it may have died before they
     /// knew.
     over: BTreeMap<NodeId, i64>,
+    /// What other servers were asked about executors that are not connected here.
+    elsewhere: Elsewhere,
 }
 
 /// One list of witnesses, by its address, and whether they may run its runs on in silence.
@@ -65,6 +68,11 @@ pub(crate) enum Found {
 type Unanswered = BTreeMap<ExecutorId, Vec<LeaseToken>>;
 
 impl RollCall {
+    /// How many runs wait for it.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Begins to call for these runs. `over` are all leases that are over.
     pub(crate) fn call(
         &mut self,
@@ -80,6 +88,9 @@ impl RollCall {
         }
         // What was answered about a lease before it was known to be over does not count.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
+        if !runs.is_empty() {
+            self.elsewhere.call(now);
+        }
         executors.ask_anew(&self.over.keys().filter(fenced_now).copied().collect());
         let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for CalledRun { ready, .. } in runs {
@@ -115,6 +126,27 @@ impl RollCall {
             }
         }
         unanswered
+    }
+
+    /// Executors that may have some of the runs, live as far as is known, and are not connected here.
+    pub(crate) fn absent(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
+        let is_absent =
+            |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
+        let of_group = |group: Group<'_>| {
+            let absent = group.witnesses.iter().copied().filter(|id| is_absent(group.app, *id));
+            absent.collect::<Vec<_>>()
+        };
+        self.groups().flat_map(of_group).collect()
+    }
+
+    /// What other servers are asked, and about which leases.
+    pub(crate) fn elsewhere(&mut self) -> (&mut Elsewhere, &BTreeMap<NodeId, i64>) {
+        (&mut self.elsewhere, &self.over)
+    }
+
+    /// The name of an executor whose answer another server relayed.
+    pub(crate) fn name_elsewhere(&self, executor: ExecutorId) -> Option<&str> {
+        self.elsewhere.name(executor)
     }
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
@@ -175,6 +207,7 @@ impl RollCall {
                 }
             }
         }
+        found.extend(self.held_elsewhere(executors));
         let ended: BTreeMap<GroupKey, Reason> =
             self.groups().filter_map(|group| Some((group.key, self.no_executor_has(&group, executors)?))).collect();
         if !ended.is_empty() {
@@ -183,6 +216,18 @@ impl RollCall {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
                 found.push((run, Found::NoExecutor(reason)));
             }
+        }
+        found
+    }
+
+    /// Runs that executors have which other servers asked.
+    fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
+        let mut found = Vec::new();
+        for (id, held) in self.elsewhere.held(&self.over, executors) {
+            let is_its = |run: &RunId, called: &mut Called| {
+                held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
+            };
+            found.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, Found::Held(id))));
         }
         found
     }
@@ -221,6 +266,7 @@ impl RollCall {
                 None if executors.successor(app, *id).is_some() || is_lost(*id) => {
                     reason = Reason::ExecutorLost;
                 }
+                None if self.elsewhere.has_answered(*id, &self.over) => {}
                 None => return None,
             }
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rondel_core::RunId;
 use rondel_core::outcome::{After, Outcome, cancelled_by};
+use rondel_core::{Reason, RunId};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
 use crate::counters::Count;
@@ -14,9 +15,10 @@ use crate::dispatch::effect::{Effect, Submission};
 use crate::dispatch::event::{IncomingResult, SessionHandle, Settled};
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
+use crate::dispatch::ready::Ready;
 use crate::dispatch::results::reporter::Reporter;
 use crate::dispatch::step::Step;
-use crate::dispatch::{ends, flow};
+use crate::dispatch::{ends, finish_unsent, flow};
 use crate::metrics::Counted;
 
 pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
@@ -190,6 +192,34 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     }
     if !not_here.is_empty() {
         d.step(Step::CancelStray(not_here.into_iter().collect()));
+    }
+}
+
+/// The jobs of these runs were paused or deleted: what waits ends, for this reason. What an executor has, or may have, goes on. One
+/// whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
+pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
+    let mut not_here = Vec::new();
+    for (run, reason) in drops {
+        if let Some(active) = d.state.runs.active(run) {
+            if mutant::on(Mutant::DropInHand) {
+                let ready = &active.ready;
+                let end = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
+                ends::give_up(d, run, end);
+            }
+            continue;
+        }
+        let is_ahead = |ready: &Ready| ready.run.fire_at > d.now;
+        if d.state.runs.called(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
+            continue;
+        }
+        let waiting = turns::take_waiting(d, run);
+        match waiting.or_else(|| d.state.runs.take_scheduled(run).map(|(ready, _)| ready)) {
+            Some(ready) => ends::end_unsent(d, &ready, Outcome::Skipped(reason), None),
+            None => not_here.push((run, reason)),
+        }
+    }
+    if !not_here.is_empty() {
+        d.step(Step::DropStray(not_here));
     }
 }
 

@@ -71,7 +71,7 @@ fn source_of(src: &Path, file: &Path, path: &str) -> Option<PathBuf> {
         _ => return None,
     };
     // What `cluster` exports is in files of its own, beside others that do know the runtime.
-    let exported = [("AppSwitches", "cluster/switches.rs"), ("Departing", "cluster/departing.rs")];
+    let exported = [("SwitchBoard", "cluster/switches.rs"), ("Departing", "cluster/departing.rs")];
     if let Some((_, file)) = exported.iter().find(|(name, _)| parts.last() == Some(name)) {
         return Some(PathBuf::from(file));
     }

@@ -7,11 +7,12 @@ use rondel_core::outcome::{After, Outcome};
 use rondel_core::{ExecutorId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
+use rondel_store::cluster::Switches;
 use rondel_store::ledger::Finished;
 use tokio::sync::mpsc;
 
 use super::{Decision, Effect, Event, Facts, State, Step};
-use crate::cluster::{AppSwitches, Departing};
+use crate::cluster::{Departing, SwitchBoard};
 use crate::dispatch::Ready;
 use crate::dispatch::decision::Settings;
 use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
@@ -27,7 +28,7 @@ pub(super) struct Around {
     pub(super) lease_holds: bool,
     pub(super) in_memory: InMemory,
     pub(super) departing: Departing,
-    pub(super) apps: AppSwitches,
+    pub(super) switches: SwitchBoard,
     pub(super) settings: Settings,
 }
 
@@ -45,7 +46,7 @@ impl Around {
             lease_holds: self.lease_holds,
             in_memory: &self.in_memory,
             departing: &self.departing,
-            apps: &self.apps,
+            switches: &self.switches,
             settings: &self.settings,
         }
     }
@@ -75,13 +76,15 @@ impl World {
             look_past: 200,
             seek_jobs: 500,
         };
+        let switches = SwitchBoard::default();
+        switches.set(Switches::default());
         let around = Around {
             now: Timestamp::EPOCH,
             token,
             lease_holds: true,
             in_memory: InMemory::default(),
             departing: Departing::default(),
-            apps: AppSwitches::default(),
+            switches,
             settings,
         };
         let state = State::new(true, Timestamp::EPOCH);

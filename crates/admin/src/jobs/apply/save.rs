@@ -133,12 +133,17 @@ impl Saving {
             Work::Change(both) => {
                 let (record, checked) = *both;
                 let saved = jobs::save(&self.node, &record, checked, Some(record.version), &self.author).await?;
-                jobs::catch_up(&self.node, saved).await.map(Some)
+                let saved = jobs::catch_up(&self.node, saved).await?;
+                jobs::settle_if_paused(&self.node, &record, &saved, &self.author).await?;
+                Ok(Some(saved))
             }
-            Work::Remove(record) => match jobs::delete(&self.node, &record, Some(record.version), false).await? {
-                true => Ok(None),
-                false => Err(JobError::NotFound),
-            },
+            Work::Remove(record) => {
+                let queued = (None, &*self.author);
+                match jobs::delete(&self.node, &record, Some(record.version), false, queued).await? {
+                    Some(_) => Ok(None),
+                    None => Err(JobError::NotFound),
+                }
+            }
             Work::Create(_) | Work::Keep => Ok(None),
         }
     }

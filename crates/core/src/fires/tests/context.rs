@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fires::{Context, ExecutorState, OtherRun, ServerState};
+use crate::homes::Switch;
 use crate::reason::{Detail, LimitDetail, LimitKind, WaitFor};
 
 /// The answer about a run with this around it, 90 s after it was due.
@@ -40,8 +41,8 @@ fn limit() -> Detail {
 #[test]
 fn executors_that_take_nothing_are_named() {
     let pending = row(1, secs(60), RunStatus::Pending, None);
-    let draining = ExecutorState { name: "l1".to_owned(), silent: None };
-    let silent = ExecutorState { name: "l3".to_owned(), silent: Some((secs(120), secs(180))) };
+    let draining = ExecutorState { name: "l1".to_owned(), silent: None, switch: Switch::Active };
+    let silent = ExecutorState { name: "l3".to_owned(), silent: Some((secs(120), secs(180))), switch: Switch::Active };
     let none = Context { executors: vec![draining.clone()], ..Context::default() };
     check_ends(
         &pending,
@@ -49,6 +50,16 @@ fn executors_that_take_nothing_are_named() {
         (
             "and waits for an executor. Executor l1 is draining (takes nothing new).",
             "正在等待执行器。执行器 l1 正在排空（不再接收新的运行）。",
+        ),
+    );
+    let drained = ExecutorState { switch: Switch::Draining, ..draining.clone() };
+    let switched_off = Context { executors: vec![drained], ..Context::default() };
+    check_ends(
+        &pending,
+        &switched_off,
+        (
+            "Executor l1 is switched to draining (takes nothing new until it is activated).",
+            "执行器 l1 的开关设为排空（重新启用前不再接收新的运行）。",
         ),
     );
     let both = Context { executors: vec![draining, silent], ..Context::default() };
@@ -65,7 +76,8 @@ fn executors_that_take_nothing_are_named() {
     for run in [&limited, &Run { due_at: secs(200), ..pending }, &done(1, secs(60))] {
         assert!(!answer(run, &both).0.contains("Executor"), "{}", answer(run, &both).0);
     }
-    let many = (0..7).map(|at| ExecutorState { name: format!("l{at}"), silent: None }).collect();
+    let many =
+        (0..7).map(|at| ExecutorState { name: format!("l{at}"), silent: None, switch: Switch::Active }).collect();
     let many = Context { executors: many, has_taker: true, ..Context::default() };
     let (en, _) = answer(&row(1, secs(60), RunStatus::Pending, None), &many);
     assert!(

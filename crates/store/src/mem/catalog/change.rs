@@ -177,7 +177,7 @@ impl State {
         for row in &plan.reopen {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
-            run.cancel_by = None;
+            (run.cancel_by, run.cancel_reason) = (None, None);
             if let Some(home) = home {
                 (run.node, run.node_epoch) = (home.node, home.epoch);
             }

@@ -40,6 +40,8 @@ impl Namespaces for MemStore {
         state.apps.retain(|_, app| app.namespace != id);
         state.webhooks.remove(&id);
         state.outbox.retain(|_, item| item.namespace != id);
+        state.alerts.leave(id);
+        state.alert_rows.leave(id);
         state.access.leave(id);
         Ok(NamespaceDeleted::Done)
     }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
-use rondel_core::{AppId, JobId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{CancelAsked, CancelElsewhere};
 use crate::mem::{MemStore, size};
@@ -34,6 +34,27 @@ impl Cancel for MemStore {
             }
         }
         Ok(asked_count)
+    }
+
+    async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, _now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        for id in runs {
+            if let Some(run) = state.runs.get_mut(id).filter(|run| may_be_dropped(run)) {
+                run.cancel_reason = Some(request.reason);
+                state.cancels.insert(*id);
+            }
+        }
+        Ok(())
+    }
+
+    async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>> {
+        let mut state = self.state();
+        let asked: Vec<RunId> = state.cancels.iter().copied().filter(|run| *run > after).collect();
+        let mut reason = |id: RunId| {
+            let run = state.own(token, id).filter(|run| run.cancel_by.is_none())?;
+            run.cancel_reason.filter(|reason| reason.is_for_queued()).map(|reason| (id, reason))
+        };
+        Ok(asked.into_iter().filter_map(&mut reason).take(size(limit)).collect())
     }
 
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
@@ -70,6 +91,10 @@ impl Cancel for MemStore {
         open.truncate(size(limit));
         Ok(open)
     }
+}
+
+fn may_be_dropped(run: &Run) -> bool {
+    !run.status.is_terminal() && run.cancel_by.is_none()
 }
 
 /// Who asks first gives the reason.

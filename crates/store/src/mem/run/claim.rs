@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::dense::DenseInstant;
-use rondel_core::{JobId, NodeId, Run, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, by_instant};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace, by_instant};
 use crate::mem::{MemStore, State, StoredNode, key, size};
 use crate::{Claim, LeaseToken, Result};
 
@@ -30,6 +30,17 @@ impl Claim for MemStore {
         }
         counts.retain(|_, count| *count >= u64::from(count_min));
         Ok(by_instant(counts.into_iter().map(|((at, _), job_count)| DenseInstant { at, job_count }), range.limit))
+    }
+
+    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
+        let mut unsent = self.state().open_of(|run| {
+            (run.node, run.node_epoch, run.job) == (token.node, token.epoch, job)
+                && run.status == RunStatus::Pending
+                && UnsentPlace::of(run) > after
+        });
+        unsent.sort_by_key(UnsentPlace::of);
+        unsent.truncate(size(limit));
+        Ok(unsent)
     }
 
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
@@ -80,6 +91,17 @@ impl Claim for MemStore {
         }
         let existing = state.keys.get(&key(&run)).and_then(|id| state.runs.get(id)).cloned();
         Ok(existing.unwrap_or(run))
+    }
+
+    async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
+        let mut state = self.state();
+        let owner = state.home_of(token, &whole);
+        let rows = std::iter::once(whole).chain(shards);
+        let rows: Vec<Run> = rows.map(|run| Run { node: owner.node, node_epoch: owner.epoch, ..run }).collect();
+        for row in &rows {
+            state.insert(row.clone());
+        }
+        Ok(rows)
     }
 }
 

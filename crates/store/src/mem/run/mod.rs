@@ -11,3 +11,5 @@ mod follow;
 mod limits;
 mod r#move;
 mod read;
+mod relay;
+mod search;

@@ -1,10 +1,12 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use rondel_core::run::{Attempt, BROADCAST};
-use rondel_core::{JobId, NamespaceId, Run, RunId, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
 use crate::mem::{MemStore, State, key, size};
 use crate::{LeaseToken, Result, Runs};
 
@@ -46,6 +48,26 @@ impl Runs for MemStore {
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
         let follows = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
         Ok(self.state().runs.values().filter(follows).take(size(limit)).cloned().collect())
+    }
+
+    async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
+        let state = self.state();
+        let mut counts: BTreeMap<(AppId, String), u64> = BTreeMap::new();
+        let is_held = |run: &&Run| run.namespace == namespace && run.status == RunStatus::Running;
+        for run in state.runs.values().filter(is_held) {
+            if let Some(executor) = &run.executor {
+                *counts.entry((run.app, executor.clone())).or_default() += 1;
+            }
+        }
+        let held = counts.into_iter().map(|((app, executor), count)| HeldCount { app, executor, count });
+        Ok(held.collect())
+    }
+
+    async fn next_of_job(&self, run: &Run) -> Result<Option<Run>> {
+        let state = self.state();
+        let key = |run: &Run| (run.fire_at, run.cause);
+        let later = state.runs.values().filter(|one| one.job == run.job && key(one) > key(run));
+        Ok(later.min_by_key(|one| (one.fire_at, one.cause, one.shard_index)).cloned())
     }
 
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {

@@ -61,7 +61,7 @@ const REOPEN_FUTURE: Statement = Statement {
     name: "reopen_future",
     text: "UPDATE {join:iiiiii}run SET due_at_ms = v.column2, job_version = v.column3, app_id = v.column4, \
            shard_index = v.column5, shard_total = v.column6, status = 'pending', reason = NULL, finished_at_ms = NULL, \
-           cancel_by = NULL {from:iiiiii} WHERE {of_rows:run.id} AND {check}run.status = 'skipped'{end}",
+           cancel_by = NULL, cancel_reason = NULL {from:iiiiii} WHERE {of_rows:run.id} AND {check}run.status = 'skipped'{end}",
 };
 const HAND_TO_HOME: Statement = Statement {
     name: "hand_to_home",

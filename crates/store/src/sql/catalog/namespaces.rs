@@ -38,6 +38,24 @@ const DELETE_WEBHOOKS_OF: Statement =
     Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
 const DELETE_OUTBOX_OF: Statement =
     Statement { name: "delete_outbox_of", text: "DELETE FROM outbox WHERE namespace_id = ?" };
+const DELETE_MESSAGES_IN: Statement =
+    Statement { name: "delete_messages_in", text: "DELETE FROM alert_message WHERE namespace_id = ?" };
+const DELETE_DELIVERIES_IN: Statement = Statement {
+    name: "delete_deliveries_in",
+    text: "DELETE FROM alert_delivery WHERE channel_id IN (SELECT id FROM alert_channel WHERE namespace_id = ?)",
+};
+const DELETE_CHANNELS_OF: Statement =
+    Statement { name: "delete_channels_of", text: "DELETE FROM alert_channel WHERE namespace_id = ?" };
+const DELETE_RULES_OF: Statement =
+    Statement { name: "delete_alert_rules_of", text: "DELETE FROM alert_rule WHERE namespace_id = ?" };
+const DELETE_INCIDENTS_OF: Statement =
+    Statement { name: "delete_incidents_of", text: "DELETE FROM incident WHERE namespace_id = ?" };
+const DELETE_SILENCES_OF: Statement =
+    Statement { name: "delete_silences_of", text: "DELETE FROM silence WHERE namespace_id = ?" };
+const DELETE_EVENTS_OF: Statement =
+    Statement { name: "delete_alert_events_of", text: "DELETE FROM alert_event WHERE namespace_id = ?" };
+const DELETE_SPACE_OF: Statement =
+    Statement { name: "delete_alert_space_of", text: "DELETE FROM alert_space WHERE namespace_id = ?" };
 const DELETE_GRANTS_AT: Statement =
     Statement { name: "delete_grants_at", text: "DELETE FROM role_grant WHERE namespace_id = ?" };
 const DELETE_NAMESPACE: Statement = Statement { name: "delete_namespace", text: "DELETE FROM namespace WHERE id = ?" };
@@ -67,7 +85,21 @@ impl Namespaces for SqlStore {
                     return Ok(NamespaceDeleted::Used);
                 }
             }
-            let of_it = [&DELETE_APPS_OF, &DELETE_WEBHOOKS_OF, &DELETE_OUTBOX_OF, &DELETE_GRANTS_AT, &DELETE_NAMESPACE];
+            let of_it = [
+                &DELETE_APPS_OF,
+                &DELETE_WEBHOOKS_OF,
+                &DELETE_OUTBOX_OF,
+                &DELETE_MESSAGES_IN,
+                &DELETE_DELIVERIES_IN,
+                &DELETE_CHANNELS_OF,
+                &DELETE_RULES_OF,
+                &DELETE_INCIDENTS_OF,
+                &DELETE_SILENCES_OF,
+                &DELETE_EVENTS_OF,
+                &DELETE_SPACE_OF,
+                &DELETE_GRANTS_AT,
+                &DELETE_NAMESPACE,
+            ];
             for statement in of_it {
                 tx.execute(Query::new(statement).int(id.get())).await?;
             }

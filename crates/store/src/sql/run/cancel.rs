@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
-use rondel_core::{AppId, ExecutorId, JobId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, Timestamp};
 
 use crate::ledger::{CancelAsked, CancelElsewhere};
 use crate::settle::clean_name;
@@ -23,16 +23,28 @@ const INSERT_CANCEL: Statement = Statement {
 };
 const READ_CANCELS: Statement = Statement {
     name: "read_cancels",
-    text: "SELECT run_cancel.run_id, run_cancel.requested_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
+    text: "SELECT run_cancel.run_id, run.cancel_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
            WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
-           ORDER BY run_cancel.run_id",
+           AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id",
+};
+const READ_DROPS: Statement = Statement {
+    name: "read_drops",
+    text: "SELECT run_cancel.run_id, run.cancel_reason FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
+           WHERE run_cancel.run_id > ? AND run.node_id = ? AND run.node_epoch = ? \
+           AND run.status IN ('pending', 'waiting', 'running') AND run.cancel_by IS NULL \
+           AND run.cancel_reason IN ('paused', 'deleted') ORDER BY run_cancel.run_id LIMIT ?",
+};
+const SET_DROPS: Statement = Statement {
+    name: "set_drops",
+    text: "UPDATE run SET cancel_reason = ? WHERE id {in_list} AND {check}cancel_by IS NULL \
+           AND status IN ('pending', 'waiting', 'running'){end}",
 };
 const READ_CANCELS_ELSEWHERE: Statement = Statement {
     name: "read_cancels_elsewhere",
-    text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run_cancel.requested_by \
+    text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run.cancel_by \
            FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
            WHERE (run.node_id <> ? OR run.node_epoch <> ?) AND run.status IN ('pending', 'running') \
-           AND run.executor_id IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
+           AND run.executor_id IS NOT NULL AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
 };
 const LOCK_OPEN: Statement = Statement {
     name: "lock_open",
@@ -118,12 +130,50 @@ impl Cancel for SqlStore {
         Ok(asked_count)
     }
 
+    async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
+        let (by, reason) = (clean_name(request.by), request.reason);
+        let mut ids: Vec<i64> = runs.iter().map(|run| run.get()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for chunk in ids.chunks(CHUNK_MAX) {
+            transact!(self, "ask_cancels", |tx| {
+                let mut new = Vec::with_capacity(chunk.len());
+                for row in tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await? {
+                    let mut columns = Reader::new(&row, "run");
+                    let id = columns.int("id")?;
+                    if columns.opt_text("cancel_by")?.is_none() {
+                        new.push(id);
+                    }
+                }
+                if !new.is_empty() {
+                    let query = Query::new(&SET_DROPS).text(reason.as_str()).list(new.iter().copied());
+                    tx.execute_all(query, new.len()).await?;
+                    let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
+                    tx.execute(query).await?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>> {
+        let query = Query::new(&READ_DROPS).int(after.get()).int(token.node.get()).int(token.epoch).int(limit.into());
+        let mut drops = Vec::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run");
+            let run = RunId::new(columns.int("run_id")?);
+            drops.extend(columns.opt_word("cancel_reason")?.map(|reason| (run, reason)));
+        }
+        Ok(drops)
+    }
+
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
         let query = Query::new(&READ_CANCELS).int(token.node.get()).int(token.epoch);
         let mut cancels = Vec::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_cancel");
-            cancels.push((RunId::new(columns.int("run_id")?), columns.text("requested_by")?));
+            cancels.push((RunId::new(columns.int("run_id")?), columns.text("cancel_by")?));
         }
         Ok(cancels)
     }
@@ -137,7 +187,7 @@ impl Cancel for SqlStore {
                 run: RunId::new(columns.int("run_id")?),
                 attempt: columns.small("attempt")?,
                 executor: ExecutorId::new(columns.int("executor_id")?),
-                by: columns.text("requested_by")?,
+                by: columns.text("cancel_by")?,
             });
         }
         Ok(cancels)

@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, by_instant, lease_of_home};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace, by_instant, lease_of_home};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
@@ -65,6 +65,15 @@ const READ_HOME: Statement = Statement {
 };
 const MOVE_HOME: Statement =
     Statement { name: "move_home", text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?" };
+const READ_UNSENT_OF: Statement = Statement {
+    name: "read_unsent_of",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND fire_at_ms >= ? AND (fire_at_ms > ? OR cause > ? OR (cause = ? AND shard_index > ?)) \
+         AND status = 'pending' AND node_id = ? AND node_epoch = ? ORDER BY fire_at_ms, cause, shard_index LIMIT ?"
+    ),
+};
 const READ_RUN_BY_KEY: Statement = Statement {
     name: "read_run_by_key",
     text: concat!(
@@ -138,6 +147,13 @@ impl Claim for SqlStore {
         Ok(claimed)
     }
 
+    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
+        let UnsentPlace { fire_at, cause, shard_index } = after;
+        let query = Query::new(&READ_UNSENT_OF).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
+        let query = query.int(shard_index.into()).int(token.node.get()).int(token.epoch).int(limit.into());
+        rows::runs(&self.rows(query).await?)
+    }
+
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
         transact!(self, "request_run", |tx| {
             let owner = tx.home_of(token, run.job).await?;
@@ -155,6 +171,17 @@ impl Claim for SqlStore {
                 Some(row) => rows::run(&row),
                 None => Err(failure::unexpected_count("request_run", 1, 0)),
             }
+        })
+    }
+
+    async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
+        transact!(self, "request_run", |tx| {
+            let owner = tx.home_of(token, whole.job).await?;
+            let owned = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
+            let rows: Vec<Run> = std::iter::once(&whole).chain(&shards).map(owned).collect();
+            // Their cause is the id of the whole, which is new: what is there already was inserted by an earlier try.
+            tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
+            Ok(rows)
         })
     }
 }

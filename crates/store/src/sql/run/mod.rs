@@ -12,3 +12,5 @@ pub(super) mod follow;
 pub(super) mod limits;
 pub(super) mod r#move;
 pub(super) mod read;
+pub(super) mod relay;
+pub(super) mod search;

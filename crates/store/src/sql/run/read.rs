@@ -6,7 +6,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ATTEMPT_COUNT_MAX, OpenPage, RunCheck, RunQuery};
+use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx};
@@ -17,6 +17,11 @@ pub(in crate::sql) const READ_CHECKS: Statement = Statement {
     text: "SELECT run.id, run.status, run.attempt, run.job_version, run.node_id, run.node_epoch, run.cancel_by, \
            COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
+};
+pub(in crate::sql) const COUNT_HELD: Statement = Statement {
+    name: "count_held",
+    text: "SELECT app_id, executor, COUNT(*) AS held_count FROM run \
+           WHERE namespace_id = ? AND status = 'running' AND executor IS NOT NULL GROUP BY app_id, executor",
 };
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
@@ -44,7 +49,7 @@ pub(in crate::sql) const LIST_BY_STATUS: Statement = Statement {
     ),
 };
 /// The partial indexes answer only where their condition stands in the text.
-const LIST_OPEN: Statement = Statement {
+pub(in crate::sql) const LIST_OPEN: Statement = Statement {
     name: "list_open",
     text: concat!(
         "SELECT ",
@@ -101,6 +106,15 @@ const LIST_OF_JOB_OF_APPS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
          OR (cause = ? AND shard_index < ?)) AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} \
          ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    ),
+};
+pub(in crate::sql) const READ_NEXT_OF_JOB: Statement = Statement {
+    name: "read_next_of_job",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND fire_at_ms >= ? AND (fire_at_ms > ? OR cause > ?) \
+         ORDER BY fire_at_ms, cause, shard_index LIMIT 1"
     ),
 };
 pub(in crate::sql) const LIST_SHARDS: Statement = Statement {
@@ -222,6 +236,24 @@ impl Runs for SqlStore {
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
         let page = with_statuses(page, &query.statuses).int(query.limit.into());
         rows::runs(&self.rows(page).await?)
+    }
+
+    async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
+        let rows = self.rows(Query::new(&COUNT_HELD).int(namespace.get())).await?;
+        let held = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "run");
+            Ok(HeldCount {
+                app: AppId::new(columns.int("app_id")?),
+                executor: columns.text("executor")?,
+                count: u64::try_from(columns.int("held_count")?).unwrap_or(0),
+            })
+        };
+        rows.iter().map(held).collect()
+    }
+
+    async fn next_of_job(&self, run: &Run) -> Result<Option<Run>> {
+        let query = Query::new(&READ_NEXT_OF_JOB).int(run.job.get()).at(run.fire_at).at(run.fire_at).int(run.cause);
+        self.row(query).await?.as_ref().map(rows::run).transpose()
     }
 
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {

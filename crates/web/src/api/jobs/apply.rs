@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::{Stream, unfold};
+use futures_util::stream::{Stream, StreamExt as _, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use rondel_admin::jobs::{self, Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
@@ -246,7 +246,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         _held: std::mem::take(&mut body.held),
     };
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
-        let mut response = Response::new(Body::from_stream(lines(applying)));
+        let mut response = Response::new(Body::from_stream(lines(applying).fuse()));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
         return Ok(response);
     }

@@ -2,14 +2,18 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::jobs::{self, JobError};
+use rondel_admin::jobs::{self, JobError, QueuedRuns};
 use rondel_core::access::Permission::Edit;
+use rondel_core::queued::Queued;
 
 use super::change::{TRY_COUNT, changed_too_often, refused};
 use super::find::{find, missing};
+use super::queued::DeletedJson;
+use crate::answer::json;
 use crate::call::Call;
 use crate::etag::IfMatch;
 use crate::openapi::Doc;
+use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -19,12 +23,15 @@ use crate::routes::Routes;
 #[derive(Debug)]
 pub(super) struct DeleteQuery {
     is_forced: bool,
+    queued: Option<Queued>,
 }
 
 impl FromQuery for DeleteQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let about = "Delete it although other jobs follow from it; these follow from their other parents alone.";
-        Self { is_forced: reader.flag("force", about) }
+        let is_forced = reader.flag("force", about);
+        let about = "What becomes of its queued runs: run or drop; left out, they are skipped.";
+        Self { is_forced, queued: reader.parsed(Parameter::text("queued").about(about), str::parse) }
     }
 }
 
@@ -34,7 +41,8 @@ pub(super) fn routes() -> Routes {
         Edit,
         delete,
         Doc::new("Delete a job", "Its runs stay. Refused while other jobs follow from it, unless it is forced.")
-            .empty("It is deleted.")
+            .empty("It is deleted, and none of its runs was queued.")
+            .json::<DeletedJson>(200, "It is deleted, and this became of its open runs.")
             .refuses(&[Code::JobIsParent]),
     )
 }
@@ -44,19 +52,28 @@ async fn delete(
     Named(name, ..): Named<path::Job>,
     if_match: IfMatch,
 ) -> Result<Response, Problem> {
-    remove(&call, &name, &if_match, call.query.is_forced).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let runs = remove(&call, &name, &if_match, (call.query.is_forced, call.query.queued)).await?;
+    if runs.dropped == 0 && runs.kept == 0 {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    json(StatusCode::OK, &DeletedJson { queued: runs.into() })
 }
 
 /// Deletes the version that the caller was found to have a right to; again if another change was faster, unless the caller
 /// gave a version.
-pub(crate) async fn remove<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch, is_forced: bool) -> Result<(), Problem> {
+pub(crate) async fn remove<Q>(
+    call: &Call<Q>,
+    name: &str,
+    if_match: &IfMatch,
+    (is_forced, queued): (bool, Option<Queued>),
+) -> Result<QueuedRuns, Problem> {
+    let queued = (queued, call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
         if_match.against(record.version)?;
-        match jobs::delete(call.engine(), &record, Some(record.version), is_forced).await {
-            Ok(true) => return Ok(()),
-            Ok(false) => return Err(missing(call, name)),
+        match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued).await {
+            Ok(Some(runs)) => return Ok(runs),
+            Ok(None) => return Err(missing(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(refused(call, error).await),
         }

@@ -5,7 +5,7 @@ use std::io;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::{Stream, unfold};
+use futures_util::stream::{Stream, StreamExt as _, unfold};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use rondel_core::access::Permission::View;
@@ -116,7 +116,8 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     };
     // The first page before the answer begins: a database that is away is a problem like any other.
     let first = exporter.page().await?;
-    Ok(answer(form, Body::from_stream(stream(exporter, first))))
+    // Compression asks once more after the end.
+    Ok(answer(form, Body::from_stream(stream(exporter, first).fuse())))
 }
 
 fn answer(form: Form, body: Body) -> Response {

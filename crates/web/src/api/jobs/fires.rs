@@ -114,7 +114,7 @@ impl FromQuery for VersionsQuery {
 }
 
 /// An instant between 1970 and 2200.
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
+pub(in crate::api) fn instant(text: &str) -> Result<Timestamp, String> {
     let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
     let last = Timestamp::from_secs(7_258_118_400);
     if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }
@@ -285,13 +285,28 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
 /// A definition that a job has or had.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "JobVersion")]
-pub(super) struct VersionJson {
-    version: i64,
-    author: String,
+pub(crate) struct VersionJson {
+    pub(crate) version: i64,
+    pub(crate) author: String,
     /// From when it held.
-    created_at: Timestamp,
+    pub(crate) created_at: Timestamp,
     #[schemars(with = "JobSpec")]
-    definition: Value,
+    pub(crate) definition: Value,
+}
+
+/// Versions before one, the newest first, as far as the caller may see them.
+pub(crate) async fn versions_before<Q>(
+    call: &Call<Q>,
+    job: JobId,
+    before: i64,
+    count: usize,
+) -> Result<Vec<VersionJson>, Problem> {
+    let to = match before {
+        i64::MAX => Timestamp::MAX,
+        _ => call.engine().now(),
+    };
+    let found = older(call, job, (before, to), count).await?;
+    Ok(shown(call, found).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
 async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {

@@ -10,6 +10,7 @@ use rondel_store::catalog::{Declared, JobRecord};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::queued::QueuedJson;
 use crate::answer::json;
 use crate::call::Call;
 use crate::etag::tag;
@@ -36,6 +37,9 @@ pub(super) struct JobJson<'a> {
     children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run: Option<Option<LastRun>>,
+    /// Of the answer to a pause: what became of its open runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued: Option<QueuedJson>,
     /// What its author should know although it was saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<Vec<String>>,
@@ -81,6 +85,7 @@ impl<'a> JobJson<'a> {
             parents: None,
             children: None,
             last_run: None,
+            queued: None,
             warnings: None,
         }
     }
@@ -93,6 +98,16 @@ pub(super) async fn answer(
     record: &JobRecord,
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
+    answer_with(call, status, record, (last_run, None)).await
+}
+
+/// The same with what became of its open runs.
+pub(super) async fn answer_with<Q>(
+    call: &Call<Q>,
+    status: StatusCode,
+    record: &JobRecord,
+    (last_run, queued): (Option<Option<LastRun>>, Option<QueuedJson>),
+) -> Result<Response, Problem> {
     call.note.changed_to(&record.spec);
     let next = jobs::next_fires(call.engine(), std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
@@ -100,7 +115,8 @@ pub(super) async fn answer(
     let warnings =
         || jobs::warnings(call.engine(), record.namespace, &record.spec).iter().map(ToString::to_string).collect();
     let warnings = last_run.is_none().then(warnings);
-    let body = JobJson { parents, children, last_run, warnings, ..JobJson::new(record, &call.namespace.name, next) };
+    let body =
+        JobJson { parents, children, last_run, queued, warnings, ..JobJson::new(record, &call.namespace.name, next) };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)

@@ -1,10 +1,12 @@
 //! Lists jobs.
 
+use std::sync::Arc;
+
 use axum::response::Response;
 use rondel_admin::jobs;
 use rondel_core::access::Permission::View;
-use rondel_core::name;
-use rondel_store::catalog::JobQuery;
+use rondel_core::filter::{Filter, Scope};
+use rondel_core::{AppId, name};
 
 use super::find::find_app;
 use super::job_json::JobJson;
@@ -12,6 +14,7 @@ use crate::api::filling::Filling;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
+use crate::job_board::{Entry, JobOrder, Offers};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -22,24 +25,19 @@ use crate::routes::Routes;
 #[derive(Debug)]
 pub(crate) struct ListJobs {
     app: Option<String>,
-    contains: Option<String>,
+    filter: Filter,
     limit: u32,
     cursor: Option<String>,
 }
 
 impl FromQuery for ListJobs {
     fn from_query(reader: &mut Reader) -> Self {
-        let part = |text: &str| {
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-            if text.len() <= name::NAME_LEN_MAX && text.chars().all(plain) {
-                Ok(text.to_owned())
-            } else {
-                Err("is no part of a name: a-z, 0-9, '.', '_' and '-'".to_owned())
-            }
-        };
+        let about = "A filter, such as `app:orders is:failing label:team=pay`. Keys of jobs: `is` (`failing`, `never_succeeded`, \
+                     `no_executor`, `paused`, `late`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
+        let filter = |text: &str| Filter::parse(text, Scope::Jobs).map_err(|error| error.to_string());
         Self {
             app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
-            contains: reader.parsed(Parameter::pattern("q", "^[a-z0-9._-]{0,100}$").about("Part of the name."), part),
+            filter: reader.parsed(Parameter::text("q").about(about), filter).unwrap_or_default(),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.one(Parameter::cursor()),
         }
@@ -59,7 +57,7 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     let query = &call.query;
-    let listing = Listing::new("jobs", (call.namespace.id, &query.app, &query.contains));
+    let listing = Listing::new("jobs", (call.namespace.id, &query.app, &query.filter));
     let after_name = match &query.cursor {
         None => None,
         Some(cursor) => Some(listing.position::<String>(cursor)?),
@@ -71,32 +69,41 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
     };
-    let mut wanted = JobQuery {
-        app,
-        within: call.seen_apps(),
-        name_contains: query.contains.clone(),
-        after_name,
-        ..JobQuery::default()
-    };
+    let names = names(&call, app, after_name.as_deref()).await?;
+    let mut names = &names[..];
+    let mut last = after_name;
     let mut page = Filling::new(query.limit);
     let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
     while let Some(count) = page.wanted() {
-        // One more shows whether there are more.
-        wanted.limit = count + 1;
-        let mut records = call.engine().store().jobs(call.namespace.id, &wanted).await?;
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let has_more = records.len() > count;
-        records.truncate(count);
+        let (these, rest) = names.split_at(names.len().min(usize::try_from(count).unwrap_or(usize::MAX)));
+        let these: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
+        if these.is_empty() {
+            return page.answer(None);
+        }
+        let mut records = call.engine().store().jobs_named(call.namespace.id, &these).await?;
+        records.retain(|record| call.sees(record.app));
         let fires = jobs::next_fires(call.engine(), &records).await?;
         for (record, next) in records.iter().zip(fires) {
             if !page.add(&JobJson::new(record, &call.namespace.name, next))? {
-                return page.answer(cursor(&wanted.after_name));
+                return page.answer(cursor(&last));
             }
-            wanted.after_name = Some(record.spec.name.clone());
+            last = Some(record.spec.name.clone());
         }
-        if !has_more {
+        names = rest;
+        if names.is_empty() {
             return page.answer(None);
         }
     }
-    page.answer(cursor(&wanted.after_name))
+    page.answer(cursor(&last))
+}
+
+/// The jobs that pass, by name, after one.
+async fn names(call: &Call<ListJobs>, app: Option<AppId>, after: Option<&str>) -> Result<Vec<Arc<Entry>>, Problem> {
+    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    let mut offers = Offers::new(call.engine(), call.namespace.id);
+    let seen = call.seen_apps();
+    let mut found = board.matching(&call.query.filter, seen.as_deref(), JobOrder::Name, &mut offers);
+    found.retain(|entry| app.is_none_or(|app| entry.app == app));
+    found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+    Ok(found)
 }

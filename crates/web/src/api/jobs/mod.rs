@@ -1,6 +1,7 @@
 //! Jobs: one file for each thing that can be done to them, with its route and its text in the API's document.
 //!
 //! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
+//! - `bulk` does the same to many jobs;
 //! - `apply` takes lists of definitions, `applied` is its answer, and `export` makes such lists;
 //! - `fires` and `stats` show what became of a job's fires;
 //! - `find`, `change`, `job_json`, `body` and `list_errors` are what these share.
@@ -9,6 +10,7 @@ mod applied;
 mod applied_body;
 mod apply;
 pub(crate) mod body;
+mod bulk;
 mod change;
 mod create;
 mod delete;
@@ -20,6 +22,7 @@ mod job_json;
 mod list;
 mod list_errors;
 mod patch;
+mod queued;
 mod replace;
 mod reset;
 mod stats;
@@ -28,7 +31,11 @@ mod versions;
 
 pub(crate) use delete::remove;
 pub(crate) use find::{find, find_app, find_for_runs};
+pub(super) use fires::instant;
+pub(crate) use fires::versions_before;
 pub(crate) use reset::put_back;
+pub(crate) use stats::seen_from;
+pub(crate) use versions::{compared, put_back_version, version_spec};
 
 use crate::routes::Routes;
 
@@ -46,4 +53,5 @@ pub(super) fn routes() -> Routes {
         .and(fires::routes())
         .and(versions::routes())
         .and(stats::routes())
+        .and(bulk::routes())
 }

@@ -86,7 +86,7 @@ async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Resul
 
 /// From when on the counts are those of apps that the caller sees: they are kept for the job alone, so those of an hour in
 /// which it moved belong to the app that it left.
-async fn seen_from<Q>(
+pub(crate) async fn seen_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
     from: Timestamp,

@@ -1,11 +1,15 @@
 //! Pauses and resumes a job.
 
 use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::jobs::{self, JobError};
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Operate;
 
-use super::change::{EDITS, change};
-use super::job_json::JobJson;
+use super::change::{EDITS, TRY_COUNT, change, changed_too_often, refused};
+use super::find::find;
+use super::job_json::{JobJson, answer_with};
+use super::queued::QueuedQuery;
 use crate::call::Call;
 use crate::etag::IfMatch;
 use crate::openapi::Doc;
@@ -19,7 +23,10 @@ pub(super) fn routes() -> Routes {
             "/api/v1/jobs/{name}/pause",
             Operate,
             pause,
-            Doc::new("Pause a job", "Its schedule does not fire any more. Nothing happens if it is paused.")
+            Doc::new(
+                "Pause a job",
+                "Its schedule does not fire any more. Its queued runs are skipped or kept; runs that executors have go on.",
+            )
                 .json::<JobJson<'static>>(200, "The job.")
                 .with("ETag")
                 .refuses(EDITS),
@@ -35,14 +42,23 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn pause(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
-    switch(&call, &name, &if_match, false).await
+async fn pause(
+    call: Call<QueuedQuery>,
+    Named(name, ..): Named<path::Job>,
+    if_match: IfMatch,
+) -> Result<Response, Problem> {
+    for _ in 0..TRY_COUNT {
+        let record = find(&call, &name).await?;
+        if_match.against(record.version)?;
+        match jobs::pause(call.engine(), &record, call.caller.name(), call.query.queued).await {
+            Ok((paused, runs)) => return answer_with(&call, StatusCode::OK, &paused, (None, Some(runs.into()))).await,
+            Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
+            Err(error) => return Err(refused(&call, error).await),
+        }
+    }
+    Err(changed_too_often())
 }
 
 async fn resume(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
-    switch(&call, &name, &if_match, true).await
-}
-
-async fn switch(call: &Call, name: &str, if_match: &IfMatch, enabled: bool) -> Result<Response, Problem> {
-    change(call, name, if_match, |record| Ok(JobSpec { enabled, ..record.spec.clone() })).await
+    change(&call, &name, &if_match, |record| Ok(JobSpec { enabled: true, ..record.spec.clone() })).await
 }

@@ -14,9 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::change::{EDITS, change};
+use super::change::{EDITS, edited};
 use super::find::find;
-use super::job_json::JobJson;
+use super::job_json::{JobJson, answer};
 use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
@@ -116,19 +116,30 @@ async fn diff(
     let record = find(&call, &name).await?;
     let to = call.query.to.unwrap_or(record.version);
     let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
-    let (before, after) =
-        (definition(&call, &record, ("from", from)).await?, definition(&call, &record, ("to", to)).await?);
-    let mut changes = diff::changes(&before, &after);
-    let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
-    if !call.apps_without(Edit, apps).await?.is_empty() {
-        changes = changes.into_iter().map(change_for_viewer).collect();
-    }
+    let changes = compared(&call, &record, from, to).await?;
     let text = diff::text(&changes);
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }
     let changes = changes.into_iter().map(ChangeJson::from).collect();
     json(StatusCode::OK, &DiffJson { from, to, changes, text })
+}
+
+/// What differs between two versions, as the caller may see it.
+pub(crate) async fn compared<Q>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    from: i64,
+    to: i64,
+) -> Result<Vec<Change>, Problem> {
+    let (before, after) =
+        (definition(call, record, ("from", from)).await?, definition(call, record, ("to", to)).await?);
+    let mut changes = diff::changes(&before, &after);
+    let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
+    if !call.apps_without(Edit, apps).await?.is_empty() {
+        changes = changes.into_iter().map(change_for_viewer).collect();
+    }
+    Ok(changes)
 }
 
 /// The body of a request to put back a version.
@@ -148,17 +159,37 @@ async fn restore(
     body: JsonBody<Restore>,
 ) -> Result<Response, Problem> {
     let wanted = body.read()?;
-    let record = find(&call, &name).await?;
-    let old = of_version(&call, &record, wanted.version).await?;
+    let saved = put_back_version(&call, &name, &if_match, wanted.version).await?;
+    answer(&call, StatusCode::OK, &saved, None).await
+}
+
+/// The same for a page. A job that has the definition already stays as it is.
+pub(crate) async fn put_back_version<Q>(
+    call: &Call<Q>,
+    name: &str,
+    if_match: &IfMatch,
+    version: i64,
+) -> Result<JobRecord, Problem> {
+    let record = find(call, name).await?;
+    let old = of_version(call, &record, version).await?;
     let old = old.map_err(|message| refuse_value("/version", message))?;
-    change(&call, &name, &if_match, |record| {
-        Ok(JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() })
+    edited(call, name, if_match, |record| {
+        let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() };
+        Ok(Some(spec).filter(|spec| *spec != record.spec))
     })
     .await
 }
 
-async fn definition(
-    call: &Call<DiffQuery>,
+/// The definition of a version that the caller may see.
+pub(crate) async fn version_spec<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<JobSpec, Problem> {
+    let found = of_version(call, record, version).await?;
+    found.map_err(|message| {
+        Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("from", "invalid_value", message)])
+    })
+}
+
+async fn definition<Q>(
+    call: &Call<Q>,
     record: &JobRecord,
     (parameter, version): (&'static str, i64),
 ) -> Result<Value, Problem> {

@@ -1,6 +1,8 @@
+use rondel_store::ledger::{FenceRequest, RelayedAnswer};
 use serde_json::json;
 
 use super::*;
+use crate::dispatch::recovery::elsewhere::Relays;
 use crate::dispatch::tests_support::{definition, executor, ready};
 use crate::dispatch::{Begins, FenceAnswer, Report};
 use crate::registry::OnlineExecutor;
@@ -263,4 +265,65 @@ fn a_successor_answers_for_its_predecessor() {
     let successor = Report { predecessor, lineage, ..Report::default() };
     join(&mut executors, 3, 2, successor);
     assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
+}
+
+/// An answer by way of another server counts for the leases that were asked about, until the next call.
+#[test]
+fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
+    let at = Timestamp::from_secs;
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 1, 1, Report::default());
+    fences(&mut executors, 1, 1, DEAD, &[]);
+    assert_eq!(rollcall.absent(&executors), BTreeSet::from([ExecutorId::new(2)]));
+    let ask = |rollcall: &mut RollCall, executors: &Executors, now| {
+        let absent = rollcall.absent(executors);
+        let (elsewhere, leases) = rollcall.elsewhere();
+        elsewhere.ask(NodeId::new(9), &absent, leases, now)
+    };
+    assert_eq!(ask(&mut rollcall, &executors, at(102)), [], "it may connect by itself");
+    let asked = ask(&mut rollcall, &executors, at(103));
+    let [request] = &asked[..] else { unreachable!("{asked:?}") };
+    assert_eq!((request.executor, &request.leases), (ExecutorId::new(2), &vec![DEAD]));
+    assert_eq!(ask(&mut rollcall, &executors, at(112)), [], "its answer is on its way");
+    let again = ask(&mut rollcall, &executors, at(113));
+    assert_eq!(again.len(), 1);
+    let answer = |request: &FenceRequest, held: &[i64]| RelayedAnswer {
+        asker: request.asker,
+        executor: request.executor,
+        asked_at: request.asked_at,
+        name: "two".to_owned(),
+        held: held.iter().map(|run| (RunId::new(*run), 1)).collect(),
+    };
+    assert!(!rollcall.elsewhere().0.answered(answer(request, &[])), "to a question of before");
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    assert!(rollcall.elsewhere().0.answered(answer(&again[0], &[98_000])));
+    assert_eq!(resolve(&mut rollcall, &executors), "not_received");
+
+    let mut rollcall = called(&mut executors);
+    let asked = ask(&mut rollcall, &executors, at(103));
+    assert!(rollcall.elsewhere().0.answered(answer(&asked[0], &[99_000])));
+    assert_eq!(resolve(&mut rollcall, &executors), "held by 2");
+    assert_eq!(rollcall.name_elsewhere(ExecutorId::new(2)), Some("two"));
+}
+
+/// What other servers wait for is complete when each of their leases was answered.
+#[test]
+fn a_relayed_question_is_answered_when_all_its_leases_are() {
+    let id = ExecutorId::new(1);
+    let request = |asker| FenceRequest {
+        asker: NodeId::new(asker),
+        executor: id,
+        asked_at: Timestamp::from_secs(1),
+        leases: vec![DEAD, OTHER],
+    };
+    let mut relays = Relays::default();
+    assert_eq!(relays.take(vec![request(7)]), [(id, DEAD), (id, OTHER)]);
+    assert!(relays.asks(id, DEAD) && !relays.asks(id, LeaseToken { epoch: 9, ..DEAD }));
+    assert_eq!(relays.complete(id, DEAD), []);
+    assert_eq!(relays.take(vec![request(7), request(8)]), [(id, OTHER), (id, DEAD), (id, OTHER)]);
+    assert_eq!(relays.complete(id, OTHER), [request(7)]);
+    assert_eq!(relays.complete(ExecutorId::new(2), DEAD), []);
+    assert_eq!(relays.complete(id, DEAD), [request(8)]);
+    assert_eq!(relays.take(Vec::new()), []);
 }

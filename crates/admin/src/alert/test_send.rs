@@ -1,0 +1,64 @@
+//! A message that a user has sent to a webhook now, to see whether it is taken. It is signed as any other, sent once, and not kept.
+
+use std::time::Duration;
+
+use rondel_core::{NamespaceId, OutboxId};
+use rondel_store::StoreError;
+use rondel_store::outbox::OutboxItem;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::client;
+use crate::node::Node;
+
+/// The kind of the message.
+const WEBHOOK_TEST: &str = "webhook.test";
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestSend {
+    /// The status of the receiver's answer; none where there was no answer.
+    pub status: Option<u16>,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it counts as not taken; none where it was taken.
+    pub error: Option<String>,
+}
+
+/// Sends a test message to the webhook of a namespace; `None` where it has none.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn test_failure_webhook(
+    node: &Node,
+    (namespace, name): (NamespaceId, &str),
+) -> Result<Option<TestSend>, StoreError> {
+    let Some(webhook) = node.store().failure_webhook(namespace).await? else { return Ok(None) };
+    let now = node.now();
+    let payload = json!({
+        "type": WEBHOOK_TEST,
+        "timestamp": now,
+        "data": {"namespace": name, "message": "a test message: no run has failed"},
+    });
+    let item = OutboxItem {
+        id: OutboxId::new(node.new_id()),
+        namespace,
+        kind: WEBHOOK_TEST.to_owned(),
+        run: None,
+        payload: payload.to_string(),
+        attempt_count: 0,
+        created_at: now,
+        held_until: now,
+    };
+    let began = Instant::now();
+    let sent = match client::build(&node.shared().config.outgoing_allow) {
+        Ok(client) => client::post(&client, &webhook, &item, now).await,
+        Err(error) => return Ok(Some(TestSend { status: None, took: began.elapsed(), error: Some(error) })),
+    };
+    let took = began.elapsed();
+    let (status, error) = match sent {
+        Ok(status) => (Some(status.as_u16()), client::judge(status).err()),
+        Err(refusal) => (None, Some(refusal)),
+    };
+    Ok(Some(TestSend { status, took, error: error.map(|refusal| refusal.text().to_owned()) }))
+}

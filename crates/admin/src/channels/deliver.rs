@@ -1,0 +1,185 @@
+//! One try to deliver a message.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_core::channel::{ChannelKind, Values};
+use rondel_core::error_chain::chain;
+use rondel_core::notice::{Notice, cut};
+use rondel_outgoing::smtp::{Mail, MailServer, Security, send_mail};
+use rondel_outgoing::{Method, Outgoing, Response, header, refusal};
+use rondel_store::channels::Channel;
+
+use super::judge::{Answer, Refused, judge};
+use super::request::{ChannelRequest, Parts, request};
+use super::secrets::SecretSources;
+use super::texts::Texts;
+use crate::config::EngineConfig;
+
+/// How long a service may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How much of an answer is read.
+const ANSWER_BYTES_MAX: usize = 4 * 1024;
+/// The longest subject and text of a mail, in bytes.
+const SUBJECT_BYTES_MAX: usize = 200;
+const MAIL_BYTES_MAX: usize = 64 * 1024;
+
+/// What one try sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Try<'a> {
+    pub(super) channel: &'a Channel,
+    pub(super) notice: &'a Notice,
+    /// The message's id: the same at each try.
+    pub(super) id: &'a str,
+    pub(super) now: Timestamp,
+}
+
+/// The settings or secrets of a channel, from how they are stored.
+pub(super) fn read_values(text: &str) -> Result<Values, String> {
+    serde_json::from_str(text).map_err(|error| format!("the channel as it is stored cannot be read: {error}"))
+}
+
+/// Sends a message once; answers the status with which the service took it.
+pub(super) async fn deliver(client: &Outgoing, config: &EngineConfig, attempt: Try<'_>) -> Result<i32, Refused> {
+    let wrong = |text: String| Refused { is_final: true, status: 0, text, wait: None };
+    let channel = attempt.channel;
+    let settings = read_values(&channel.settings).map_err(wrong)?;
+    let secrets = read_values(&channel.secret).map_err(wrong)?;
+    // The operator may be putting the file in its place.
+    let later = |text: String| Refused { is_final: false, status: 0, text, wait: None };
+    let sources: &SecretSources = &config.alert_secrets;
+    let secrets = sources.resolve(&secrets).await.map_err(later)?;
+    let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
+    let Try { notice, id, now, .. } = attempt;
+    let parts = Parts { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
+    if channel.kind == ChannelKind::Email {
+        let (server, mail) = mail(&parts).map_err(wrong)?;
+        let sent = send_mail(&server, &mail, &config.outgoing_allow).await;
+        return sent.map_err(|error| Refused {
+            is_final: error.is_final,
+            status: error.status,
+            text: error.text,
+            wait: None,
+        });
+    }
+    let request = request(channel.kind, &parts).map_err(wrong)?;
+    send(client, channel.kind, request, now).await
+}
+
+/// The channel's own texts; the default ones where a template that was good when it was saved is not now.
+fn texts(attempt: &Try<'_>, settings: &Values, base: Option<&str>) -> Texts {
+    let place = (attempt.channel.lang, base);
+    let own = Texts::new(attempt.notice, settings, place);
+    own.or_else(|error| {
+        tracing::warn!(channel = attempt.channel.name, error, "the default texts are sent: a template failed");
+        Texts::new(attempt.notice, &Values::new(), place)
+    })
+    .unwrap_or_else(|body| Texts {
+        title: String::new(),
+        body,
+        facts: Vec::new(),
+        samples: Vec::new(),
+        link: None,
+    })
+}
+
+async fn send(client: &Outgoing, kind: ChannelKind, request: ChannelRequest, now: Timestamp) -> Result<i32, Refused> {
+    let failed = |is_final, text| Refused { is_final, status: 0, text, wait: None };
+    let ChannelRequest { url, headers, body } = request;
+    let mut builder =
+        client.request(Method::POST, url).map_err(|refused| failed(true, refused.to_string()))?.timeout(TIMEOUT);
+    for (name, value) in headers {
+        builder = builder.header(name, value);
+    }
+    // The URL may hold a secret: it is neither logged nor recorded.
+    let response = builder.body(body).send().await.map_err(|error| match refusal(&error) {
+        Some(refused) => failed(true, refused.to_string()),
+        None if error.is_builder() => failed(true, chain(&error.without_url())),
+        None => failed(false, chain(&error.without_url())),
+    })?;
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = retry_after.map(str::to_owned);
+    let body = read_some(response).await;
+    judge(kind, Answer { status, retry_after: retry_after.as_deref(), body: &body, now })?;
+    Ok(status.into())
+}
+
+/// The beginning of an answer. One that breaks off is judged by what came.
+async fn read_some(mut response: Response) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < ANSWER_BYTES_MAX {
+        match response.chunk().await {
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk[..chunk.len().min(ANSWER_BYTES_MAX - bytes.len())]),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn mail(parts: &Parts<'_>) -> Result<(MailServer, Mail), String> {
+    let (security, port) = match parts.value("security").unwrap_or("starttls") {
+        "tls" => (Security::Tls, 465),
+        "none" => (Security::None, 25),
+        _ => (Security::Starttls, 587),
+    };
+    let port = parts.value("port").and_then(|port| port.parse().ok()).unwrap_or(port);
+    let credentials = parts.value("username").zip(parts.value("password"));
+    let credentials = credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
+    let host = parts.needed("host")?.to_owned();
+    let server = MailServer { host, port, security, credentials, timeout: TIMEOUT };
+    let mail = Mail {
+        from: parts.needed("from")?.trim().to_owned(),
+        to: parts.needed("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
+        subject: cut(&parts.texts.title, SUBJECT_BYTES_MAX),
+        text: parts.texts.plain(MAIL_BYTES_MAX),
+        html: html(parts.texts),
+        id: parts.id.to_owned(),
+    };
+    Ok((server, mail))
+}
+
+/// The text as HTML: everything in it is escaped.
+fn html(texts: &Texts) -> String {
+    let escape = |text: &str| {
+        cut(text, MAIL_BYTES_MAX).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    };
+    let body = escape(&texts.body).replace('\n', "<br>\n");
+    let mut html = format!("<!doctype html>\n<html><body>\n<h2>{}</h2>\n<p>{body}</p>\n", escape(&texts.title));
+    if !texts.facts.is_empty() {
+        html.push_str("<table>\n");
+        for (label, value) in &texts.facts {
+            html.push_str(&format!("<tr><th align=\"left\">{label}</th><td>{}</td></tr>\n", escape(value)));
+        }
+        html.push_str("</table>\n");
+    }
+    if !texts.samples.is_empty() {
+        let items: Vec<String> = texts.samples.iter().map(|sample| format!("<li>{}</li>\n", escape(sample))).collect();
+        html.push_str(&format!("<ul>\n{}</ul>\n", items.concat()));
+    }
+    if let Some((words, url)) = &texts.link {
+        html.push_str(&format!("<p><a href=\"{}\">{words}</a></p>\n", escape(url)));
+    }
+    html + "</body></html>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_mail_is_markup() {
+        let texts = Texts {
+            title: "<script>".to_owned(),
+            body: "a & b\n<img src=x>".to_owned(),
+            facts: vec![("Job", "\"><b>".to_owned())],
+            samples: vec!["</ul>".to_owned()],
+            link: Some(("Open", "https://rondel.example/\"x".to_owned())),
+        };
+        let html = html(&texts);
+        for bad in ["<script>", "<img", "<b>", "</ul></li>", "/\"x"] {
+            assert!(!html.contains(bad), "{html}");
+        }
+        assert!(html.contains("a &amp; b<br>"), "{html}");
+    }
+}

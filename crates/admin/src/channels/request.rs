@@ -1,0 +1,246 @@
+//! The request with which each service takes a message.
+
+use rondel_core::Timestamp;
+use rondel_core::channel::{ChannelKind, Values};
+use rondel_core::notice::{Notice, NoticeKind, Severity, cut};
+use rondel_core::words::Lang;
+use rondel_outgoing::Url;
+use serde_json::{Value, json};
+
+use super::robots;
+use super::sign::standard_signature;
+use super::texts::Texts;
+use super::url::read_url;
+
+/// Slack: characters of a header, and of a section.
+const SLACK_HEADER_MAX: usize = 150;
+const SLACK_SECTION_MAX: usize = 3_000;
+/// Teams takes 28 KB for the whole card.
+const TEAMS_TEXT_BYTES_MAX: usize = 12_000;
+/// `PagerDuty`: characters of a summary.
+const PAGERDUTY_SUMMARY_MAX: usize = 1_024;
+/// ntfy: what is longer becomes an attachment.
+const NTFY_MESSAGE_BYTES_MAX: usize = 4_000;
+const NTFY_TITLE_BYTES_MAX: usize = 250;
+
+const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
+const NTFY_URL: &str = "https://ntfy.sh";
+
+/// A request to be sent by POST.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChannelRequest {
+    pub(super) url: Url,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: String,
+}
+
+/// What a request is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts<'a> {
+    pub(super) settings: &'a Values,
+    /// With references replaced by what they refer to.
+    pub(super) secrets: &'a Values,
+    pub(super) lang: Lang,
+    pub(super) notice: &'a Notice,
+    pub(super) texts: &'a Texts,
+    /// The message's id: the same at each try.
+    pub(super) id: &'a str,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> Parts<'a> {
+    /// A setting or secret that is given.
+    pub(super) fn value(&self, name: &str) -> Option<&'a str> {
+        let value = self.secrets.get(name).or_else(|| self.settings.get(name));
+        value.map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn needed(&self, name: &str) -> Result<&'a str, String> {
+        self.value(name).ok_or_else(|| format!("the channel has no {name}"))
+    }
+
+    pub(super) fn url(&self) -> Result<Url, String> {
+        read_url(self.needed("url")?)
+    }
+}
+
+/// The request of a kind that is sent by HTTP.
+pub(super) fn request(kind: ChannelKind, parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let mut request = match kind {
+        ChannelKind::Email => return Err("mail is not sent by HTTP".to_owned()),
+        ChannelKind::Webhook => webhook(parts)?,
+        ChannelKind::Slack => json_request(parts.url()?, &slack(parts)),
+        ChannelKind::Teams => json_request(parts.url()?, &teams(parts)),
+        ChannelKind::Pagerduty => pagerduty(parts)?,
+        ChannelKind::Dingtalk => robots::dingtalk(parts)?,
+        ChannelKind::Wecom => robots::wecom(parts)?,
+        ChannelKind::Feishu => robots::feishu(parts)?,
+        ChannelKind::Ntfy => ntfy(parts)?,
+    };
+    request.headers.push(("idempotency-key", parts.id.to_owned()));
+    Ok(request)
+}
+
+pub(super) fn json_request(url: Url, body: &Value) -> ChannelRequest {
+    let headers = vec![("content-type", "application/json; charset=utf-8".to_owned())];
+    ChannelRequest { url, headers, body: body.to_string() }
+}
+
+/// The notice as it is, signed as Standard Webhooks defines it.
+fn webhook(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let Parts { notice, texts, id, now, .. } = *parts;
+    let mut data = json!(notice);
+    data["title"] = json!(texts.title);
+    data["text"] = json!(texts.body);
+    data["link"] = json!(texts.link.as_ref().map(|(_, url)| url));
+    let body = json!({"type": format!("alert.{}", notice.kind), "timestamp": now, "data": data}).to_string();
+    let mut headers = vec![("content-type", "application/json".to_owned()), ("webhook-id", id.to_owned())];
+    if let Some(key) = parts.value("signing_key") {
+        let signature = standard_signature(key, id, now.second(), &body)
+            .ok_or("signing_key is not a key: it is whsec_ and the key in base64")?;
+        headers.push(("webhook-timestamp", now.second().to_string()));
+        headers.push(("webhook-signature", signature));
+    }
+    Ok(ChannelRequest { url: parts.url()?, headers, body })
+}
+
+fn chars(text: &str, count_max: usize) -> String {
+    match text.char_indices().nth(count_max) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(count_max.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// Blocks of plain text: nothing in a name or message is markup.
+fn slack(parts: &Parts<'_>) -> Value {
+    let texts = parts.texts;
+    let plain = |text: &str, max| json!({"type": "plain_text", "text": chars(text, max), "emoji": false});
+    let mut blocks = vec![json!({"type": "header", "text": plain(&texts.title, SLACK_HEADER_MAX)})];
+    if !texts.body.trim().is_empty() {
+        blocks.push(json!({"type": "section", "text": plain(&texts.body, SLACK_SECTION_MAX)}));
+    }
+    let lines = texts.facts.iter().map(|(label, value)| format!("{label}: {value}"));
+    let lines: Vec<String> = lines.chain(texts.samples.iter().map(|sample| format!("- {sample}"))).collect();
+    if !lines.is_empty() {
+        blocks.push(json!({"type": "section", "text": plain(&lines.join("\n"), SLACK_SECTION_MAX)}));
+    }
+    if let Some((words, url)) = &texts.link {
+        let escaped = url.replace('&', "&amp;").replace('<', "%3C").replace('>', "%3E").replace('|', "%7C");
+        blocks.push(json!({"type": "section", "text": {"type": "mrkdwn", "text": format!("<{escaped}|{words}>")}}));
+    }
+    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    json!({"text": escape(&texts.title), "blocks": blocks})
+}
+
+/// An adaptive card of text runs, in which nothing is markup.
+fn teams(parts: &Parts<'_>) -> Value {
+    let texts = parts.texts;
+    let color = match (parts.notice.kind, parts.notice.severity) {
+        (NoticeKind::Resolved | NoticeKind::Acknowledged, _) => "Good",
+        (NoticeKind::Test, _) => "Accent",
+        (_, Severity::Critical) => "Attention",
+        (_, Severity::Warning) => "Warning",
+    };
+    let run = |text: &str| json!({"type": "TextRun", "text": text});
+    let block = |runs: Vec<Value>| json!({"type": "RichTextBlock", "inlines": runs});
+    let title = json!({"type": "TextRun", "text": texts.title, "weight": "Bolder", "size": "Large", "color": color});
+    let mut body = vec![block(vec![title]), block(vec![run(&cut(&texts.body, TEAMS_TEXT_BYTES_MAX))])];
+    for (label, value) in &texts.facts {
+        let label = json!({"type": "TextRun", "text": format!("{label}: "), "weight": "Bolder"});
+        body.push(block(vec![label, run(value)]));
+    }
+    body.extend(texts.samples.iter().map(|sample| block(vec![run(sample)])));
+    let mut card = json!({
+        "type": "AdaptiveCard",
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "version": "1.4",
+        "body": body,
+    });
+    if let Some((words, url)) = &texts.link {
+        card["actions"] = json!([{"type": "Action.OpenUrl", "title": words, "url": url}]);
+    }
+    let attachment = json!({
+        "contentType": "application/vnd.microsoft.card.adaptive",
+        "contentUrl": null,
+        "content": card,
+    });
+    json!({"type": "message", "attachments": [attachment]})
+}
+
+/// An event of the Events API v2; all messages about one incident have one key.
+fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let Parts { notice, texts, id, .. } = *parts;
+    let action = match notice.kind {
+        NoticeKind::Resolved => "resolve",
+        NoticeKind::Acknowledged => "acknowledge",
+        _ => "trigger",
+    };
+    let key = notice.incident.map_or_else(|| format!("rondel-test-{id}"), |incident| format!("rondel-{incident}"));
+    let severity = match (notice.kind, notice.severity) {
+        (NoticeKind::Test, _) => "info",
+        (_, Severity::Critical) => "critical",
+        (_, Severity::Warning) => "warning",
+    };
+    let details = json!({
+        "text": texts.plain(SLACK_SECTION_MAX),
+        "rule": notice.rule,
+        "condition": notice.condition,
+        "count": notice.count,
+    });
+    let mut event = json!({
+        "routing_key": parts.needed("routing_key")?,
+        "event_action": action,
+        "dedup_key": key,
+        "client": "Rondel",
+        "payload": {
+            "summary": chars(&texts.title, PAGERDUTY_SUMMARY_MAX),
+            "source": format!("rondel/{}", notice.namespace),
+            "severity": severity,
+            "component": notice.subject.name,
+            "group": notice.namespace,
+            "class": notice.condition,
+            "timestamp": notice.at.to_string(),
+            "custom_details": details,
+        },
+    });
+    if let Some((words, url)) = &texts.link {
+        event["client_url"] = json!(url);
+        event["links"] = json!([{"href": url, "text": words}]);
+    }
+    let url = read_url(parts.value("url").unwrap_or(PAGERDUTY_URL))?;
+    Ok(json_request(url, &event))
+}
+
+/// A message published as JSON: headers could not carry every title.
+fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let Parts { notice, texts, .. } = *parts;
+    let priority = match (parts.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)
+    {
+        (Some(own), ..) => own,
+        (None, NoticeKind::Resolved | NoticeKind::Acknowledged | NoticeKind::Test, _) => 3,
+        (None, _, Severity::Critical) => 5,
+        (None, _, Severity::Warning) => 4,
+    };
+    let tag = match (notice.kind, notice.severity) {
+        (NoticeKind::Resolved | NoticeKind::Acknowledged, _) => "white_check_mark",
+        (NoticeKind::Test, _) => "test_tube",
+        (_, Severity::Critical) => "rotating_light",
+        (_, Severity::Warning) => "warning",
+    };
+    let plain = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
+    let mut message = json!({
+        "topic": parts.needed("topic")?,
+        "title": cut(&texts.title, NTFY_TITLE_BYTES_MAX),
+        "message": plain,
+        "priority": priority,
+        "tags": [tag],
+    });
+    if let Some((_, url)) = &texts.link {
+        message["click"] = json!(url);
+    }
+    let mut request = json_request(read_url(parts.value("url").unwrap_or(NTFY_URL))?, &message);
+    if let Some(token) = parts.value("token") {
+        request.headers.push(("authorization", format!("Bearer {token}")));
+    }
+    Ok(request)
+}

@@ -1,0 +1,84 @@
+//! The group robots of `DingTalk`, `WeCom` and Feishu.
+
+use rondel_core::notice::cut;
+use rondel_core::words::Lang;
+use serde_json::json;
+
+use super::request::{ChannelRequest, Parts, json_request};
+use super::sign::{dingtalk_signature, feishu_signature};
+
+/// `DingTalk` takes 20,000 bytes for a request, and JSON may double a text.
+const DINGTALK_BYTES_MAX: usize = 9_000;
+/// `WeCom` takes 4,096 bytes of content.
+const WECOM_BYTES_MAX: usize = 4_096;
+/// Feishu takes 20 KB for a request.
+const FEISHU_BYTES_MAX: usize = 9_000;
+
+/// A text message: nothing in it is markup. With a signing key the URL is signed.
+pub(super) fn dingtalk(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let texts = parts.texts;
+    let content = format!("{}\n{}", texts.title, texts.plain(DINGTALK_BYTES_MAX));
+    let body = json!({"msgtype": "text", "text": {"content": content}, "at": {"isAtAll": false}});
+    let mut url = parts.url()?;
+    if let Some(key) = parts.value("signing_key") {
+        let timestamp = parts.now.as_millis();
+        let sign = dingtalk_signature(key, timestamp).ok_or("the message cannot be signed")?;
+        url.query_pairs_mut().append_pair("timestamp", &timestamp.to_string()).append_pair("sign", &sign);
+    }
+    Ok(json_request(url, &body))
+}
+
+/// Markdown, in which the marks of names and messages are replaced by signs that look like them.
+pub(super) fn wecom(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let texts = parts.texts;
+    let head = format!("**{}**\n", unmarked(&texts.title));
+    let end = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
+    let end = end.unwrap_or_default();
+    let mut lines = vec![unmarked(&texts.body)];
+    lines.extend(texts.facts.iter().map(|(label, value)| format!("> {label}: {}", unmarked(value))));
+    lines.extend(texts.samples.iter().map(|sample| format!("> {}", unmarked(sample))));
+    let room = WECOM_BYTES_MAX.saturating_sub(head.len() + end.len());
+    let content = format!("{head}{}{end}", cut(&lines.join("\n"), room));
+    let body = json!({"msgtype": "markdown", "markdown": {"content": content}});
+    Ok(json_request(parts.url()?, &body))
+}
+
+/// `WeCom` knows no escapes, so what would be markup becomes its full-width form.
+fn unmarked(text: &str) -> String {
+    let sign = |c| match c {
+        '<' => '＜',
+        '>' => '＞',
+        '[' => '［',
+        ']' => '］',
+        '*' => '＊',
+        '`' => '｀',
+        '#' => '＃',
+        c => c,
+    };
+    text.chars().map(sign).collect()
+}
+
+/// A post of text elements, in which nothing is markup. With a signing key the body carries a signature.
+pub(super) fn feishu(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+    let texts = parts.texts;
+    let mut lines: Vec<Vec<serde_json::Value>> = Vec::new();
+    let plain = super::texts::Texts { link: None, ..texts.clone() }.plain(FEISHU_BYTES_MAX);
+    lines.extend(plain.lines().map(|line| vec![json!({"tag": "text", "text": line})]));
+    if let Some((words, url)) = &texts.link {
+        lines.push(vec![json!({"tag": "a", "text": words, "href": url})]);
+    }
+    let lang = match parts.lang {
+        Lang::En => "en_us",
+        Lang::Zh => "zh_cn",
+    };
+    let mut body = json!({
+        "msg_type": "post",
+        "content": {"post": {lang: {"title": texts.title, "content": lines}}},
+    });
+    if let Some(key) = parts.value("signing_key") {
+        let timestamp = parts.now.second();
+        body["timestamp"] = json!(timestamp.to_string());
+        body["sign"] = json!(feishu_signature(key, timestamp).ok_or("the message cannot be signed")?);
+    }
+    Ok(json_request(parts.url()?, &body))
+}

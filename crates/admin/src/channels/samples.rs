@@ -1,0 +1,40 @@
+//! Notices that stand for all that a channel may have to send: templates are tried on them when they are saved.
+
+use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, RunSample, Severity, Subject};
+use rondel_core::{IncidentId, RunId, Timestamp};
+
+/// When the samples began: an instant of the past.
+const STARTED_AT: Timestamp = Timestamp::from_secs(1_772_953_200);
+/// How long after that they are.
+const LATER: std::time::Duration = std::time::Duration::from_secs(900);
+
+/// One of each kind; the first one has runs, the last one has nothing that may be missing.
+pub(super) fn notices() -> Vec<Notice> {
+    NoticeKind::ALL.iter().map(|kind| notice(*kind)).collect()
+}
+
+fn notice(kind: NoticeKind) -> Notice {
+    let is_test = kind == NoticeKind::Test;
+    let sample = |run| RunSample {
+        run: RunId::new(run),
+        job: "nightly-close".to_owned(),
+        fire_at: STARTED_AT,
+        message: "exit status 1: could not connect to ledger-db".to_owned(),
+    };
+    Notice {
+        kind,
+        incident: if is_test { None } else { Some(IncidentId::new(7_400_000_000_001)) },
+        rule: "nightly-close-late".to_owned(),
+        condition: "success_by".to_owned(),
+        namespace: "default".to_owned(),
+        subject: Subject { kind: NoticeSubject::Job, name: "nightly-close".to_owned() },
+        severity: Severity::Critical,
+        summary_en: "nightly-close has not succeeded by 06:00 (Europe/Berlin).".to_owned(),
+        summary_zh: "nightly-close 在 06:00（Europe/Berlin）前没有成功。".to_owned(),
+        started_at: STARTED_AT,
+        at: STARTED_AT + LATER,
+        count: 3,
+        samples: if is_test { Vec::new() } else { vec![sample(7_399_999_999_001), sample(7_399_999_999_002)] },
+        path: "/alerts".to_owned(),
+    }
+}

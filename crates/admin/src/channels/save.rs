@@ -1,0 +1,197 @@
+//! Channels are saved, shown and tested.
+
+use rondel_core::channel::{ChannelKind, FieldForm, Values, check, fields, reference};
+use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
+use rondel_core::words::Lang;
+use rondel_core::{ChannelId, FieldError, MessageId, name};
+use rondel_store::StoreError;
+use rondel_store::catalog::Namespace;
+use rondel_store::channels::{CHANNEL_COUNT_MAX, Channel, ChannelSaved, Delivery};
+use tokio::time::Instant;
+
+use super::deliver::{Try, deliver, read_values};
+use super::judge::Refused;
+use super::samples::notices;
+use super::sender::{delivery, message_id};
+use super::sign::standard_signature;
+use super::texts::Texts;
+use super::url::{check_url, shown_host};
+use crate::alert::{build_client, generate_secret};
+use crate::node::Node;
+
+/// A channel as it is to be.
+#[derive(Clone, Debug)]
+pub struct NewChannel {
+    /// Its name.
+    pub name: String,
+    /// The service.
+    pub kind: ChannelKind,
+    /// All of its settings.
+    pub settings: Values,
+    /// The secrets that are set; what is left out stays, and what is empty goes.
+    pub secrets: Values,
+    /// The language of its messages.
+    pub lang: Lang,
+    /// Whether messages are sent.
+    pub is_enabled: bool,
+}
+
+/// What saving a channel did.
+#[derive(Clone, Debug)]
+pub struct PutChannel {
+    /// The channel.
+    pub channel: Channel,
+    /// Whether it is new.
+    pub is_new: bool,
+    /// The key that was made for it, which is shown this once.
+    pub signing_key: Option<String>,
+}
+
+/// Why a channel was not saved or tested.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// These fields are wrong.
+    #[error("the channel is not valid")]
+    Invalid(Vec<FieldError>),
+    /// There are too many.
+    #[error("a namespace has at most {CHANNEL_COUNT_MAX} channels")]
+    TooMany,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A channel without its secrets.
+#[derive(Clone, Debug)]
+pub struct ChannelView {
+    /// Its settings.
+    pub settings: Values,
+    /// Each secret that is set: the reference that it is, or `set`.
+    pub secrets: Values,
+    /// The host of its URL.
+    pub host: Option<String>,
+}
+
+/// What may be shown of a channel.
+#[must_use]
+pub fn view(channel: &Channel) -> ChannelView {
+    let settings = read_values(&channel.settings).unwrap_or_default();
+    let secrets = read_values(&channel.secret).unwrap_or_default();
+    let host = shown_host(&secrets).or_else(|| shown_host(&settings)).or_else(|| settings.get("host").cloned());
+    let show = |value: String| if reference(&value).is_some() { value } else { "set".to_owned() };
+    let secrets = secrets.into_iter().map(|(name, value)| (name, show(value))).collect();
+    ChannelView { settings, secrets, host }
+}
+
+/// Saves a channel under its name.
+///
+/// # Errors
+/// [`ChannelError`].
+pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<PutChannel, ChannelError> {
+    let existing = node.store().channel(namespace.id, &new.name).await?;
+    let mut secrets = match existing.as_ref().filter(|existing| existing.kind == new.kind) {
+        Some(existing) => read_values(&existing.secret).unwrap_or_default(),
+        None => Values::new(),
+    };
+    secrets.extend(new.secrets.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())));
+    secrets.retain(|_, value| !value.is_empty());
+    let mut settings = new.settings.clone();
+    settings.retain(|_, value| !value.trim().is_empty());
+    let mut signing_key = None;
+    if new.kind == ChannelKind::Webhook && !secrets.contains_key("signing_key") {
+        let key = generate_secret();
+        secrets.insert("signing_key".to_owned(), key.clone());
+        signing_key = Some(key);
+    }
+    let errors = find_errors(node, &new, &settings, &secrets);
+    if !errors.is_empty() {
+        return Err(ChannelError::Invalid(errors));
+    }
+    let now = node.now();
+    let text = |values: &Values| serde_json::to_string(values).unwrap_or_default();
+    let mut channel = Channel {
+        id: ChannelId::new(node.new_id()),
+        namespace: namespace.id,
+        name: new.name,
+        kind: new.kind,
+        settings: text(&settings),
+        secret: text(&secrets),
+        lang: new.lang,
+        is_enabled: new.is_enabled,
+        created_at: existing.as_ref().map_or(now, |existing| existing.created_at),
+        updated_at: now,
+    };
+    let (id, is_new) = match node.store().save_channel(&channel).await? {
+        ChannelSaved::Created(id) => (id, true),
+        ChannelSaved::Changed(id) => (id, false),
+        ChannelSaved::Full => return Err(ChannelError::TooMany),
+    };
+    channel.id = id;
+    Ok(PutChannel { channel, is_new, signing_key })
+}
+
+fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Values) -> Vec<FieldError> {
+    let mut errors = check(new.kind, settings, secrets);
+    if let Err(sentence) = name::check(&new.name) {
+        errors.push(FieldError::new("/name", sentence));
+    }
+    let allowed = &node.shared().config.outgoing_allow;
+    for (part, values) in [("settings", settings), ("secrets", secrets)] {
+        for field in fields(new.kind).iter().filter(|field| field.form == FieldForm::Url) {
+            let Some(value) = values.get(field.name).filter(|value| reference(value).is_none()) else { continue };
+            if let Err(sentence) = check_url(new.kind, value, allowed) {
+                errors.push(FieldError::new(format!("/{part}/{}", field.name), sentence));
+            }
+        }
+    }
+    let key = secrets.get("signing_key").filter(|key| new.kind == ChannelKind::Webhook && reference(key).is_none());
+    if key.is_some_and(|key| standard_signature(key, "", 0, "").is_none()) {
+        errors.push(FieldError::new("/secrets/signing_key", "is not a key: it is whsec_ and the key in base64"));
+    }
+    errors.extend(find_template_error(settings, new.lang));
+    errors
+}
+
+/// Tries the templates on samples of all kinds.
+fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
+    let mut tried =
+        notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));
+    let refused = tried.find_map(Result::err)?;
+    let (field, sentence) = refused.split_once(": ").unwrap_or(("body_template", &refused));
+    Some(FieldError::new(format!("/settings/{field}"), sentence))
+}
+
+/// Sends a marked message now; answers how that went, and records it.
+///
+/// # Errors
+/// The store's.
+pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &str) -> Result<Delivery, StoreError> {
+    let shared = node.shared();
+    let (at, began) = (node.now(), Instant::now());
+    let notice = Notice {
+        kind: NoticeKind::Test,
+        incident: None,
+        rule: "test".to_owned(),
+        condition: "test".to_owned(),
+        namespace: namespace.name.clone(),
+        subject: Subject { kind: NoticeSubject::Namespace, name: channel.name.clone() },
+        severity: Severity::Warning,
+        summary_en: format!("This is a test of the channel {}, sent by {by}. Nothing is wrong.", channel.name),
+        summary_zh: format!("这是 {by} 发送的测试消息，用于检查通知渠道 {}。一切正常。", channel.name),
+        started_at: at,
+        at,
+        count: 1,
+        samples: Vec::new(),
+        path: "/alerts/channels".to_owned(),
+    };
+    let message = MessageId::new(node.new_id());
+    let id = message_id(message);
+    let attempt = Try { channel, notice: &notice.bounded(), id: &id, now: at };
+    let done = match build_client(&shared.config.outgoing_allow) {
+        Ok(client) => deliver(&client, &shared.config, attempt).await,
+        Err(text) => Err(Refused { is_final: true, status: 0, text, wait: None }),
+    };
+    let delivery = delivery(shared, (channel, message), (at, began), &done);
+    node.store().note_delivery(&delivery).await?;
+    Ok(delivery)
+}

@@ -1,0 +1,93 @@
+//! Secrets by reference: in a file of the folder, or in a variable with the prefix, that the operator allows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use rondel_core::channel::{Reference, Values, reference};
+use tokio::io::AsyncReadExt as _;
+
+/// The longest file that is read.
+const FILE_BYTES_MAX: u64 = 8 * 1024;
+
+/// What references of channels may read.
+#[derive(Clone, Default)]
+pub struct SecretSources {
+    /// The folder with the files; none: there are no references to files.
+    pub folder: Option<PathBuf>,
+    /// The variables that may be read, with their values.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for SecretSources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&String> = self.variables.keys().collect();
+        f.debug_struct("SecretSources").field("folder", &self.folder).field("variables", &names).finish()
+    }
+}
+
+impl SecretSources {
+    /// The secrets with references replaced by what they refer to.
+    pub(super) async fn resolve(&self, secrets: &Values) -> Result<Values, String> {
+        let mut resolved = Values::new();
+        for (name, value) in secrets {
+            let value = match reference(value) {
+                None => value.clone(),
+                Some(Reference::Variable(variable)) => self.variable(variable)?,
+                Some(Reference::File(file)) => self.file(file).await?,
+            };
+            resolved.insert(name.clone(), value);
+        }
+        Ok(resolved)
+    }
+
+    fn variable(&self, name: &str) -> Result<String, String> {
+        let missing = || {
+            format!(
+                "the server has no variable {name}, or its name does not begin with the setting alert_secrets_env_prefix"
+            )
+        };
+        self.variables.get(name).map(|value| value.trim().to_owned()).ok_or_else(missing)
+    }
+
+    async fn file(&self, name: &str) -> Result<String, String> {
+        let folder = self.folder.as_ref().ok_or("the server has no setting alert_secrets_dir: files cannot be read")?;
+        if name.contains(['/', '\\']) || name.starts_with('.') {
+            return Err(format!("{name:?} is not the name of a file in alert_secrets_dir"));
+        }
+        let unreadable = |error: std::io::Error| format!("file {name} of alert_secrets_dir: {error}");
+        let file = tokio::fs::File::open(folder.join(name)).await.map_err(unreadable)?;
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).await.map_err(unreadable)?;
+        Ok(text.trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn references_read_what_the_operator_allows_and_nothing_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("slack"), "https://hooks.example.com/x\n").unwrap();
+        let sources = SecretSources {
+            folder: Some(folder.path().to_owned()),
+            variables: [("RONDEL_SECRET_A".to_owned(), "from-a".to_owned())].into(),
+        };
+        assert!(!format!("{sources:?}").contains("from-a"));
+        let resolve = async |value: &str| {
+            let secrets = [("url".to_owned(), value.to_owned())].into();
+            sources.resolve(&secrets).await.map(|mut resolved| resolved.remove("url").unwrap())
+        };
+        assert_eq!(resolve("plain").await.unwrap(), "plain");
+        assert_eq!(resolve("file:slack").await.unwrap(), "https://hooks.example.com/x");
+        assert_eq!(resolve("env:RONDEL_SECRET_A").await.unwrap(), "from-a");
+        assert!(resolve("env:PATH").await.unwrap_err().contains("alert_secrets_env_prefix"));
+        assert!(resolve("file:../slack").await.unwrap_err().contains("is not the name"));
+        assert!(resolve("file:missing").await.unwrap_err().contains("missing"));
+        let none = SecretSources::default();
+        let secrets = [("url".to_owned(), "file:slack".to_owned())].into();
+        assert!(none.resolve(&secrets).await.unwrap_err().contains("alert_secrets_dir"));
+    }
+}

@@ -1,0 +1,262 @@
+//! The loop that sends the messages of alerts: each channel by one server at a time, one message after the other.
+//!
+//! At least once: a message is recorded as sent after the service took it, and has the same id at each try. A channel that fails
+//! does not hold up another one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use rondel_core::channel::ChannelKind;
+use rondel_core::notice::{NoticeKind, cut};
+use rondel_core::{ChannelId, DeliveryId, MessageId, Timestamp};
+use rondel_outgoing::Outgoing;
+use rondel_store::StoreError;
+use rondel_store::channels::{AfterTry, Channel, Delivery, LeaseChannels, LeasedChannel, WaitingMessage};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::deliver::{Try, deliver};
+use super::judge::Refused;
+use crate::alert::{build_client, next_try};
+use crate::background::{Background, TickError};
+use crate::metrics::add;
+use crate::node::Shared;
+
+/// Messages of one channel that are taken together.
+const EACH_MAX: u32 = 64;
+/// Longer than the budget and one try together.
+const HOLD: Duration = Duration::from_secs(35);
+/// How long the messages of one channel may take together, up to the beginning of the last one.
+const BUDGET: Duration = Duration::from_secs(10);
+/// How long a channel rests when its receiver was not reached, or when all that is due waits for an earlier message.
+const REST: Duration = Duration::from_secs(5);
+/// How long a message under way may take once the server is asked to stop.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+/// The longest reason in a delivery, in bytes.
+const ERROR_BYTES_MAX: usize = 500;
+
+/// The messages of one channel on their way, with how that ended.
+type UnderWay = BoxFuture<'static, (ChannelId, Result<(), StoreError>)>;
+
+pub(crate) struct ChannelLoop {
+    shared: Arc<Shared>,
+    client: Option<Outgoing>,
+    under_way: FuturesUnordered<UnderWay>,
+    /// Whose messages these are.
+    channels: BTreeSet<ChannelId>,
+    /// Why tries could not be recorded.
+    failed: Option<TickError>,
+}
+
+impl Background for ChannelLoop {
+    const NAME: &'static str = "alert_send";
+    const WORK: &'static str = "send the messages of alerts";
+
+    fn period(&self) -> Option<Duration> {
+        Some(self.shared.config.alert_period)
+    }
+
+    async fn woken(&mut self) {
+        match self.under_way.next().await {
+            Some(sent) => self.sent(sent),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.send_due(stop).await,
+        }
+    }
+
+    async fn stopped(&mut self) {
+        while let Some(sent) = self.under_way.next().await {
+            self.sent(sent);
+        }
+    }
+}
+
+impl ChannelLoop {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, client: None, under_way: FuturesUnordered::new(), channels: BTreeSet::new(), failed: None }
+    }
+
+    /// Answers how many messages it took up.
+    async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        let free = self.shared.config.alert_concurrency.saturating_sub(self.under_way.len());
+        if free == 0 || !self.shared.membership.holds() {
+            return Ok(0);
+        }
+        let without: Vec<ChannelId> = self.channels.iter().copied().collect();
+        let lease = LeaseChannels {
+            node: self.shared.membership.token().node,
+            without: &without,
+            now: self.shared.clock.now(),
+            channel_max: u32::try_from(free).unwrap_or(u32::MAX),
+            each_max: EACH_MAX,
+            hold: HOLD,
+        };
+        let leased = self.shared.store.lease_channels(lease).await?;
+        let count: usize = leased.iter().map(|leased| leased.messages.len()).sum();
+        for leased in leased {
+            let client = self.client()?;
+            let sender = Sender { shared: Arc::clone(&self.shared), client, stop: stop.clone() };
+            let id = leased.channel.id;
+            self.channels.insert(id);
+            self.under_way.push(Box::pin(async move { (id, sender.send_all(leased).await) }));
+        }
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
+    /// Made when the first message is sent: reading the host's certificates takes time and memory.
+    fn client(&mut self) -> Result<Outgoing, TickError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let client = build_client(&self.shared.config.outgoing_allow).map_err(TickError::new)?;
+        Ok(self.client.insert(client).clone())
+    }
+
+    fn sent(&mut self, (channel, sent): (ChannelId, Result<(), StoreError>)) {
+        self.channels.remove(&channel);
+        if let Err(error) = sent {
+            self.failed = Some(error.into());
+        }
+    }
+}
+
+struct Sender {
+    shared: Arc<Shared>,
+    client: Outgoing,
+    stop: CancellationToken,
+}
+
+impl Sender {
+    /// Sends the messages of one channel, one after the other, and ends its lease.
+    async fn send_all(&self, leased: LeasedChannel) -> Result<(), StoreError> {
+        let LeasedChannel { channel, held_until, messages } = leased;
+        let store = &self.shared.store;
+        let end = Instant::now() + BUDGET;
+        let mut rest = if messages.is_empty() { Some(REST) } else { None };
+        for message in &messages {
+            if self.stop.is_cancelled() || Instant::now() >= end || rest.is_some() {
+                break;
+            }
+            let Some(delivered) = self.try_once(&channel, message).await else { break };
+            rondel_failpoint::pass("alert_send.sent");
+            let (delivery, after) = delivered;
+            store.finish_message(&delivery, after).await?;
+            rondel_failpoint::pass("alert_send.recorded");
+            rest = match after {
+                AfterTry::Retry(at) => Some(at.since(self.shared.clock.now()).clamp(Duration::ZERO, REST)),
+                AfterTry::Sent => pace(channel.kind),
+                AfterTry::GivenUp => None,
+            };
+        }
+        let free_at = self.shared.clock.now() + rest.unwrap_or_default();
+        store.free_channel(channel.id, held_until, free_at).await
+    }
+
+    /// Nothing where the server stops before the service has answered.
+    async fn try_once(&self, channel: &Channel, message: &WaitingMessage) -> Option<(Delivery, AfterTry)> {
+        let (at, began) = (self.shared.clock.now(), Instant::now());
+        let done = if channel.is_enabled {
+            let id = message_id(message.id);
+            let attempt = Try { channel, notice: &message.notice, id: &id, now: at };
+            let stopping = async {
+                self.stop.cancelled().await;
+                sleep(STOP_GRACE).await;
+            };
+            tokio::select! {
+                done = deliver(&self.client, &self.shared.config, attempt) => done,
+                () = stopping => return None,
+            }
+        } else {
+            let text = "the channel is disabled".to_owned();
+            Err(Refused { is_final: true, status: 0, text, wait: None })
+        };
+        let try_number = message.try_count.saturating_add(1);
+        let after = self.decide(channel, message, &done);
+        let delivery = Delivery {
+            incident: Some(message.incident),
+            kind: message.notice.kind,
+            try_number,
+            verdict: after.as_str().to_owned(),
+            ..delivery(&self.shared, (channel, message.id), (at, began), &done)
+        };
+        Some((delivery, after))
+    }
+
+    fn decide(&self, channel: &Channel, message: &WaitingMessage, done: &Result<i32, Refused>) -> AfterTry {
+        let metrics = &self.shared.metrics;
+        let Err(refused) = done else {
+            add(&metrics.alerts_delivered, 1);
+            return AfterTry::Sent;
+        };
+        let (now, try_count) = (self.shared.clock.now(), message.try_count.saturating_add(1));
+        let next = next_try(try_count, message.created_at, now, rand::random());
+        let (error, channel, message_id) = (&refused.text, &channel.name, message.id.get());
+        match next.filter(|_| !refused.is_final) {
+            Some(due_at) => {
+                let due_at = due_at.max(now + refused.wait.unwrap_or_default());
+                add(&metrics.alerts_refused, 1);
+                tracing::warn!(message_id, channel, try_count, error, next = %due_at, "a channel did not take a message");
+                AfterTry::Retry(due_at)
+            }
+            None => {
+                add(&metrics.alerts_given_up, 1);
+                tracing::error!(message_id, channel, try_count, error, "a message of an alert is given up");
+                AfterTry::GivenUp
+            }
+        }
+    }
+}
+
+/// How receivers know the message.
+pub(super) fn message_id(id: MessageId) -> String {
+    format!("alert_{id}")
+}
+
+/// A try as it is recorded; who calls it puts in what the message was about.
+pub(super) fn delivery(
+    shared: &Shared,
+    (channel, message): (&Channel, MessageId),
+    (at, began): (Timestamp, Instant),
+    done: &Result<i32, Refused>,
+) -> Delivery {
+    let id = shared.membership.latest().ids.next(shared.clock.now());
+    let (status, error) = match done {
+        Ok(status) => (*status, None),
+        Err(refused) => (refused.status, Some(cut(&refused.text, ERROR_BYTES_MAX))),
+    };
+    Delivery {
+        id: DeliveryId::new(id),
+        channel: channel.id,
+        message,
+        incident: None,
+        kind: NoticeKind::Test,
+        try_number: 1,
+        at,
+        latency_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
+        verdict: if done.is_ok() { AfterTry::Sent } else { AfterTry::GivenUp }.as_str().to_owned(),
+        status,
+        error,
+    }
+}
+
+/// How long a channel rests between two messages, where its service takes only so many in a minute.
+const fn pace(kind: ChannelKind) -> Option<Duration> {
+    match kind {
+        // 20 in a minute.
+        ChannelKind::Dingtalk | ChannelKind::Wecom => Some(Duration::from_secs(3)),
+        ChannelKind::Slack | ChannelKind::Feishu => Some(Duration::from_secs(1)),
+        ChannelKind::Email | ChannelKind::Webhook | ChannelKind::Teams | ChannelKind::Pagerduty | ChannelKind::Ntfy => {
+            None
+        }
+    }
+}

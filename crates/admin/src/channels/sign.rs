@@ -1,0 +1,38 @@
+//! The signatures that services ask for.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+pub(super) use crate::alert::signature as standard_signature;
+
+fn hmac_base64(key: &[u8], message: &[u8]) -> Option<String> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    mac.update(message);
+    Some(BASE64_STANDARD.encode(mac.finalize().into_bytes()))
+}
+
+/// `DingTalk`'s `sign`, which belongs into the query: the key signs the milliseconds and itself.
+pub(super) fn dingtalk_signature(key: &str, timestamp_ms: i64) -> Option<String> {
+    hmac_base64(key.as_bytes(), format!("{timestamp_ms}\n{key}").as_bytes())
+}
+
+/// Feishu's `sign`, which belongs into the body: the seconds and the key sign an empty text.
+pub(super) fn feishu_signature(key: &str, timestamp: i64) -> Option<String> {
+    hmac_base64(format!("{timestamp}\n{key}").as_bytes(), b"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed by the programs that the services' documents show, in Python.
+    #[test]
+    fn signatures_are_those_of_the_documents_programs() {
+        let dingtalk = dingtalk_signature("SECthis is a secret", 1_772_953_200_123);
+        assert_eq!(dingtalk.as_deref(), Some("uu+EfO7onGwELR0lSsaZ9iN2QhK2qf/k0QvS7oNvj9M="));
+        let feishu = feishu_signature("this is a secret", 1_772_953_200);
+        assert_eq!(feishu.as_deref(), Some("PAmPO1YjasnfYr3rxJVF9ELd+o828LnLdO+cLMdHJyU="));
+    }
+}

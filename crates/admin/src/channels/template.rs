@@ -1,0 +1,223 @@
+//! Own templates of messages, in a bounded part of Jinja.
+//!
+//! A template can read values, loop and choose. It cannot define anything, repeat a text or use a filter that makes texts longer:
+//! so each expression is at most as long as what it reads, the count of steps is bounded by fuel, and what is written by
+//! [`OUTPUT_BYTES_MAX`].
+
+use std::io::{self, Write};
+
+use minijinja::value::Value;
+use minijinja::{Environment, UndefinedBehavior, filters};
+use rondel_core::error_chain::chain_in_one_line;
+use rondel_core::notice::Notice;
+
+/// The longest text that a template makes, in bytes.
+const OUTPUT_BYTES_MAX: usize = 16 * 1024;
+/// How many steps one rendering may take.
+const FUEL: u64 = 20_000;
+const DEPTH_MAX: usize = 16;
+/// The tags that a template may use.
+const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
+
+/// The text that a template makes of a notice.
+pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
+    check_words(template)?;
+    let mut environment = Environment::empty();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(DEPTH_MAX);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.add_filter("upper", filters::upper);
+    environment.add_filter("lower", filters::lower);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("trim", filters::trim);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("first", filters::first);
+    environment.add_filter("last", filters::last);
+    let compiled = environment.template_from_str(template).map_err(|error| chain_in_one_line(&error))?;
+    let mut output = Bounded(Vec::new());
+    match compiled.render_captured_to(context(notice, url), &mut output) {
+        Ok(_) => {}
+        Err(_) if output.0.len() >= OUTPUT_BYTES_MAX => {
+            return Err(format!("makes a text of more than {OUTPUT_BYTES_MAX} bytes"));
+        }
+        Err(error) => return Err(chain_in_one_line(&error)),
+    }
+    String::from_utf8(output.0).map_err(|error| error.to_string())
+}
+
+/// The values that a template reads.
+fn context(notice: &Notice, url: Option<&str>) -> Value {
+    let samples: Vec<_> = notice
+        .samples
+        .iter()
+        .map(|sample| {
+            serde_json::json!({
+                "run": sample.run.to_string(),
+                "job": sample.job,
+                "fire_at": sample.fire_at.to_string(),
+                "message": sample.message,
+            })
+        })
+        .collect();
+    Value::from_serialize(serde_json::json!({
+        "kind": notice.kind,
+        "severity": notice.severity,
+        "rule": notice.rule,
+        "condition": notice.condition,
+        "namespace": notice.namespace,
+        "subject": {"kind": notice.subject.kind, "name": notice.subject.name},
+        "summary": notice.summary_en,
+        "summary_en": notice.summary_en,
+        "summary_zh": notice.summary_zh,
+        "started_at": notice.started_at.to_string(),
+        "at": notice.at.to_string(),
+        "count": notice.count,
+        "samples": samples,
+        "url": url.unwrap_or_default(),
+    }))
+}
+
+/// Refuses what could make a text grow: tags that define, loops that call themselves, and multiplication.
+fn check_words(template: &str) -> Result<(), String> {
+    let mut rest = template;
+    while let Some(begin) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {
+        let (mark, after) = rest[begin..].split_at(2);
+        if mark == "{#" {
+            rest = after.split_once("#}").map_or("", |(_, rest)| rest);
+            continue;
+        }
+        let (inside, behind) = inside_of(after, if mark == "{%" { "%}" } else { "}}" });
+        let words = without_texts(inside);
+        let first = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
+        if mark == "{%" && !TAGS.contains(&first) {
+            return Err(format!("{{% {first} %}} cannot be used here; the tags are {}", TAGS.join(", ")));
+        }
+        if words.contains('*') {
+            return Err("multiplication cannot be used here".to_owned());
+        }
+        if words.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
+            return Err("recursive loops cannot be used here".to_owned());
+        }
+        rest = behind;
+    }
+    Ok(())
+}
+
+/// What stands before the end mark, which does not count within a quoted text; and what follows it.
+fn inside_of<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
+    let mut quote = None;
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            _ if is_escaped => is_escaped = false,
+            (Some(_), '\\') => is_escaped = true,
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, _) if text[at..].starts_with(end) => return (&text[..at], &text[at + end.len()..]),
+            (None, _) => {}
+        }
+    }
+    (text, "")
+}
+
+/// The same without the contents of quoted texts.
+fn without_texts(inside: &str) -> String {
+    let mut words = String::with_capacity(inside.len());
+    let mut quote = None;
+    let mut is_escaped = false;
+    for c in inside.chars() {
+        match (quote, c) {
+            _ if is_escaped => is_escaped = false,
+            (Some(_), '\\') => is_escaped = true,
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, c) => words.push(c),
+        }
+    }
+    words
+}
+
+/// Takes so many bytes, and then fails.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = OUTPUT_BYTES_MAX.saturating_sub(self.0.len());
+        if room == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let taken = bytes.len().min(room);
+        self.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::notices;
+    use super::*;
+
+    fn rendered(template: &str) -> Result<String, String> {
+        render(template, &notices()[0], Some("https://rondel.example/x"))
+    }
+
+    #[test]
+    fn values_loops_and_choices() {
+        let text = rendered("{{ subject.name|upper }} {% if count > 1 %}{{ count }}{% else %}once{% endif %}").unwrap();
+        assert_eq!(text, "NIGHTLY-CLOSE 3");
+        let text = rendered("{% for sample in samples %}{{ loop.index }}:{{ sample.job }} {% endfor %}").unwrap();
+        assert_eq!(text, "1:nightly-close 2:nightly-close ");
+        assert_eq!(
+            rendered("**{{ kind }}** {# a * b #}{{ '*' }} }} {{ url }}").unwrap(),
+            "**firing** * }} https://rondel.example/x"
+        );
+    }
+
+    #[track_caller]
+    fn check_refused(template: &str, words: &str) {
+        let refused = rendered(template).unwrap_err();
+        assert!(refused.contains(words), "{template}: {refused}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        check_refused("{{ sumary }}", "undefined");
+        check_refused("{{ subject.nam }}", "undefined");
+        check_refused("{% if %}", "syntax error");
+        check_refused("{% for x in samples %}", "unexpected end");
+        check_refused("{{ summary|nonsense }}", "unknown filter");
+    }
+
+    #[test]
+    fn a_template_that_could_grow_or_run_for_long_is_refused() {
+        check_refused("{% include 'x' %}", "cannot be used here");
+        check_refused("{%- set a = 'x' -%}", "cannot be used here");
+        check_refused("{%+set a = 'x' %}", "cannot be used here");
+        check_refused("{% macro a() %}{% endmacro %}", "cannot be used here");
+        check_refused("{% filter upper %}{% endfilter %}", "cannot be used here");
+        check_refused("{% with a = summary %}{% endwith %}", "cannot be used here");
+        check_refused("{{ 'x' * 1000000000 }}", "multiplication");
+        check_refused("{{ '}}' * 1000000000 }}", "multiplication");
+        check_refused("{{ \"\\\"\" * 1000000000 }}", "multiplication");
+        check_refused("{% if 'x' * 1000000000 %}{% endif %}", "multiplication");
+        check_refused("{% for x in [1] recursive %}{{ loop([x, x]) }}{% endfor %}", "recursive");
+        check_refused("{{ range(1000000) }}", "unknown function");
+        check_refused("{{ summary|replace('a', 'aaaaaaaaaa') }}", "unknown filter");
+        let deep = "{% for a in 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' %}".repeat(4);
+        let ends = "{% endfor %}".repeat(4);
+        check_refused(&format!("{deep}{ends}"), "fuel");
+        let long = format!(
+            "{}{{{{ summary }}}}{}",
+            "{% for a in 'xxxxxxxxxxxxxxxxxxxxxxxxxxx' %}".repeat(2),
+            "{% endfor %}".repeat(2)
+        );
+        check_refused(&long, "more than 16384 bytes");
+    }
+}

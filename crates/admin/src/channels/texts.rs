@@ -1,0 +1,200 @@
+//! The texts of a message, before it is put into the form of a service.
+
+use rondel_core::Timestamp;
+use rondel_core::channel::Values;
+use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, cut};
+use rondel_core::words::Lang;
+
+use super::template;
+
+/// The longest title, in bytes.
+const TITLE_BYTES_MAX: usize = 400;
+
+/// The texts of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Texts {
+    /// One line.
+    pub(super) title: String,
+    /// A sentence, or what the channel's own template made.
+    pub(super) body: String,
+    /// Labels with values; none beside an own template.
+    pub(super) facts: Vec<(&'static str, String)>,
+    /// Runs as examples, a line each; none beside an own template.
+    pub(super) samples: Vec<String>,
+    /// The words and the URL of the link to the console, where the server knows its own address.
+    pub(super) link: Option<(&'static str, String)>,
+}
+
+impl Texts {
+    /// The default texts, or those of the channel's own templates. `base` is the server's address.
+    pub(super) fn new(notice: &Notice, settings: &Values, (lang, base): (Lang, Option<&str>)) -> Result<Self, String> {
+        let url = base.map(|base| page_url(base, notice));
+        let own = |name: &str| settings.get(name).filter(|template| !template.trim().is_empty());
+        let render = |name: &str, template: &String| {
+            template::render(template, notice, url.as_deref()).map_err(|sentence| format!("{name}: {sentence}"))
+        };
+        let title = match own("title_template") {
+            // A title is one line.
+            Some(own) => render("title_template", own)?.split_whitespace().collect::<Vec<_>>().join(" "),
+            None => default_title(notice, lang),
+        };
+        let body = own("body_template").map(|own| render("body_template", own)).transpose()?;
+        let is_own = body.is_some();
+        let default_body = || match lang {
+            Lang::En => notice.summary_en.clone(),
+            Lang::Zh => notice.summary_zh.clone(),
+        };
+        Ok(Self {
+            title: cut(&title, TITLE_BYTES_MAX),
+            body: body.unwrap_or_else(default_body),
+            facts: if is_own { Vec::new() } else { facts(notice, lang) },
+            samples: if is_own { Vec::new() } else { samples(notice) },
+            link: url.map(|url| (lang_text(lang, "Open in Rondel", "在 Rondel 中查看"), url)),
+        })
+    }
+
+    /// All of it as plain text, without the title and of at most so many bytes; the link is kept.
+    pub(super) fn plain(&self, bytes_max: usize) -> String {
+        let mut lines = vec![self.body.clone()];
+        if !self.facts.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(self.facts.iter().map(|(label, value)| format!("{label}: {value}")));
+        if !self.samples.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(self.samples.iter().map(|sample| format!("- {sample}")));
+        let end = self.link.as_ref().map(|(words, url)| format!("\n\n{words}: {url}")).unwrap_or_default();
+        let text = cut(&lines.join("\n"), bytes_max.saturating_sub(end.len()));
+        text + &end
+    }
+}
+
+const fn lang_text(lang: Lang, en: &'static str, zh: &'static str) -> &'static str {
+    match lang {
+        Lang::En => en,
+        Lang::Zh => zh,
+    }
+}
+
+fn page_url(base: &str, notice: &Notice) -> String {
+    format!("{}/n/{}{}", base.trim_end_matches('/'), notice.namespace, notice.path)
+}
+
+fn default_title(notice: &Notice, lang: Lang) -> String {
+    let name = &notice.subject.name;
+    let severity = severity(notice.severity, lang);
+    match (lang, notice.kind) {
+        (Lang::En, NoticeKind::Firing) => format!("[{severity}] {name}: {}", notice.rule),
+        (Lang::En, NoticeKind::Resolved) => format!("[Resolved] {name}: {}", notice.rule),
+        (Lang::En, NoticeKind::Reminder) => format!("[{severity}, still firing] {name}: {}", notice.rule),
+        (Lang::En, NoticeKind::Digest) => format!("[{severity}, {} times] {name}: {}", notice.count, notice.rule),
+        (Lang::En, NoticeKind::Escalated) => format!("[{severity}, not acknowledged] {name}: {}", notice.rule),
+        (Lang::En, NoticeKind::Acknowledged) => format!("[Acknowledged] {name}: {}", notice.rule),
+        (Lang::En, NoticeKind::Test) => format!("[Test] Rondel: {name}"),
+        (Lang::Zh, NoticeKind::Firing) => format!("【{severity}】{name}：{}", notice.rule),
+        (Lang::Zh, NoticeKind::Resolved) => format!("【已恢复】{name}：{}", notice.rule),
+        (Lang::Zh, NoticeKind::Reminder) => format!("【{severity}，仍未恢复】{name}：{}", notice.rule),
+        (Lang::Zh, NoticeKind::Digest) => format!("【{severity}，共 {} 次】{name}：{}", notice.count, notice.rule),
+        (Lang::Zh, NoticeKind::Escalated) => format!("【{severity}，无人确认】{name}：{}", notice.rule),
+        (Lang::Zh, NoticeKind::Acknowledged) => format!("【已确认】{name}：{}", notice.rule),
+        (Lang::Zh, NoticeKind::Test) => format!("【测试】Rondel：{name}"),
+    }
+}
+
+const fn severity(severity: Severity, lang: Lang) -> &'static str {
+    match severity {
+        Severity::Critical => lang_text(lang, "Critical", "严重"),
+        Severity::Warning => lang_text(lang, "Warning", "警告"),
+    }
+}
+
+const fn subject(kind: NoticeSubject, lang: Lang) -> &'static str {
+    match kind {
+        NoticeSubject::Job => lang_text(lang, "Job", "任务"),
+        NoticeSubject::App => lang_text(lang, "App", "应用"),
+        NoticeSubject::Namespace => lang_text(lang, "Namespace", "命名空间"),
+        NoticeSubject::Node => lang_text(lang, "Server", "服务器"),
+        NoticeSubject::Token => lang_text(lang, "Token", "令牌"),
+    }
+}
+
+fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
+    let text = |en, zh| lang_text(lang, en, zh);
+    let mut facts = vec![(text("Namespace", "命名空间"), notice.namespace.clone())];
+    if notice.kind == NoticeKind::Test {
+        return facts;
+    }
+    if notice.subject.kind != NoticeSubject::Namespace {
+        facts.push((subject(notice.subject.kind, lang), notice.subject.name.clone()));
+    }
+    facts.push((text("Rule", "规则"), notice.rule.clone()));
+    facts.push((text("Since", "开始时间"), minute(notice.started_at)));
+    if notice.kind == NoticeKind::Resolved {
+        facts.push((text("Resolved at", "恢复时间"), minute(notice.at)));
+    }
+    if notice.count > 1 {
+        facts.push((text("Occurrences", "发生次数"), notice.count.to_string()));
+    }
+    facts
+}
+
+/// An instant as it is read at night: with its zone, UTC.
+fn minute(at: Timestamp) -> String {
+    at.to_utc().map_or_else(|| at.to_string(), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
+fn samples(notice: &Notice) -> Vec<String> {
+    let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    notice
+        .samples
+        .iter()
+        .map(|sample| format!("{} {} ({}): {}", minute(sample.fire_at), sample.job, sample.run, line(&sample.message)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::notices;
+    use super::*;
+
+    fn texts(kind: NoticeKind, lang: Lang, settings: &[(&str, &str)]) -> Result<Texts, String> {
+        let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let notice = notices().into_iter().find(|notice| notice.kind == kind).unwrap();
+        Texts::new(&notice, &settings, (lang, Some("https://rondel.example/")))
+    }
+
+    #[test]
+    fn default_texts_name_what_happened_where_and_since_when() {
+        let firing = texts(NoticeKind::Firing, Lang::En, &[]).unwrap();
+        assert_eq!(firing.title, "[Critical] nightly-close: nightly-close-late");
+        let plain = firing.plain(10_000);
+        assert_eq!(
+            plain,
+            "nightly-close has not succeeded by 06:00 (Europe/Berlin).\n\nNamespace: default\nJob: nightly-close\n\
+             Rule: nightly-close-late\nSince: 2026-03-08 07:00:00 UTC\nOccurrences: 3\n\n\
+             - 2026-03-08 07:00:00 UTC nightly-close (7399999999001): exit status 1: could not connect to ledger-db\n\
+             - 2026-03-08 07:00:00 UTC nightly-close (7399999999002): exit status 1: could not connect to ledger-db\n\n\
+             Open in Rondel: https://rondel.example/n/default/alerts"
+        );
+        let short = firing.plain(120);
+        assert!(short.len() <= 120 && short.ends_with("…\n\nOpen in Rondel: https://rondel.example/n/default/alerts"));
+        let resolved = texts(NoticeKind::Resolved, Lang::Zh, &[]).unwrap();
+        assert_eq!(resolved.title, "【已恢复】nightly-close：nightly-close-late");
+        assert!(resolved.plain(10_000).contains("恢复时间: 2026-03-08 07:15:00 UTC"));
+        let titles: Vec<String> =
+            NoticeKind::ALL.iter().map(|kind| texts(*kind, Lang::En, &[]).unwrap().title).collect();
+        let distinct: std::collections::BTreeSet<&String> = titles.iter().collect();
+        assert_eq!(distinct.len(), titles.len(), "{titles:?}");
+    }
+
+    #[test]
+    fn own_templates_take_the_place_of_the_default_texts() {
+        let own = [("title_template", "{{ kind }}\n {{ subject.name }}"), ("body_template", "see {{ url }}")];
+        let made = texts(NoticeKind::Firing, Lang::En, &own).unwrap();
+        assert_eq!((made.title.as_str(), made.facts.len()), ("firing nightly-close", 0));
+        assert!(made.body.starts_with("see https://rondel.example/n/default/alerts"));
+        let refused = texts(NoticeKind::Firing, Lang::En, &[("body_template", "{{ nothing }}")]).unwrap_err();
+        assert!(refused.starts_with("body_template: "), "{refused}");
+    }
+}

@@ -1,0 +1,90 @@
+//! The URLs that channels are given.
+
+use rondel_core::channel::{ChannelKind, Values};
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::{Url, check_host};
+
+/// The URL, if messages can be sent to it.
+pub(super) fn read_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text.trim()).map_err(|error| format!("is not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("must begin with https:// or http://".to_owned());
+    }
+    if !url.has_host() {
+        return Err("names no host".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("must not hold a user or a password".to_owned());
+    }
+    Ok(url)
+}
+
+/// Whether messages of a kind can be sent there, as far as the URL shows; where its name leads is judged at each sending.
+pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
+    let url = read_url(text)?;
+    check_host(&url, allowed).map_err(|refused| refused.to_string())?;
+    let has = |name: &str| url.query_pairs().any(|(key, value)| key == name && !value.is_empty());
+    let is_local = url.host_str().is_some_and(is_address);
+    if url.scheme() == "http" && !is_local && !matches!(kind, ChannelKind::Webhook | ChannelKind::Ntfy) {
+        return Err("must begin with https://: the URL is a secret".to_owned());
+    }
+    match kind {
+        ChannelKind::Dingtalk if !has("access_token") => {
+            Err("has no access_token: copy the whole URL that DingTalk shows for the robot".to_owned())
+        }
+        ChannelKind::Wecom if !has("key") => {
+            Err("has no key: copy the whole URL that WeCom shows for the robot".to_owned())
+        }
+        ChannelKind::Feishu if !url.path().contains("/hook/") => {
+            Err("has no /hook/ in its path: copy the whole URL that Feishu shows for the robot".to_owned())
+        }
+        ChannelKind::Slack | ChannelKind::Teams if url.path().len() <= 1 => {
+            Err("has no path: copy the whole URL that the service shows".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An address instead of a name: one that the operator allowed.
+fn is_address(host: &str) -> bool {
+    host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
+}
+
+/// The URL of a channel as far as it may be shown: its host.
+pub(super) fn shown_host(secrets: &Values) -> Option<String> {
+    let url = read_url(secrets.get("url")?).ok()?;
+    url.host_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: ChannelKind, url: &str, expected: Result<(), &str>) {
+        let found = check_url(kind, url, &AllowedAddresses::loopback());
+        match (found, expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(found), Err(words)) => assert!(found.contains(words), "{url}: {found}"),
+            (found, _) => panic!("{url}: {found:?}"),
+        }
+    }
+
+    #[test]
+    fn a_url_is_the_whole_one_of_its_service() {
+        use ChannelKind::{Dingtalk, Feishu, Slack, Webhook, Wecom};
+        check(Slack, "https://hooks.slack.com/services/T/B/x", Ok(()));
+        check(Slack, "http://127.0.0.1:9/services/T/B/x", Ok(()));
+        check(Slack, "http://hooks.slack.com/services/T/B/x", Err("https://"));
+        check(Slack, "https://hooks.slack.com", Err("no path"));
+        check(Slack, "https://10.0.0.1/x", Err("outgoing_allow"));
+        check(Slack, "ftp://hooks.slack.com/x", Err("must begin"));
+        check(Slack, "https://u:p@hooks.slack.com/x", Err("user or a password"));
+        check(Webhook, "http://receiver.example.com/", Ok(()));
+        check(Dingtalk, "https://oapi.dingtalk.com/robot/send?access_token=x", Ok(()));
+        check(Dingtalk, "https://oapi.dingtalk.com/robot/send", Err("access_token"));
+        check(Wecom, "https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key=", Err("no key"));
+        check(Feishu, "https://open.feishu.cn/open-apis/bot/v2/hook/x", Ok(()));
+        check(Feishu, "https://open.feishu.cn/", Err("/hook/"));
+    }
+}

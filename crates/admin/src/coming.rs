@@ -1,0 +1,269 @@
+//! What is ahead across jobs, and what the definitions of some jobs plan in a stretch of time: for charts. Definitions come
+//! from the cache of compiled ones.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use rondel_core::schedule::Kind;
+use rondel_core::time::millis;
+use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+
+use crate::definitions::Compiled;
+use crate::fires::compute;
+use crate::node::Node;
+
+/// The most jobs of one forecast, the next to fire first.
+pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
+/// The most fires of one job that a forecast counts.
+const FIRES_PER_JOB_MAX: usize = 1_500;
+/// Jobs with more fires are counted bucket by bucket, where their schedule lets them be counted.
+const WALKED_MAX: u64 = 150;
+/// The most fires that one forecast counts.
+const FIRE_COUNT_MAX: usize = 200_000;
+/// The most instants of each kind in the plan of a lane.
+const PLANNED_MAX: usize = 300;
+
+/// Which fires ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Fires after this …
+    pub from: Timestamp,
+    /// … and up to this.
+    pub to: Timestamp,
+    /// The length of the buckets in which they are counted.
+    pub step: Duration,
+    /// At most so many of them one by one.
+    pub limit: usize,
+}
+
+/// A fire that is ahead.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ComingFire {
+    /// The planned instant.
+    pub at: Timestamp,
+    /// The job.
+    pub job: JobId,
+    /// Its name.
+    pub name: String,
+    /// The name of its app.
+    pub app: String,
+}
+
+/// The fires ahead of a namespace.
+#[derive(Clone, Debug, Default)]
+pub struct Forecast {
+    /// The first of them, in order.
+    pub fires: Vec<ComingFire>,
+    /// How many there are in each bucket, by its beginning; buckets without any are left out.
+    pub density: BTreeMap<Timestamp, u64>,
+    /// The instant with the most fires, and their number.
+    pub peak: Option<(Timestamp, u64)>,
+    /// Whether there are more than were counted.
+    pub is_cut: bool,
+}
+
+/// The fires ahead of the jobs of a namespace; of those in these apps alone, where they are given.
+///
+/// # Errors
+/// The store's.
+pub async fn forecast(
+    node: &Node,
+    namespace: NamespaceId,
+    within: Option<&[AppId]>,
+    ahead: Ahead,
+) -> Result<Forecast, StoreError> {
+    let mut jobs = node.store().coming_jobs(namespace, ahead.to, COMING_JOB_COUNT_MAX).await?;
+    let is_cut = jobs.len() >= usize::try_from(COMING_JOB_COUNT_MAX).unwrap_or(usize::MAX);
+    jobs.retain(|job| within.is_none_or(|apps| apps.contains(&job.app)));
+    let known = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
+    let compute_all = move || {
+        let mut count = Count { ahead, is_cut, ..Count::default() };
+        for job in &jobs {
+            if let Some(compiled) = known.get(&(job.job, job.version)) {
+                count.add(compiled, job.next_fire_at);
+            }
+        }
+        count.forecast()
+    };
+    Ok(compute(compute_all).await)
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { from: Timestamp::EPOCH, to: Timestamp::EPOCH, step: Duration::from_secs(60), limit: 0 }
+    }
+}
+
+/// A forecast on its way.
+#[derive(Default)]
+struct Count {
+    ahead: Ahead,
+    /// The first fires; the last of them on top.
+    first: BinaryHeap<(Timestamp, JobId, String, String)>,
+    density: BTreeMap<Timestamp, u64>,
+    instants: BTreeMap<Timestamp, u64>,
+    total: usize,
+    is_cut: bool,
+}
+
+impl Count {
+    fn add(&mut self, compiled: &Compiled, next_fire_at: Timestamp) {
+        let (table, Ahead { from, to, .. }) = (&compiled.job.timetable, self.ahead);
+        if table.delay().is_some() {
+            return self.note(compiled, next_fire_at);
+        }
+        if table.count_between(compiled.anchor, from, to).is_some_and(|count| count > WALKED_MAX) {
+            return self.add_dense(compiled);
+        }
+        for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
+            if found == FIRES_PER_JOB_MAX || self.total == FIRE_COUNT_MAX {
+                self.is_cut = true;
+                break;
+            }
+            self.note(compiled, fire.at);
+        }
+    }
+
+    /// A job with many fires: its first ones are listed, the others counted.
+    fn add_dense(&mut self, compiled: &Compiled) {
+        let (table, Ahead { from, to, limit, .. }) = (&compiled.job.timetable, self.ahead);
+        for fire in table.fires(compiled.anchor, from, to).take(limit) {
+            self.list(compiled, fire.at);
+        }
+        // Each stretch is exclusive of its begin and inclusive of its end, which is the last instant of a bucket.
+        let mut begin = from;
+        while begin < to {
+            let bucket = self.bucket(begin + Duration::from_millis(1));
+            let end = (bucket + self.ahead.step - Duration::from_millis(1)).min(to);
+            let count = table.count_between(compiled.anchor, begin, end).unwrap_or(0);
+            if count > 0 {
+                *self.density.entry(bucket).or_default() += count;
+            }
+            begin = end;
+        }
+    }
+
+    fn bucket(&self, at: Timestamp) -> Timestamp {
+        let step = millis(self.ahead.step).max(1);
+        Timestamp::from_millis(at.as_millis().div_euclid(step) * step)
+    }
+
+    fn note(&mut self, compiled: &Compiled, at: Timestamp) {
+        self.total += 1;
+        *self.density.entry(self.bucket(at)).or_default() += 1;
+        *self.instants.entry(at).or_default() += 1;
+        self.list(compiled, at);
+    }
+
+    fn list(&mut self, compiled: &Compiled, at: Timestamp) {
+        let is_full = self.first.len() >= self.ahead.limit;
+        if is_full && self.first.peek().is_none_or(|(last, ..)| *last <= at) {
+            return;
+        }
+        self.first.push((at, compiled.id, compiled.job.name.clone(), compiled.job.app.clone()));
+        if is_full {
+            self.first.pop();
+        }
+    }
+
+    fn forecast(self) -> Forecast {
+        let fires = self.first.into_sorted_vec();
+        Forecast {
+            fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
+            density: self.density,
+            // The earliest of those with the most.
+            peak: self.instants.into_iter().rev().max_by_key(|(_, count)| *count),
+            is_cut: self.is_cut,
+        }
+    }
+}
+
+/// What the newest definition of a job plans in a stretch of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LanePlan {
+    /// Its name.
+    pub name: String,
+    /// The name of its app.
+    pub app: String,
+    /// The handler that it asks for.
+    pub handler: String,
+    /// Whether its schedules fire.
+    pub enabled: bool,
+    /// Planned instants after the present; of very many, some that are spread evenly.
+    pub fires: Vec<Timestamp>,
+    /// Instants that its calendar removes or moves.
+    pub removed: Vec<Timestamp>,
+    /// Changes of its clock that touch a fire.
+    pub clock_changes: Vec<Timestamp>,
+    /// Whether there are more instants than these.
+    pub is_cut: bool,
+}
+
+/// What definitions of jobs plan from `from` to `to`, with the fires after `now`. Those that cannot be read are left out.
+///
+/// # Errors
+/// The store's.
+pub async fn lane_plans(
+    node: &Node,
+    jobs: &[(JobId, i64)],
+    (from, to): (Timestamp, Timestamp),
+    now: Timestamp,
+) -> Result<BTreeMap<JobId, LanePlan>, StoreError> {
+    let known = node.definitions(jobs.iter().copied()).await?;
+    let plans = move || known.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
+    Ok(compute(plans).await)
+}
+
+/// The next fires of a job after an instant and up to another one, at most `count`; none where its definition cannot be read.
+///
+/// # Errors
+/// The store's.
+pub async fn next_fires(
+    node: &Node,
+    job: (JobId, i64),
+    (after, to): (Timestamp, Timestamp),
+    count: usize,
+) -> Result<Vec<Timestamp>, StoreError> {
+    let known = node.definitions([job]).await?;
+    let fires = move || -> Option<Vec<Timestamp>> {
+        let compiled = known.get(&job).filter(|compiled| compiled.job.enabled)?;
+        let fires = compiled.job.timetable.fires(compiled.anchor, after, to);
+        Some(fires.map(|fire| fire.at).take(count).collect())
+    };
+    Ok(compute(fires).await.unwrap_or_default())
+}
+
+fn plan(compiled: &Compiled, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
+    let (job, anchor) = (&compiled.job, compiled.anchor);
+    let table = &job.timetable;
+    let (mut fires, mut is_cut) = (Vec::new(), false);
+    let (first, mut after) = (now.max(from), now.max(from));
+    let stride = to.since(first) / u32::try_from(PLANNED_MAX).unwrap_or(u32::MAX);
+    while job.enabled && fires.len() < PLANNED_MAX {
+        let Some(fire) = table.next_until(anchor, after, to) else { break };
+        // Of many, the first of each stride: they stand for all of them.
+        let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
+        let next = first + stride * strides;
+        is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next);
+        fires.push(fire.at);
+        after = fire.at.max(next);
+    }
+    let changes = table.schedules.iter().flat_map(|schedule| match &schedule.kind {
+        Kind::Cron { expr, dst } => expr.clock_changes(schedule.zone, *dst, from, to),
+        Kind::Every(_) | Kind::Delay(_) | Kind::At(_) | Kind::After(_) => Vec::new(),
+    });
+    let mut clock_changes: Vec<Timestamp> = changes.map(|change| change.at).collect();
+    clock_changes.sort_unstable();
+    clock_changes.dedup();
+    LanePlan {
+        name: job.name.clone(),
+        app: job.app.clone(),
+        handler: job.handler.clone(),
+        enabled: job.enabled,
+        fires,
+        removed: table.removed(anchor, from, to).map(|fire| fire.at).take(PLANNED_MAX).collect(),
+        clock_changes,
+        is_cut,
+    }
+}

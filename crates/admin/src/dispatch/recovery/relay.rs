@@ -1,0 +1,63 @@
+//! Fences by way of other servers. This server may have no stream to an executor that another one hears: then it asks that one by a
+//! row, which sends the fence on its own stream and stores the answer. Without that a run may wait for as long as the executor lives.
+
+use rondel_core::{ExecutorId, RunId};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_proto::v1::server_message::Body;
+use rondel_store::ledger::{FenceRequest, RelayedAnswer};
+
+use crate::dispatch::decision::Decision;
+use crate::dispatch::effect::Effect;
+use crate::dispatch::event::FenceAnswer;
+use crate::dispatch::messages::fence;
+use crate::dispatch::step::Step;
+
+/// Runs that one answer names at most: more than an executor has in hand.
+const HELD_MAX: usize = 100_000;
+
+/// Asks other servers for the answers of executors that are not connected here.
+pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
+    if d.facts.settings.is_single_server || !d.facts.lease_holds || mutant::on(Mutant::NoRelay) {
+        return;
+    }
+    let (now, asker) = (d.now, d.facts.token.node);
+    let rollcall = &mut d.state.recovery.rollcall;
+    let absent = rollcall.absent(&d.state.executors);
+    let (elsewhere, leases) = rollcall.elsewhere();
+    let requests = elsewhere.ask(asker, &absent, leases, now);
+    if !requests.is_empty() {
+        d.step(Step::AskFences(requests));
+    }
+}
+
+/// Sends fences to executors that other servers do not reach. What is asked once more is sent once more.
+pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
+    requests.retain(|request| d.state.executors.get(request.executor).is_some());
+    for (executor, lease) in d.state.recovery.relays.take(requests) {
+        if let Some(online) = d.state.executors.get(executor) {
+            d.effects.push(Effect::Send(online.session.clone(), Body::Fence(fence(lease))));
+        }
+    }
+}
+
+/// An executor answered a fence: where other servers wait for that, it is stored for them.
+pub(crate) fn pass_on(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
+    let complete = d.state.recovery.relays.complete(executor, answer.lease);
+    let count = answer.held.len() + answer.finished.len();
+    let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_MAX) else { return };
+    let mut held: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
+    held.sort_unstable();
+    held.dedup();
+    let name = online.name.clone();
+    let relayed = |request: FenceRequest| RelayedAnswer {
+        asker: request.asker,
+        executor,
+        asked_at: request.asked_at,
+        name: name.clone(),
+        held: held.clone(),
+    };
+    let answers: Vec<RelayedAnswer> = complete.into_iter().map(relayed).collect();
+    if !answers.is_empty() {
+        d.step(Step::AnswerFences(answers));
+    }
+}

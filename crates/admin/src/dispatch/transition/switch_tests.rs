@@ -1,0 +1,119 @@
+//! Stories of executors that users switch off. As in [`tests`](super::tests), times are seconds, and runs are named by the second at
+//! which they are due; executor 1 is called `e1`.
+
+use rondel_core::homes::Switch;
+use rondel_core::reason::ObstacleKind;
+use rondel_core::{AppId, Reason, Timestamp};
+use rondel_store::cluster::{ExecutorSwitch, Switches};
+use serde_json::json;
+
+use super::tests::{NOTHING, plain, with_executors};
+use super::world::World;
+use super::*;
+use crate::cluster::SwitchBoard;
+use crate::dispatch::event::Report;
+use crate::dispatch::tests_support::{definition, ready};
+
+/// The beat reads these switches.
+fn set(world: &World, switches: &[(&str, Switch)]) {
+    let switch = |(name, switch): &(&str, Switch)| ExecutorSwitch {
+        app: AppId::new(1),
+        name: (*name).to_owned(),
+        switch: *switch,
+        set_at: Timestamp::EPOCH,
+    };
+    let executors = switches.iter().map(switch).collect();
+    world.around.switches.set(Switches { apps: Vec::new(), executors });
+}
+
+fn round(world: &mut World, second: i64) -> Vec<Effect> {
+    world.around.now = Timestamp::from_secs(second);
+    world.on(Event::Round(Vec::new()))
+}
+
+#[test]
+fn an_executor_that_is_switched_off_gets_no_new_runs_and_finishes_those_it_has() {
+    let mut world = with_executors(2);
+    set(&world, &[("e2", Switch::Draining)]);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    set(&world, &[("e1", Switch::Draining)]);
+    world.arrive([plain(2), plain(3)]);
+    assert_eq!(world.at(3.0), ["sent to 2: 2 3"], "only the other one gets new runs");
+    assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "what it had goes on");
+    let trace = world.state.runs.actives().find_map(|active| active.ready.run.trace.clone()).unwrap();
+    assert!(trace.contains(r#""refused":{"e1":"draining"}"#), "{trace}");
+    // A stopped one is named as that.
+    set(&world, &[("e1", Switch::Stopped)]);
+    world.arrive([plain(4)]);
+    assert_eq!(world.at(4.0), ["sent to 2: 4"]);
+    let traces: Vec<String> = world.state.runs.actives().filter_map(|active| active.ready.run.trace.clone()).collect();
+    assert!(traces.iter().any(|trace| trace.contains(r#""e1":"stopped""#)), "{traces:?}");
+    // Active again, both get runs.
+    set(&world, &[]);
+    world.arrive([plain(5), plain(6)]);
+    assert_eq!(world.at(6.0).len(), 2);
+}
+
+#[test]
+fn without_another_executor_runs_wait_until_it_is_active_and_name_the_switch() {
+    let mut world = with_executors(1);
+    set(&world, &[("e1", Switch::Draining)]);
+    world.arrive([ready(1, &definition(&json!({"queue_timeout": "60s", "overlap": {"policy": "allow"}})))]);
+    world.arrive([ready(2, &definition(&json!({"queue_timeout": "5s", "overlap": {"policy": "allow"}})))]);
+    assert_eq!(world.at(2.0), NOTHING);
+    // Its queue time is over.
+    let effects = round(&mut world, 10);
+    let end = effects.iter().find_map(|effect| match effect {
+        Effect::Finish(end) => Some(&end.finish),
+        _ => None,
+    });
+    let detail = end.and_then(|end| end.detail.clone()).expect("the run of 2 is skipped");
+    assert_eq!(detail.obstacles.iter().map(|one| one.kind).collect::<Vec<_>>(), [ObstacleKind::Drained]);
+    assert!(format!("{:?}", end.map(|end| end.outcome)).contains(&format!("{:?}", Reason::NoExecutor)));
+    set(&world, &[]);
+    round(&mut world, 11);
+    // What it waited for is in its row: it is marked before it is sent.
+    assert_eq!(world.flush(), ["mark 1"]);
+}
+
+/// The switch belongs to the name: the next incarnation has it from its first moment, and so has one that shares the name.
+#[test]
+fn the_switch_holds_for_the_next_start_of_the_executor() {
+    let mut world = World::new();
+    set(&world, &[("e1", Switch::Draining)]);
+    world.join(1, 1, Report::default());
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), NOTHING);
+    world.join(1, 2, Report::default());
+    round(&mut world, 2);
+    assert_eq!(world.flush(), NOTHING);
+}
+
+/// A server that has just started sends nothing until it has read the switches.
+#[test]
+fn nothing_is_sent_before_the_switches_are_known() {
+    let mut world = with_executors(1);
+    world.around.switches = SwitchBoard::default();
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), NOTHING);
+    set(&world, &[]);
+    assert_eq!(world.at(1.1), ["sent to 1: 1"]);
+}
+
+#[test]
+fn the_runs_of_a_stopped_executor_are_asked_to_end() {
+    let mut world = with_executors(2);
+    world.arrive([plain(1), plain(2)]);
+    world.at(2.0);
+    set(&world, &[("e1", Switch::Stopped)]);
+    let effects = round(&mut world, 3);
+    let stopped: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Store(Step::Stop(runs, request)) => Some((runs.len(), request.reason)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(stopped, [(1, Reason::Requested)]);
+}

@@ -1,0 +1,178 @@
+//! The queued runs of a job that was paused or deleted: skipped, or kept by the caller's choice.
+//!
+//! A request is stored with each run; its owner, whichever server that is, ends the run unless an executor has it by then.
+
+use std::time::Duration;
+
+use rondel_core::outcome::CancelRequest;
+use rondel_core::queued::{Queued, is_queued};
+use rondel_core::{Reason, Run, RunId, RunStatus};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+
+use crate::node::Node;
+
+/// How often it is looked whether the owners of runs have ended them.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// What became of the open runs of a job that was paused or deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuedRuns {
+    /// Were queued and are skipped.
+    pub dropped: u64,
+    /// Are queued, and run when their turn comes.
+    pub kept: u64,
+    /// Are with executors, and go on.
+    pub running: u64,
+}
+
+/// Skips the queued runs of a job that are not to be kept, and waits until their owners have done so, or for the bound of
+/// the configuration: an owner that is away does it later, or its successor.
+pub(super) async fn settle(
+    node: &Node,
+    record: &JobRecord,
+    (reason, queued): (Reason, Option<Queued>),
+    by: &str,
+) -> Result<QueuedRuns, StoreError> {
+    let config = &node.shared().config;
+    let open = node.store().open_runs(record.id, None, None, config.queued_max).await?;
+    let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
+    let (waiting, running): (Vec<&Run>, Vec<&Run>) = open.iter().filter(is_whole).partition(|run| is_queued(run));
+    let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
+        waiting.into_iter().partition(|run| Queued::drops(queued, reason, run.trigger));
+    let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
+    let mut runs = QueuedRuns { dropped: 0, kept: count(kept.len()), running: count(running.len()) };
+    let ids: Vec<RunId> = dropped.iter().map(|run| run.id).collect();
+    if ids.is_empty() {
+        return Ok(runs);
+    }
+    let asked_at = node.now();
+    node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
+    dropped.iter().for_each(|run| node.poke_cancels(run));
+    let mut looks = config.queued_wait.as_millis() / LOOK_PERIOD.as_millis();
+    loop {
+        let now = node.store().runs(&ids).await?;
+        let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
+        // One whose instant was still ahead is not waited for: it ends, or is sent, when that has come.
+        let is_waited_for = |run: &&Run| !run.status.is_terminal() && run.fire_at <= asked_at;
+        let over: Vec<&Run> = now.iter().filter(|run| run.status.is_terminal()).collect();
+        let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
+        let taken = open.iter().copied().filter(is_taken).count();
+        if open.len() <= taken || looks == 0 {
+            // One that an executor had by then is not queued any more; one that its owner has not ended yet will be.
+            let ended = over.iter().filter(|run| run.reason == Some(reason)).count();
+            runs.running += count(taken);
+            runs.dropped = count(ended + open.len() - taken);
+            return Ok(runs);
+        }
+        looks -= 1;
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::{NamespaceId, Timestamp, Trigger};
+    use rondel_store::{MemStore, Store};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::clock::Boot;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::jobs::{self, RunRequest, pause};
+    use crate::lifecycle::Lifecycle;
+
+    const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+    /// Two servers, the first of which has the runs of a job that wait for an executor.
+    struct Pair {
+        store: Arc<dyn Store>,
+        servers: [Engine; 2],
+        record: JobRecord,
+        lifecycle: Lifecycle,
+    }
+
+    impl Drop for Pair {
+        fn drop(&mut self) {
+            self.lifecycle.soft.cancel();
+            self.lifecycle.hard.cancel();
+        }
+    }
+
+    /// With so many runs in memory at most.
+    async fn pair(open_runs_max: usize) -> Pair {
+        let began = Instant::now();
+        let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+        let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let lifecycle = Lifecycle::new();
+        let start = async |name: &str| {
+            let boot = Boot::Given(Arc::new(micros));
+            let config = EngineConfig {
+                node_name: name.to_owned(),
+                open_runs_max,
+                drop_page: 2,
+                boot,
+                ..EngineConfig::default()
+            };
+            Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap()
+        };
+        let first = start("first").await;
+        let spec = json!({
+            "name": "j", "app": "gone", "handler": "h", "schedule": {"every": "1s"}, "overlap": {"policy": "allow"},
+            "queue_timeout": "1h",
+        });
+        let record = jobs::create(&first, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let request = RunRequest { params: None, trigger: Trigger::Manual, parent: None, trace: None };
+        jobs::request_run(&first, &record, request).await.unwrap();
+        let second = start("second").await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Pair { store, servers: [first, second], record, lifecycle }
+    }
+
+    async fn open(pair: &Pair) -> Vec<Trigger> {
+        let open = pair.store.open_runs(pair.record.id, None, None, 1_000).await.unwrap();
+        open.iter().map(|run| run.trigger).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_skips_what_the_schedule_queued_by_whichever_server_and_whether_in_memory_or_not() {
+        for (server, open_runs_max) in [(0, 1_000), (1, 1_000), (0, 8), (1, 8)] {
+            let pair = pair(open_runs_max).await;
+            let engine = &pair.servers[server];
+            let (paused, runs) = pause(engine, &pair.record, "li", None).await.unwrap();
+            assert!(!paused.spec.enabled && runs.dropped >= 5, "{runs:?} by {server}");
+            assert_eq!((runs.kept, runs.running), (1, 0), "{runs:?} by {server}");
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert_eq!(open(&pair).await, [Trigger::Manual]);
+            let (_, runs) = pause(engine, &paused, "li", Some(Queued::Run)).await.unwrap();
+            assert_eq!((runs.dropped, runs.kept), (0, 1));
+            let (_, runs) = pause(engine, &paused, "li", Some(Queued::Drop)).await.unwrap();
+            assert_eq!((runs.dropped, runs.kept), (1, 0));
+            assert_eq!(open(&pair).await, []);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_skips_all_that_is_queued_or_keeps_it_by_choice() {
+        for server in [0, 1] {
+            let dropping = pair(1_000).await;
+            let delete = async |pair: &Pair, queued| {
+                jobs::delete(&pair.servers[server], &pair.record, None, false, (queued, "li")).await.unwrap().unwrap()
+            };
+            let runs = delete(&dropping, None).await;
+            assert!(runs.dropped >= 6 && runs.kept == 0, "{runs:?}");
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert_eq!(open(&dropping).await, []);
+            let keeping = pair(1_000).await;
+            let runs = delete(&keeping, Some(Queued::Run)).await;
+            assert!(runs.kept >= 6 && runs.dropped == 0, "{runs:?}");
+            assert!(open(&keeping).await.len() >= 6);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Some shards of a fire run again: a fire of its own, which is cut into these shards from the beginning.
+
+use rondel_core::run::{BROADCAST, RunOf};
+use rondel_core::{Reason, Route, Run, RunId, RunStatus};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::RunQuery;
+
+use super::RunRequest;
+use crate::node::Node;
+
+/// Shards that are read at once.
+const PAGE_LEN: u32 = 500;
+/// The most shards of a fire that are looked at.
+const SHARD_COUNT_MAX: usize = 10_000;
+
+/// Why shards do not run again.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardsError {
+    /// The run has no shards.
+    #[error("the run has no shards; run it again as a whole")]
+    NoShards,
+    /// The job has none any more.
+    #[error("the job is not cut into shards any more; run it again as a whole")]
+    JobNotSharded,
+    /// Nothing is left to do.
+    #[error("each of its shards succeeded")]
+    NoneFailed,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Whether a shard is one to run again: it is over and did not succeed, and its handler did not skip it.
+#[must_use]
+pub fn is_unsuccessful(shard: &Run) -> bool {
+    let is_good = shard.status == RunStatus::Succeeded || shard.reason == Some(Reason::Handler);
+    shard.status.is_terminal() && !is_good
+}
+
+/// The shards of a run that did not succeed, in their order.
+async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
+    let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
+    let (mut shards, mut read_count) = (Vec::new(), 0);
+    while read_count < SHARD_COUNT_MAX {
+        let page = node.store().list_runs(whole.namespace, &query).await?;
+        let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
+        read_count += page.len();
+        query.after = page.last().map(|run| run.id);
+        // What repeats the whole names it as its parent, too, and has a cause of its own.
+        shards.extend(page.into_iter().filter(|shard| shard.cause == whole.cause && is_unsuccessful(shard)));
+        if is_last {
+            break;
+        }
+    }
+    shards.sort_by_key(|shard| shard.shard_index);
+    Ok(shards)
+}
+
+/// Makes a fire of the shards of this one that did not succeed, with their numbers and the total as they were; those of a broadcast go
+/// to the executors that had them. The whole and its shards are stored together: there is no moment at which another server could
+/// cut the fire anew.
+///
+/// # Errors
+/// [`ShardsError`].
+pub async fn request_failed_shards(
+    node: &Node,
+    (record, whole): (&JobRecord, &Run),
+    request: RunRequest,
+) -> Result<Run, ShardsError> {
+    if !whole.is_root() || whole.shard_total.is_none() {
+        return Err(ShardsError::NoShards);
+    }
+    if !record.spec.is_sharded() {
+        return Err(ShardsError::JobNotSharded);
+    }
+    let failed = unsuccessful_shards(node, whole).await?;
+    if failed.is_empty() {
+        return Err(ShardsError::NoneFailed);
+    }
+    let (again, shards) = fire_of(node, (record, &failed), &request);
+    if let Some(trace) = request.trace {
+        node.store().note_trace(again.id, trace).await?;
+    }
+    let mut rows = node.store().request_shards(node.token(), again.clone(), shards).await?;
+    let again = if rows.is_empty() { again } else { rows.remove(0) };
+    node.inject(rows);
+    Ok(again)
+}
+
+fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
+    let (now, id, token) = (node.now(), node.new_id(), node.token());
+    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let fresh = Run {
+        cause: id,
+        params: request.params.clone().map(super::RunParams::into_text),
+        ..Run::new(RunId::new(id), of, now, request.trigger, (token.node, token.epoch))
+    };
+    let count = i32::try_from(failed.len()).unwrap_or(i32::MAX);
+    let whole = Run {
+        shard_index: BROADCAST,
+        shard_total: Some(count),
+        open_shards: Some(count),
+        status: RunStatus::Running,
+        started_at: Some(now),
+        parent: request.parent,
+        ..fresh.clone()
+    };
+    let is_broadcast = record.spec.route == Route::Broadcast;
+    let shard = |of: &Run| Run {
+        id: RunId::new(node.new_id()),
+        shard_index: of.shard_index,
+        shard_total: of.shard_total,
+        parent: Some(whole.id),
+        executor: of.executor.clone().filter(|_| is_broadcast),
+        ..fresh.clone()
+    };
+    let shards = failed.iter().map(shard).collect();
+    (whole, shards)
+}

@@ -1,0 +1,352 @@
+//! Facts about the runs of jobs: what rules make of events, and of instants that have come.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use rondel_core::alert::deadline::Deadline;
+use rondel_core::alert::judge::{self, EndedRun};
+use rondel_core::alert::{Condition, Observation, RuleSpec, STREAK_MAX, Scope, Sighting, Subject, SubjectKind};
+use rondel_core::calendar::Calendar;
+use rondel_core::notice::RunSample;
+use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleRecord, Sweep, WatchedJob};
+
+use crate::node::Node;
+
+/// Runs beyond the longest streak that are read: one that a success has ended since is found.
+const BEYOND_STREAK: u32 = 50;
+/// Runs that a message names, of one job …
+const SAMPLES_EACH: usize = 3;
+/// … and in one look.
+const SAMPLES_MAX: usize = 60;
+/// Fires to come have no row yet, but a run may have been asked for a moment ahead.
+const AHEAD: Duration = Duration::from_secs(24 * 3600);
+/// Deadlines that passed while no server ran, of which only the last counts.
+const PASSED_MAX: u32 = 1_000;
+
+/// What was read about the jobs with events, and those whose incidents are looked at again.
+pub(super) struct Facts<'a> {
+    node: &'a Node,
+    jobs: BTreeMap<JobId, WatchedJob>,
+    ended: HashMap<JobId, Vec<EndedRun>>,
+    samples: HashMap<RunId, RunSample>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) async fn read(
+        node: &'a Node,
+        namespace: NamespaceId,
+        (events, due): (&[AlertEvent], impl Iterator<Item = &IncidentRecord>),
+    ) -> Result<Self, StoreError> {
+        let _: NamespaceId = namespace;
+        let (store, now) = (node.store(), node.now());
+        let rechecked = due.filter(|record| record.incident.subject.kind == SubjectKind::Job);
+        let mut ids: BTreeSet<JobId> = rechecked.map(|record| JobId::new(record.incident.subject.id)).collect();
+        ids.extend(events.iter().map(|event| event.job));
+        let ids: Vec<JobId> = ids.into_iter().collect();
+        let jobs: BTreeMap<JobId, WatchedJob> =
+            store.watched_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect();
+        let mut ended = HashMap::new();
+        for job in jobs.keys() {
+            ended.insert(*job, newest_ends(node, *job, now).await?);
+        }
+        let mut facts = Self { node, jobs, ended, samples: HashMap::new() };
+        facts.read_samples(events).await?;
+        Ok(facts)
+    }
+
+    async fn read_samples(&mut self, events: &[AlertEvent]) -> Result<(), StoreError> {
+        let mut of_job: HashMap<JobId, usize> = HashMap::new();
+        let mut wanted: Vec<RunId> = Vec::new();
+        for event in events.iter().rev() {
+            let count = of_job.entry(event.job).or_default();
+            if *count < SAMPLES_EACH && wanted.len() < SAMPLES_MAX {
+                *count += 1;
+                wanted.push(event.run);
+            }
+        }
+        for run in self.node.store().runs(&wanted).await? {
+            let Some(job) = self.jobs.get(&run.job) else { continue };
+            let reason = run.reason.map(|reason| reason.as_str().to_owned());
+            let message = run.message.clone().or(reason).unwrap_or_else(|| run.status.as_str().to_owned());
+            self.samples
+                .insert(run.id, RunSample { run: run.id, job: job.name.clone(), fire_at: run.fire_at, message });
+        }
+        Ok(())
+    }
+
+    /// What a rule that waits for runs makes of their events, and of its incidents that are looked at again.
+    pub(super) fn of_events(
+        &self,
+        rule: &RuleRecord,
+        events: &[AlertEvent],
+        due: &[IncidentRecord],
+    ) -> Vec<Observation> {
+        let mut its: BTreeMap<JobId, Vec<&AlertEvent>> = BTreeMap::new();
+        for event in events.iter().filter(|event| is_wanted(&rule.spec.condition, event)) {
+            its.entry(event.job).or_default().push(event);
+        }
+        for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
+            its.entry(JobId::new(record.incident.subject.id)).or_default();
+        }
+        let none = Vec::new();
+        let mut seen = Vec::new();
+        for (id, events) in its {
+            let Some(job) = self.jobs.get(&id).filter(|job| is_in_scope(&rule.spec.scope, job)) else {
+                // It is deleted, or the rule does not watch it any more.
+                let record = due.iter().find(|record| record.incident.subject.id == id.get());
+                let subject = record.map(|record| record.incident.subject.clone());
+                seen.extend(subject.map(|subject| Observation {
+                    subject,
+                    sighting: Sighting::Clear,
+                    samples: Vec::new(),
+                }));
+                continue;
+            };
+            let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
+            let newest = self.ended.get(&id).unwrap_or(&none);
+            let sighting = of_runs(&rule.spec.condition, newest, &runs);
+            let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
+            seen.push(Observation { subject: subject(job), sighting, samples: samples.cloned().collect() });
+        }
+        seen
+    }
+
+    /// Whether the open incidents of a rule that waits for an instant still hold.
+    pub(super) async fn of_instants(
+        &self,
+        rule: &RuleRecord,
+        due: &[IncidentRecord],
+        now: Timestamp,
+    ) -> Result<Vec<Observation>, StoreError> {
+        let mut seen = Vec::new();
+        for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
+            let incident = &record.incident;
+            let job = self.jobs.get(&JobId::new(incident.subject.id)).filter(|job| is_in_scope(&rule.spec.scope, job));
+            let sighting = match (job, &rule.spec.condition) {
+                (Some(job), Condition::NotSucceededBy { time, zone, weekdays, .. }) => {
+                    let from = Deadline::parse(time, zone, weekdays).map(|one| one.counts_from(incident.started_at));
+                    let from = from.unwrap_or(incident.started_at);
+                    let newest = self.node.store().succeeded_since(&[job.id], from).await?;
+                    judge::missed_deadline(incident.started_at, from, newest.first().map(|(_, at)| *at))
+                }
+                (Some(job), Condition::NoSuccessFor { length }) => {
+                    let newest = self.node.store().succeeded_since(&[job.id], now - *length).await?;
+                    let known = newest.first().map(|(_, at)| *at).max(job.succeeded_at);
+                    judge::overdue(Some(known.unwrap_or(job.created_at)), *length, now)
+                }
+                _ => Sighting::Clear,
+            };
+            seen.push(Observation { subject: incident.subject.clone(), sighting, samples: Vec::new() });
+        }
+        Ok(seen)
+    }
+}
+
+fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
+    match condition {
+        Condition::Skipped { reasons } => {
+            let is_named = |reason| reasons.is_empty() || reasons.contains(&reason);
+            event.status == RunStatus::Skipped && event.reason.is_some_and(is_named)
+        }
+        _ => event.status != RunStatus::Skipped,
+    }
+}
+
+/// Whether the newest runs of a job, some of which the rule has not seen, meet its condition.
+pub(super) fn of_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> Sighting {
+    match condition {
+        Condition::FailuresInRow { count } => judge::failures_in_row(*count, newest, events),
+        Condition::Skipped { .. } => judge::skipped(newest, events),
+        _ => judge::failures_in_row(1, newest, events),
+    }
+}
+
+/// The newest runs of a job that have a verdict, the newest first.
+pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<Vec<EndedRun>, StoreError> {
+    let marks = node.store().marks(job, Timestamp::EPOCH, now + AHEAD, STREAK_MAX + BEYOND_STREAK).await?;
+    let ended = marks.into_iter().filter(|mark| mark.status.is_terminal());
+    Ok(ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status }).collect())
+}
+
+pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
+    match scope {
+        Scope::All => true,
+        Scope::App(app) => job.app_name == *app,
+        Scope::Job(name) => job.name == *name,
+        Scope::Label(label) => {
+            label.split_once('=').is_some_and(|(key, value)| job.labels.get(key).is_some_and(|its| its == value))
+        }
+    }
+}
+
+pub(super) fn subject(job: &WatchedJob) -> Subject {
+    Subject { kind: SubjectKind::Job, id: job.id.get(), name: job.name.clone(), app: Some(job.app_name.clone()) }
+}
+
+/// A page of the jobs that a rule watches, with the name of the last job that was read; `None` for the last page.
+pub(super) async fn page(
+    node: &Node,
+    namespace: NamespaceId,
+    scope: &Scope,
+    after: &str,
+) -> Result<(Vec<WatchedJob>, Option<String>), StoreError> {
+    let store = node.store();
+    if let Scope::Job(name) = scope {
+        let record = store.job(namespace, name).await?;
+        let ids: Vec<JobId> = record.into_iter().map(|record| record.id).collect();
+        return Ok((store.watched_by_id(&ids).await?, None));
+    }
+    let app: Option<AppId> = match scope {
+        Scope::App(name) => match store.app(namespace, name).await? {
+            Some(app) => Some(app.id),
+            None => return Ok((Vec::new(), None)),
+        },
+        Scope::All | Scope::Label(_) | Scope::Job(_) => None,
+    };
+    let mut jobs = store.watched_jobs(namespace, app, after, PAGE_MAX).await?;
+    let is_full = jobs.len() >= usize::try_from(PAGE_MAX).unwrap_or(usize::MAX);
+    let last = jobs.last().filter(|_| is_full).map(|job| job.name.clone());
+    jobs.retain(|job| is_in_scope(scope, job));
+    Ok((jobs, last))
+}
+
+/// What a page of jobs gave.
+pub(super) struct Swept {
+    pub(super) seen: Vec<Observation>,
+    pub(super) check: RuleCheck,
+    pub(super) is_more: bool,
+}
+
+/// Looks at the next page of the jobs of a rule whose instant has come.
+pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<Swept, StoreError> {
+    let is_day = days_of(node, rule.namespace, &rule.spec).await?;
+    let mut sweep = match &rule.sweep {
+        Some(sweep) => sweep.clone(),
+        None => Sweep {
+            at: passed(&rule.spec, rule.check_at.unwrap_or(now), now, &is_day),
+            after: String::new(),
+            next: None,
+        },
+    };
+    let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
+    let (seen, next) = of_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
+    sweep.next = earlier(sweep.next, next);
+    let check = match last {
+        Some(after) => RuleCheck { rule: rule.id, at: Some(now), sweep: Some(Sweep { after, ..sweep }) },
+        None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next, &is_day), sweep: None },
+    };
+    Ok(Swept { seen, is_more: check.sweep.is_some(), check })
+}
+
+/// When a rule that waits for an instant is looked at next.
+fn next_check(
+    spec: &RuleSpec,
+    now: Timestamp,
+    next: Option<Timestamp>,
+    is_day: &impl Fn(chrono::NaiveDate) -> bool,
+) -> Option<Timestamp> {
+    match &spec.condition {
+        Condition::NotSucceededBy { time, zone, weekdays, .. } => {
+            Deadline::parse(time, zone, weekdays).ok()?.next_after(now, is_day)
+        }
+        // A job that is new by then is not overdue before.
+        Condition::NoSuccessFor { length } => Some(next.map_or(now + *length, |next| next.min(now + *length))),
+        _ => None,
+    }
+}
+
+/// When a rule that is saved now is looked at first.
+pub(super) async fn first_check(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &RuleSpec,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, StoreError> {
+    use rondel_core::alert::ConditionKind;
+    if !spec.enabled {
+        return Ok(None);
+    }
+    match (spec.condition.kind(), &spec.condition) {
+        (ConditionKind::Events, _) => Ok(None),
+        (_, Condition::NotSucceededBy { .. }) => {
+            let is_day = days_of(node, namespace, spec).await?;
+            Ok(next_check(spec, now, None, &is_day))
+        }
+        _ => Ok(Some(now)),
+    }
+}
+
+/// The last deadline that has passed.
+fn passed(spec: &RuleSpec, from: Timestamp, now: Timestamp, is_day: &impl Fn(chrono::NaiveDate) -> bool) -> Timestamp {
+    let Condition::NotSucceededBy { time, zone, weekdays, .. } = &spec.condition else { return now };
+    let Ok(deadline) = Deadline::parse(time, zone, weekdays) else { return now };
+    let mut at = from;
+    for _ in 0..PASSED_MAX {
+        match deadline.next_after(at, is_day) {
+            Some(next) if next <= now => at = next,
+            _ => break,
+        }
+    }
+    at
+}
+
+async fn days_of(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &RuleSpec,
+) -> Result<impl Fn(chrono::NaiveDate) -> bool + use<>, StoreError> {
+    let calendar = match &spec.condition {
+        Condition::NotSucceededBy { calendar: Some(name), .. } => {
+            let record = node.store().calendar(namespace, name).await?;
+            record.and_then(|record| Calendar::of_rule(name, &record.expanded).ok())
+        }
+        _ => None,
+    };
+    // A calendar that is gone leaves every day.
+    Ok(move |day| calendar.as_ref().is_none_or(|calendar| calendar.has_day(day)))
+}
+
+/// What a page of jobs shows, and when one of them is to be looked at again.
+pub(super) async fn of_page(
+    node: &Node,
+    spec: &RuleSpec,
+    jobs: &[WatchedJob],
+    (at, now): (Timestamp, Timestamp),
+) -> Result<(Vec<Observation>, Option<Timestamp>), StoreError> {
+    let (from, length) = match &spec.condition {
+        Condition::NotSucceededBy { time, zone, weekdays, .. } => {
+            let deadline = Deadline::parse(time, zone, weekdays);
+            (deadline.map_or(at, |deadline| deadline.counts_from(at)), None)
+        }
+        Condition::NoSuccessFor { length } => (now - *length, Some(*length)),
+        _ => return Ok((Vec::new(), None)),
+    };
+    // What is counted already need not be looked up in the ledger.
+    let doubtful: Vec<JobId> =
+        jobs.iter().filter(|job| job.succeeded_at.is_none_or(|done| done < from)).map(|job| job.id).collect();
+    let newest: HashMap<JobId, Timestamp> = node.store().succeeded_since(&doubtful, from).await?.into_iter().collect();
+    let (mut seen, mut next) = (Vec::with_capacity(jobs.len()), None);
+    for job in jobs {
+        let succeeded = newest.get(&job.id).copied().max(job.succeeded_at);
+        let sighting = match length {
+            None => judge::missed_deadline(at, from, succeeded),
+            Some(length) => {
+                let base = succeeded.unwrap_or(job.created_at);
+                let sighting = judge::overdue(Some(base), length, now);
+                next = earlier(next, sighting.is_clear().then_some(base + length));
+                sighting
+            }
+        };
+        seen.push(Observation { subject: subject(job), sighting, samples: Vec::new() });
+    }
+    Ok((seen, next))
+}
+
+fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

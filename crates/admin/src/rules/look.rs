@@ -1,0 +1,209 @@
+//! One look at the rules of a namespace.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rondel_core::alert::{
+    ConditionKind, Incident, Observation, OpenIncidents, RuleView, Sighting, Silence, Standing, SubjectKind, decide,
+};
+use rondel_core::{AlertRuleId, ChannelId, IncidentId, MessageId, NamespaceId, RunId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::alerts::{AlertEvent, AlertWrite, IncidentRecord, RuleCheck, RuleRecord};
+use rondel_store::channels::NewMessage;
+
+use super::facts::{self, Facts};
+use super::states;
+use crate::node::Node;
+
+/// Events that one look takes.
+pub(super) const EVENT_COUNT: u32 = 500;
+/// Incidents whose time has come that one look takes.
+const DUE_COUNT: u32 = 200;
+/// Open incidents that a look at what there is now compares with.
+const OPEN_COUNT: u32 = 2_000;
+
+/// What came of a look.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// It is written.
+    Done {
+        /// How many incidents changed.
+        count: u64,
+        /// Whether there may be more to look at.
+        is_more: bool,
+    },
+    /// Another decision or a change came first: nothing is written.
+    Lost,
+}
+
+/// What a look has decided so far.
+#[derive(Default)]
+struct Findings {
+    incidents: Vec<IncidentRecord>,
+    messages: Vec<NewMessage>,
+    checks: Vec<RuleCheck>,
+    is_more: bool,
+}
+
+/// The facts that all rules of a namespace share.
+struct Space<'a> {
+    node: &'a Node,
+    facts: Facts<'a>,
+    namespace: NamespaceId,
+    name: String,
+    channels: HashMap<String, ChannelId>,
+    silences: Vec<Silence>,
+    events: Vec<AlertEvent>,
+    due: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
+    now: Timestamp,
+}
+
+/// Looks at everything that is due in a namespace, and writes what follows.
+pub(super) async fn look(node: &Node, namespace: NamespaceId) -> Result<Looked, StoreError> {
+    let store = node.store();
+    let Some(version) = store.alert_version(namespace).await? else {
+        return Ok(Looked::Done { count: 0, is_more: false });
+    };
+    let rules = store.alert_rules(namespace).await?;
+    let space = Space::read(node, namespace).await?;
+    let mut findings = Findings::default();
+    for rule in &rules {
+        space.look_at(rule, &mut findings).await?;
+    }
+    let done: Vec<RunId> = space.events.iter().map(|event| event.run).collect();
+    let due_count = space.due.values().map(Vec::len).sum::<usize>();
+    let is_more = findings.is_more || is_full(done.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
+    let write = AlertWrite {
+        namespace,
+        version,
+        incidents: &findings.incidents,
+        messages: &findings.messages,
+        done: &done,
+        checks: &findings.checks,
+    };
+    if !store.write_alerts(&write).await? {
+        return Ok(Looked::Lost);
+    }
+    Ok(Looked::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), is_more })
+}
+
+fn is_full(count: usize, limit: u32) -> bool {
+    count >= usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+impl<'a> Space<'a> {
+    async fn read(node: &'a Node, namespace: NamespaceId) -> Result<Self, StoreError> {
+        let (store, now) = (node.store(), node.now());
+        let events = store.alert_events(namespace, EVENT_COUNT).await?;
+        let mut due: BTreeMap<AlertRuleId, Vec<IncidentRecord>> = BTreeMap::new();
+        for record in store.due_incidents(namespace, now, DUE_COUNT).await? {
+            due.entry(record.rule).or_default().push(record);
+        }
+        let silences = store.silences(namespace, now).await?;
+        let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+        let channels = store.channels(namespace).await?;
+        Ok(Self {
+            node,
+            facts: Facts::read(node, namespace, (&events, due.values().flatten())).await?,
+            namespace,
+            name: name.unwrap_or_default(),
+            channels: channels.into_iter().map(|channel| (channel.name, channel.id)).collect(),
+            silences: silences.into_iter().map(|one| Silence { spec: one.spec, ends_at: one.ends_at }).collect(),
+            events,
+            due,
+            now,
+        })
+    }
+
+    async fn look_at(&self, rule: &RuleRecord, findings: &mut Findings) -> Result<(), StoreError> {
+        let no_due = Vec::new();
+        let due = self.due.get(&rule.id).unwrap_or(&no_due);
+        let is_checked = rule.spec.enabled && rule.check_at.is_some_and(|at| at <= self.now);
+        let mut seen: Vec<Observation> = Vec::new();
+        let (mut check, mut all_open) = (None, Vec::new());
+        if !rule.spec.enabled {
+            seen.extend(due.iter().map(|record| clear(&record.incident)));
+            check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, sweep: None });
+        } else {
+            match rule.spec.condition.kind() {
+                ConditionKind::Events => seen = self.facts.of_events(rule, &self.events, due),
+                ConditionKind::Instant if is_checked => {
+                    let swept = facts::sweep(self.node, rule, self.now).await?;
+                    (seen, check) = (swept.seen, Some(swept.check));
+                    findings.is_more |= swept.is_more;
+                }
+                ConditionKind::Look if is_checked => {
+                    seen = states::observe(self.node, (self.namespace, &self.name), &rule.spec, self.now).await?;
+                    all_open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
+                    let at = Some(
+                        self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
+                    );
+                    check = Some(RuleCheck { rule: rule.id, at, sweep: None });
+                }
+                ConditionKind::Instant | ConditionKind::Look => {}
+            }
+            if rule.spec.condition.kind() == ConditionKind::Instant {
+                let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
+                let rest = self.facts.of_instants(rule, due, self.now).await?;
+                seen.extend(rest.into_iter().filter(|one| !known.contains(&one.subject.id)));
+            }
+        }
+        // What was open and is not seen any more is over.
+        let subjects: BTreeSet<(SubjectKind, i64)> =
+            seen.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
+        let gone = all_open.iter().filter(|one| !subjects.contains(&(one.subject.kind, one.subject.id)));
+        seen.extend(gone.map(clear).collect::<Vec<_>>());
+        findings.checks.extend(check);
+        if seen.is_empty() && due.is_empty() {
+            return Ok(());
+        }
+        self.decide(rule, (seen, due), findings).await
+    }
+
+    async fn decide(
+        &self,
+        rule: &RuleRecord,
+        (seen, due): (Vec<Observation>, &[IncidentRecord]),
+        findings: &mut Findings,
+    ) -> Result<(), StoreError> {
+        let subjects: Vec<(SubjectKind, i64)> = seen.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
+        let mut open: OpenIncidents = self.node.store().open_incidents(rule.id, &subjects).await?;
+        let is_group = |incident: &Incident| incident.subject.kind == SubjectKind::Group;
+        for record in due.iter().filter(|record| !is_group(&record.incident)) {
+            if !open.incidents.iter().any(|incident| incident.id == record.incident.id) {
+                open.incidents.push(record.incident.clone());
+            }
+        }
+        let before: BTreeMap<IncidentId, Incident> =
+            open.incidents.iter().chain(&open.group).map(|incident| (incident.id, incident.clone())).collect();
+        let has_open = !before.is_empty();
+        let holds = seen.iter().any(|one| !one.sighting.is_clear());
+        if !has_open && !holds {
+            return Ok(());
+        }
+        let view = RuleView { spec: &rule.spec, namespace: &self.name };
+        let mut next_id = || IncidentId::new(self.node.new_id());
+        let decision = decide(view, open, &seen, &self.silences, (self.now, &mut next_id));
+        let changed = decision.incidents.into_iter().filter(|incident| before.get(&incident.id) != Some(incident));
+        let record = |incident| IncidentRecord { incident, rule: rule.id, spec: rule.spec.clone() };
+        findings.incidents.extend(changed.map(record));
+        for message in decision.messages {
+            // A channel that is gone is sent nothing.
+            let Some(channel) = self.channels.get(&message.channel).copied() else { continue };
+            findings.messages.push(NewMessage {
+                id: MessageId::new(self.node.new_id()),
+                namespace: self.namespace,
+                channel,
+                incident: message.incident,
+                number: i32::try_from(message.number).unwrap_or(i32::MAX),
+                notice: message.notice,
+                created_at: self.now,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn clear(incident: &Incident) -> Observation {
+    debug_assert_eq!(incident.standing, Standing::Firing, "resolved ones are not looked at");
+    Observation { subject: incident.subject.clone(), sighting: Sighting::Clear, samples: Vec::new() }
+}

@@ -1,0 +1,116 @@
+//! Rules of alerts: each period one node looks at what is due, decides, and writes incidents with their messages.
+//!
+//! Nothing is read while nothing is due. What a look decides is written in one transaction that names the version of the namespace's
+//! alerts that it was decided from: a decision by another node, or one that is made again after a death, writes nothing new.
+
+mod facts;
+mod look;
+mod save;
+mod states;
+
+use std::time::Duration;
+
+use rondel_core::{NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use self::save::{
+    DryRun, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run, end_silence,
+    save_rule,
+};
+use crate::background::{Background, TickError};
+use crate::node::Node;
+
+/// How long resolved incidents and ended silences are kept.
+const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How often old ones are removed.
+const FORGET_PERIOD: Duration = Duration::from_secs(600);
+const FORGET_BATCH: u32 = 500;
+/// Looks at one namespace in a tick: so that one with a flood does not hold up the others.
+const LOOK_COUNT_MAX: u32 = 20;
+/// Looks that lose against another node in a row, until the next tick.
+const LOST_MAX: u32 = 3;
+/// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
+const PASS: &str = "alert_rules";
+const FORGET_PASS: &str = "forget_incidents";
+
+/// Looks at the rules of all namespaces.
+#[derive(Debug)]
+pub(crate) struct RuleLoop {
+    node: Node,
+}
+
+impl RuleLoop {
+    pub(crate) const fn new(node: Node) -> Self {
+        Self { node }
+    }
+
+    fn period_length(&self) -> Duration {
+        self.node.shared().config.alert_rules_period
+    }
+
+    /// Looks at a namespace until nothing is due any more. Answers how many incidents changed.
+    async fn work_off(
+        &self,
+        namespace: NamespaceId,
+        stop: &CancellationToken,
+        end: Instant,
+    ) -> Result<u64, StoreError> {
+        let (mut changed, mut lost) = (0, 0);
+        for _ in 0..LOOK_COUNT_MAX {
+            if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
+                break;
+            }
+            match look::look(&self.node, namespace).await? {
+                look::Looked::Done { count, is_more } => {
+                    changed += count;
+                    if !is_more {
+                        break;
+                    }
+                }
+                look::Looked::Lost if lost < LOST_MAX => lost += 1,
+                look::Looked::Lost => break,
+            }
+        }
+        Ok(changed)
+    }
+
+    async fn forget(&self, now: Timestamp) -> Result<u64, StoreError> {
+        let store = self.node.store();
+        if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
+            return Ok(0);
+        }
+        store.forget_incidents(now - KEPT, FORGET_BATCH).await
+    }
+}
+
+impl Background for RuleLoop {
+    const NAME: &'static str = "alert_rules";
+    const WORK: &'static str = "look at the rules of alerts";
+
+    fn period(&self) -> Option<Duration> {
+        Some(self.period_length())
+    }
+
+    fn first_wait(&self) -> Duration {
+        self.node.shared().first_look(self.period_length())
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        if !self.node.shared().membership.holds() {
+            return Ok(0);
+        }
+        let (store, now) = (self.node.store_arc(), self.node.now());
+        let due = store.alerts_due(now).await?;
+        if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
+            return Ok(0);
+        }
+        let end = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
+        let mut changed = self.forget(now).await?;
+        for namespace in due {
+            changed += self.work_off(namespace, stop, end).await?;
+        }
+        Ok(changed)
+    }
+}

@@ -1,0 +1,275 @@
+//! What callers do with rules, incidents and silences.
+
+use std::time::Duration;
+
+use rondel_core::alert::{Condition, ConditionKind, Incident, Observation, RuleSpec, Sighting, SilenceSpec, Subject};
+use rondel_core::time::format_duration;
+use rondel_core::words::counted;
+use rondel_core::{AlertRuleId, FieldError, IdGen, IncidentId, NamespaceId, RunId, SilenceId, Timestamp, name};
+use rondel_store::StoreError;
+use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord};
+
+use super::{facts, states};
+use crate::node::Node;
+
+/// The longest silence.
+const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+const REASON_LEN_MAX: usize = 1_000;
+/// Jobs that a dry run looks at.
+const DRY_PAGES: u32 = 4;
+/// Jobs that fail now, of which a dry run reads the runs.
+const DRY_JOBS: u32 = 100;
+/// Subjects that a dry run names.
+const DRY_NAMED: usize = 20;
+const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
+const TROUBLE_ROWS: u32 = 10_000;
+
+/// Why a change was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RuleError {
+    /// The document is wrong.
+    #[error("the rule has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
+    Invalid(Vec<FieldError>),
+    /// Another caller changed it first.
+    #[error("the rule was changed meanwhile, its version is {version}")]
+    Conflict {
+        /// Its version now, 0 where it is gone.
+        version: i64,
+    },
+    /// The namespace has as many as it can.
+    #[error("the namespace has {count} {what}, more are not kept")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: u32,
+    },
+    /// There is no such rule, incident or silence, or it has ended.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A rule that was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedRule {
+    /// As it is now.
+    pub record: RuleRecord,
+    /// Whether it was not there before.
+    pub is_new: bool,
+}
+
+/// A silence that a caller asks for.
+#[derive(Clone, Debug)]
+pub struct SilenceRequest {
+    /// What it matches.
+    pub spec: SilenceSpec,
+    /// Why.
+    pub reason: String,
+    /// Its end.
+    pub ends_at: Timestamp,
+}
+
+/// What a rule would see now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DryRun {
+    /// The subjects for which it would hold, the first of them.
+    pub subjects: Vec<Subject>,
+    /// How many they are, of those that were looked at.
+    pub count: u64,
+    /// How many were looked at; `None` where all are.
+    pub looked_at: Option<u64>,
+}
+
+/// Saves a rule.
+///
+/// # Errors
+/// [`RuleError`].
+pub async fn save_rule(
+    node: &Node,
+    namespace: NamespaceId,
+    (spec, expected_version): (&RuleSpec, Option<i64>),
+    author: &str,
+) -> Result<SavedRule, RuleError> {
+    check(node, namespace, spec).await?;
+    let now = node.now();
+    let change = RuleChange {
+        id: AlertRuleId::new(node.new_id()),
+        namespace,
+        expected_version,
+        spec,
+        author,
+        check_at: facts::first_check(node, namespace, spec, now).await?,
+        now,
+    };
+    match node.store().save_alert_rule(change).await? {
+        RuleSaved::Created(record) => Ok(SavedRule { record: *record, is_new: true }),
+        RuleSaved::Changed(record) => Ok(SavedRule { record: *record, is_new: false }),
+        RuleSaved::Conflict(version) => Err(RuleError::Conflict { version }),
+        RuleSaved::Full => Err(RuleError::TooMany { what: "rules", count: RULE_COUNT_MAX }),
+    }
+}
+
+/// Checks a rule, and that what it names exists.
+async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(), RuleError> {
+    spec.check().map_err(RuleError::Invalid)?;
+    let mut errors = Vec::new();
+    let channels = node.store().channels(namespace).await?;
+    let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+    let unknown = |name: &str| {
+        let there =
+            if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        format!("there is no channel {name:?}; {there}")
+    };
+    for (index, channel) in spec.channels.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
+        errors.push(FieldError::new(format!("/channels/{index}"), unknown(channel)));
+    }
+    if let Some(to) = spec.escalate.as_ref().filter(|to| !known.contains(&to.channel.as_str())) {
+        errors.push(FieldError::new("/escalate/channel", unknown(&to.channel)));
+    }
+    if let Condition::NotSucceededBy { calendar: Some(calendar), .. } = &spec.condition
+        && node.store().calendar(namespace, calendar).await?.is_none()
+    {
+        errors.push(FieldError::new("/condition/calendar", format!("there is no calendar {calendar:?}")));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(RuleError::Invalid(errors)) }
+}
+
+/// Deletes a rule; its open incidents are resolved without a message.
+///
+/// # Errors
+/// [`RuleError::NotFound`], or the store's.
+pub async fn delete_rule(node: &Node, namespace: NamespaceId, name: &str) -> Result<(), RuleError> {
+    match node.store().delete_alert_rule(namespace, name, node.now()).await? {
+        true => Ok(()),
+        false => Err(RuleError::NotFound("rule")),
+    }
+}
+
+/// Acknowledges an incident: it is not repeated and does not escalate. Answers the incident as it is now.
+///
+/// # Errors
+/// [`RuleError::NotFound`], or the store's.
+pub async fn acknowledge(node: &Node, namespace: NamespaceId, id: IncidentId, by: &str) -> Result<Incident, RuleError> {
+    node.store().acknowledge_incident(namespace, id, by, node.now()).await?;
+    let record = node.store().incident(namespace, id).await?;
+    record.map(|record| record.incident).ok_or(RuleError::NotFound("incident"))
+}
+
+/// Adds a silence.
+///
+/// # Errors
+/// [`RuleError`].
+pub async fn add_silence(
+    node: &Node,
+    namespace: NamespaceId,
+    request: SilenceRequest,
+    author: &str,
+) -> Result<SilenceRecord, RuleError> {
+    let now = node.now();
+    let mut errors = Vec::new();
+    if request.ends_at <= now || request.ends_at > now + SILENCE_MAX {
+        let max = format_duration(SILENCE_MAX);
+        let message = format!("{} is not ahead, or further ahead than {max}", request.ends_at);
+        errors.push(FieldError::new("/ends_at", message));
+    }
+    if request.reason.chars().count() > REASON_LEN_MAX {
+        errors.push(FieldError::new("/reason", format!("at most {REASON_LEN_MAX} characters")));
+    }
+    let spec = &request.spec;
+    for (pointer, given) in [("/rule", &spec.rule), ("/job", &spec.job), ("/app", &spec.app)] {
+        if let Some(Err(message)) = given.as_deref().map(name::check) {
+            errors.push(FieldError::new(pointer, message));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(RuleError::Invalid(errors));
+    }
+    let silence = SilenceRecord {
+        id: SilenceId::new(node.new_id()),
+        namespace,
+        spec: request.spec,
+        author: author.to_owned(),
+        reason: request.reason,
+        created_at: now,
+        ends_at: request.ends_at,
+    };
+    match node.store().add_silence(&silence).await? {
+        true => Ok(silence),
+        false => Err(RuleError::TooMany { what: "silences", count: SILENCE_COUNT_MAX }),
+    }
+}
+
+/// Ends a silence now.
+///
+/// # Errors
+/// [`RuleError::NotFound`], or the store's.
+pub async fn end_silence(node: &Node, namespace: NamespaceId, id: SilenceId) -> Result<(), RuleError> {
+    match node.store().end_silence(namespace, id, node.now()).await? {
+        true => Ok(()),
+        false => Err(RuleError::NotFound("silence that has not ended")),
+    }
+}
+
+/// What a rule would see now, without saving anything.
+///
+/// # Errors
+/// [`RuleError`].
+pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpec) -> Result<DryRun, RuleError> {
+    spec.check().map_err(RuleError::Invalid)?;
+    let now = node.now();
+    let (seen, looked_at) = match spec.condition.kind() {
+        ConditionKind::Look => (states::observe(node, namespace, spec, now).await?, None),
+        ConditionKind::Instant => of_jobs(node, namespace.0, spec, now).await?,
+        ConditionKind::Events => (of_troubled(node, namespace.0, spec, now).await?, None),
+    };
+    let holds = |one: &&Observation| matches!(one.sighting, Sighting::Holds { .. });
+    let subjects: Vec<Subject> = seen.iter().filter(holds).map(|one| one.subject.clone()).collect();
+    let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
+    Ok(DryRun { subjects: subjects.into_iter().take(DRY_NAMED).collect(), count, looked_at })
+}
+
+async fn of_jobs(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &RuleSpec,
+    now: Timestamp,
+) -> Result<(Vec<Observation>, Option<u64>), StoreError> {
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    for _ in 0..DRY_PAGES {
+        let (jobs, last) = facts::page(node, namespace, &spec.scope, &after).await?;
+        seen.extend(facts::of_page(node, spec, &jobs, (now, now)).await?.0);
+        match last {
+            Some(last) => after = last,
+            None => return Ok((seen, None)),
+        }
+    }
+    let count = u64::try_from(seen.len()).unwrap_or(u64::MAX);
+    Ok((seen, Some(count)))
+}
+
+/// Of the jobs that fail or are skipped now.
+async fn of_troubled(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &RuleSpec,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let store = node.store();
+    let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
+    let mut jobs: Vec<_> =
+        store.troubled_jobs(namespace, since, TROUBLE_ROWS).await?.into_iter().map(|trouble| trouble.job).collect();
+    jobs.extend(store.failing_jobs(namespace, None, DRY_JOBS).await?.into_iter().map(|pulse| pulse.job));
+    jobs.sort_unstable();
+    jobs.dedup();
+    jobs.truncate(usize::try_from(DRY_JOBS).unwrap_or(usize::MAX));
+    let mut seen = Vec::new();
+    for job in store.watched_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
+        let newest = facts::newest_ends(node, job.id, now).await?;
+        let sighting = facts::of_runs(&spec.condition, &newest, &[]);
+        seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
+    }
+    Ok(seen)
+}

@@ -1,0 +1,289 @@
+//! Facts about what there is now: open runs, counts, executors, servers and tokens.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use rondel_core::alert::{Condition, Observation, RuleSpec, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::notice::RunSample;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::{ExecutorId, JobId, NamespaceId, RunStatus, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::access::TokenQuery;
+use rondel_store::alerts::WatchedJob;
+use rondel_store::catalog::App;
+use rondel_store::rollups::{PointDetail, PointKind, PointQuery, RunMark};
+
+use super::facts::{is_in_scope, subject};
+use crate::node::Node;
+
+/// Open runs of each server that are looked at.
+const OPEN_COUNT: u32 = 1_000;
+/// Points of an owner that are added up.
+const POINT_COUNT: u32 = 20_000;
+const TOKEN_COUNT: u32 = 500;
+/// What is usual for a job is that of the last days.
+const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Points of a minute are kept for a day.
+const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// How often what changes slowly is looked at.
+const SLOW_PERIOD: Duration = Duration::from_secs(30);
+const TOKEN_PERIOD: Duration = Duration::from_secs(300);
+const FAST_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often a rule with this condition is looked at; `period` is that of the loop.
+pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
+    let usual = match condition {
+        Condition::FailureRate { .. } => SLOW_PERIOD,
+        Condition::TokenExpiring { .. } => TOKEN_PERIOD,
+        _ => FAST_PERIOD,
+    };
+    // A server that looks more often than usual, as tests do, looks at these more often too.
+    usual.min(period * 5)
+}
+
+/// What a rule sees now. What it does not name does not hold.
+pub(super) async fn observe(
+    node: &Node,
+    (namespace, name): (NamespaceId, &str),
+    spec: &RuleSpec,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    match &spec.condition {
+        Condition::Late { by } => late(node, (namespace, &spec.scope), *by, now).await,
+        Condition::RunningLonger { than, times_p95 } => {
+            running_longer(node, (namespace, &spec.scope), (*than, *times_p95), now).await
+        }
+        Condition::FailureRate { percent, window, min_runs } => {
+            failure_rate(node, (namespace, name, &spec.scope), (*percent, *window, *min_runs), now).await
+        }
+        Condition::NoExecutor { handler } => no_executor(node, (namespace, &spec.scope), handler.as_deref(), now).await,
+        Condition::NodeLost {} => node_lost(node, now).await,
+        Condition::LoopFailing { length } => loop_failing(node, *length, now).await,
+        Condition::TokenExpiring { within } => token_expiring(node, *within, now).await,
+        Condition::Failed {}
+        | Condition::FailuresInRow { .. }
+        | Condition::Skipped { .. }
+        | Condition::NotSucceededBy { .. }
+        | Condition::NoSuccessFor { .. } => Ok(Vec::new()),
+    }
+}
+
+/// The jobs of these runs that the scope has.
+async fn jobs_of(node: &Node, scope: &Scope, marks: &[RunMark]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
+    let ids: BTreeSet<JobId> = marks.iter().map(|mark| mark.job).collect();
+    let ids: Vec<JobId> = ids.into_iter().collect();
+    let jobs = node.store().watched_by_id(&ids).await?;
+    Ok(jobs.into_iter().filter(|job| is_in_scope(scope, job)).map(|job| (job.id, job)).collect())
+}
+
+fn sample(mark: &RunMark, job: &WatchedJob) -> RunSample {
+    let message = mark.executor.clone().unwrap_or_else(|| mark.status.as_str().to_owned());
+    RunSample { run: mark.id, job: job.name.clone(), fire_at: mark.fire_at, message }
+}
+
+/// One observation for each job, with the instant of its first run.
+fn fold(found: Vec<(Timestamp, &RunMark, &WatchedJob)>) -> Vec<Observation> {
+    let mut of_job: BTreeMap<JobId, Observation> = BTreeMap::new();
+    for (at, mark, job) in found {
+        let holds = Sighting::Holds { since: at, news: 0 };
+        let seen = of_job.entry(job.id).or_insert_with(|| Observation {
+            subject: subject(job),
+            sighting: holds,
+            samples: Vec::new(),
+        });
+        if let Sighting::Holds { since, .. } = &mut seen.sighting {
+            *since = at.min(*since);
+        }
+        seen.samples.push(sample(mark, job));
+    }
+    of_job.into_values().collect()
+}
+
+async fn late(
+    node: &Node,
+    (namespace, scope): (NamespaceId, &Scope),
+    by: Duration,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let mut marks = node.store().open_marks(namespace, RunStatus::Pending, OPEN_COUNT).await?;
+    marks.extend(node.store().open_marks(namespace, RunStatus::Waiting, OPEN_COUNT).await?);
+    marks.retain(|mark| mark.fire_at + by <= now);
+    // A run that waits for its next attempt has started in time.
+    let ids: Vec<_> = marks.iter().map(|mark| mark.id).collect();
+    let runs = node.store().runs(&ids).await?;
+    let first: BTreeSet<_> = runs.iter().filter(|run| run.attempt == 1).map(|run| run.id).collect();
+    marks.retain(|mark| first.contains(&mark.id));
+    let jobs = jobs_of(node, scope, &marks).await?;
+    let found = marks.iter().filter_map(|mark| Some((mark.fire_at + by, mark, jobs.get(&mark.job)?)));
+    Ok(fold(found.collect()))
+}
+
+async fn running_longer(
+    node: &Node,
+    (namespace, scope): (NamespaceId, &Scope),
+    (than, times_p95): (Option<Duration>, Option<u32>),
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let mut marks = node.store().open_marks(namespace, RunStatus::Running, OPEN_COUNT).await?;
+    marks.retain(|mark| mark.started_at.is_some());
+    let jobs = jobs_of(node, scope, &marks).await?;
+    let usual = match times_p95 {
+        Some(_) => usual(node, jobs.keys(), now).await?,
+        None => HashMap::new(),
+    };
+    let found = marks.iter().filter_map(|mark| {
+        let job = jobs.get(&mark.job)?;
+        let longest = judge::longest(than, times_p95, usual.get(&mark.job).copied())?;
+        let over_at = mark.started_at? + longest;
+        (over_at <= now).then_some((over_at, mark, job))
+    });
+    Ok(fold(found.collect()))
+}
+
+/// What 95 of 100 runs of these jobs take, where enough of them are counted.
+async fn usual(
+    node: &Node,
+    jobs: impl Iterator<Item = &JobId> + Send,
+    now: Timestamp,
+) -> Result<HashMap<JobId, Duration>, StoreError> {
+    let owners: Vec<i64> = jobs.map(|job| job.get()).collect();
+    let step = Step::Hour;
+    let (from, to) = (now - USUAL_WITHIN, now + step.length());
+    let query = PointQuery {
+        kind: PointKind::Job,
+        owners: &owners,
+        step,
+        from,
+        to,
+        limit: POINT_COUNT,
+        detail: PointDetail::Whole,
+    };
+    let mut sketches: HashMap<JobId, Sketch> = HashMap::new();
+    for point in node.store().points(&query).await? {
+        sketches.entry(JobId::new(point.owner)).or_default().merge(&point.durations);
+    }
+    sketches.retain(|_, sketch| sketch.count() >= judge::USUAL_MIN_RUNS);
+    Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
+}
+
+async fn failure_rate(
+    node: &Node,
+    (namespace, name, scope): (NamespaceId, &str, &Scope),
+    (percent, window, min_runs): (u32, Duration, u64),
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let store = node.store();
+    let (kind, subject) = match scope {
+        Scope::All | Scope::Label(_) => {
+            let subject =
+                Subject { kind: SubjectKind::Namespace, id: namespace.get(), name: name.to_owned(), app: None };
+            (PointKind::Namespace, subject)
+        }
+        Scope::App(app) => match store.app(namespace, app).await? {
+            Some(app) => (PointKind::App, app_subject(&app)),
+            None => return Ok(Vec::new()),
+        },
+        Scope::Job(job) => match store.job(namespace, job).await? {
+            Some(record) => {
+                let app = Some(record.spec.app);
+                let (id, name) = (record.id.get(), record.spec.name);
+                (PointKind::Job, Subject { kind: SubjectKind::Job, id, name, app })
+            }
+            None => return Ok(Vec::new()),
+        },
+    };
+    let step = match kind {
+        PointKind::Job => Step::Hour,
+        PointKind::App | PointKind::Namespace if window <= MINUTES_WITHIN => Step::Minute,
+        PointKind::App | PointKind::Namespace => Step::Hour,
+    };
+    let from = step.floor(now - window);
+    let to = now + step.length();
+    let owners = [subject.id];
+    let detail = PointDetail::Verdicts;
+    let points =
+        store.points(&PointQuery { kind, owners: &owners, step, from, to, limit: POINT_COUNT, detail }).await?;
+    let ended = |point: &rondel_store::rollups::StatPoint| point.verdicts.trouble() + point.verdicts.succeeded;
+    let counts = (points.iter().map(|point| point.verdicts.trouble()).sum(), points.iter().map(ended).sum());
+    let sighting = judge::failure_rate(percent, min_runs, counts, now);
+    Ok(vec![Observation { subject, sighting, samples: Vec::new() }])
+}
+
+fn app_subject(app: &App) -> Subject {
+    Subject { kind: SubjectKind::App, id: app.id.get(), name: app.name.clone(), app: None }
+}
+
+/// The apps with jobs for which no executor is there.
+async fn no_executor(
+    node: &Node,
+    (namespace, scope): (NamespaceId, &Scope),
+    handler: Option<&str>,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let store = node.store();
+    let since = now - node.shared().config.lost_after;
+    let sessions = store.sessions(since).await?;
+    let open = sessions.iter().filter(|session| session.ended_at.is_none() && !session.has_left);
+    let mut online: BTreeSet<_> = open.clone().map(|session| session.app).collect();
+    if let Some(handler) = handler {
+        let ids: Vec<ExecutorId> = open.map(|session| session.executor).collect();
+        let has = |handlers: &str| {
+            serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default().iter().any(|one| one == handler)
+        };
+        let records = store.executors_by_id(&ids, since).await?;
+        online = records.iter().filter(|record| has(&record.handlers)).map(|record| record.app).collect();
+    }
+    let mut seen = Vec::new();
+    for app in store.apps(namespace).await? {
+        let is_its = match scope {
+            Scope::App(name) => app.name == *name,
+            Scope::All | Scope::Label(_) | Scope::Job(_) => true,
+        };
+        // An app without jobs needs no executor.
+        if !is_its || online.contains(&app.id) || store.watched_jobs(namespace, Some(app.id), "", 1).await?.is_empty() {
+            continue;
+        }
+        let sighting = Sighting::Holds { since: now, news: 0 };
+        seen.push(Observation { subject: app_subject(&app), sighting, samples: Vec::new() });
+    }
+    Ok(seen)
+}
+
+fn node_subject(node: &rondel_store::cluster::Node) -> Subject {
+    Subject { kind: SubjectKind::Node, id: node.id.get(), name: node.name.clone(), app: None }
+}
+
+async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
+    let nodes = node.store().nodes().await?;
+    let lost = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
+    let seen = lost.map(|one| Observation {
+        subject: node_subject(one),
+        sighting: Sighting::Holds { since: one.lease_until, news: 0 },
+        samples: Vec::new(),
+    });
+    Ok(seen.collect())
+}
+
+async fn loop_failing(node: &Node, length: Duration, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
+    let nodes = node.store().nodes().await?;
+    let mut seen = Vec::new();
+    for one in nodes.iter().filter(|one| one.is_living(now)) {
+        let since = one.report.loops.iter().filter_map(|report| report.failing_since).min();
+        let sighting = judge::overdue(since, length, now);
+        seen.push(Observation { subject: node_subject(one), sighting, samples: Vec::new() });
+    }
+    Ok(seen)
+}
+
+async fn token_expiring(node: &Node, within: Duration, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
+    let query = TokenQuery { limit: TOKEN_COUNT, ..TokenQuery::default() };
+    let tokens = node.store().tokens(&query).await?;
+    let ending = tokens.into_iter().filter(|token| token.is_good(now));
+    let ending = ending.filter(|token| token.expires_at.is_some_and(|end| end <= now + within));
+    let seen = ending.map(|token| Observation {
+        subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name, app: None },
+        sighting: Sighting::Holds { since: now, news: 0 },
+        samples: Vec::new(),
+    });
+    Ok(seen.collect())
+}

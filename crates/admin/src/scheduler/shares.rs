@@ -1,0 +1,252 @@
+//! How much of the memory for open runs a job, an app and a namespace may take.
+//!
+//! Runs that wait are what heaps up: a job may have as many of them as are free, so that each further one makes the next harder, and
+//! some room is always left. The same holds for apps and namespaces, and inside of an app for its jobs. Runs in executors' hands go on
+//! by themselves and are bounded by slots; they count for the whole, and are held back only where one job has nearly all of it.
+//!
+//! Beside the bound there is a reserve for jobs of which few runs wait, and a second one for jobs of which none waits, whatever the
+//! others of their app have. So a job whose runs go to executors as they come is not held back by jobs whose runs wait. This needs
+//! memory for the runs in executors' hands, and for one waiting run of each job: then the second reserve is never used up.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+
+use rondel_core::{AppId, JobId, NamespaceId, Run};
+use rondel_failpoint::mutant::{self, Mutant};
+
+/// Of what is free, an app may have so many times as many waiting runs in memory as a job, and a namespace …
+const APP_FACTOR: usize = 8;
+const NAMESPACE_FACTOR: usize = 16;
+
+/// How many times as many runs as the reserve has room for a job may have, those in executors' hands included.
+const OPEN_FACTOR: usize = 4;
+
+/// What part of the memory for open runs there is beside it for runs whose queue time is over.
+const ENDING_PART: usize = 8;
+
+/// What part of the memory for open runs the reserve is for jobs of which few runs wait, and the one for jobs of which none waits.
+const RESERVE_PART: usize = 4;
+const LAST_RESERVE_PART: usize = 8;
+
+/// Of what is left to it of the reserve, a job may have this part; and of the memory for open runs no more than that one.
+const FEW_PART: usize = 16;
+
+/// Whose run it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) job: JobId,
+    pub(crate) app: AppId,
+    pub(crate) namespace: NamespaceId,
+    /// It is a shard of a fire.
+    pub(crate) is_shard: bool,
+}
+
+impl Owner {
+    pub(crate) fn of(run: &Run) -> Self {
+        Self { job: run.job, app: run.app, namespace: run.namespace, is_shard: is_shard(run) }
+    }
+}
+
+pub(crate) fn is_shard(run: &Run) -> bool {
+    run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    runs: usize,
+    in_hand: usize,
+    shards: usize,
+}
+
+impl Count {
+    const fn waiting(self) -> usize {
+        self.runs.saturating_sub(self.in_hand)
+    }
+}
+
+/// What is in memory, by owner.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    total: usize,
+    jobs: HashMap<JobId, Count>,
+    apps: HashMap<AppId, Count>,
+    namespaces: HashMap<NamespaceId, Count>,
+}
+
+impl Shares {
+    /// A run more, which waits.
+    pub(crate) fn add(&mut self, owner: Owner) {
+        self.total += 1;
+        self.change(owner, |count| {
+            count.runs += 1;
+            count.shards += usize::from(owner.is_shard);
+        });
+    }
+
+    pub(crate) fn remove(&mut self, owner: Owner, is_in_hand: bool) {
+        if mutant::on(Mutant::RoomIsKept) {
+            return;
+        }
+        self.total = self.total.saturating_sub(1);
+        self.change(owner, |count| {
+            count.runs = count.runs.saturating_sub(1);
+            count.in_hand = count.in_hand.saturating_sub(usize::from(is_in_hand));
+            count.shards = count.shards.saturating_sub(usize::from(owner.is_shard));
+        });
+    }
+
+    /// A run came into an executor's hands, or waits again.
+    pub(crate) fn moved(&mut self, owner: Owner, is_in_hand: bool) {
+        if mutant::on(Mutant::HandsCount) {
+            return;
+        }
+        self.change(owner, |count| {
+            let in_hand = if is_in_hand { count.in_hand.saturating_add(1) } else { count.in_hand.saturating_sub(1) };
+            count.in_hand = in_hand;
+        });
+    }
+
+    fn change(&mut self, owner: Owner, change: impl Fn(&mut Count)) {
+        change_one(&mut self.jobs, owner.job, &change);
+        change_one(&mut self.apps, owner.app, &change);
+        change_one(&mut self.namespaces, owner.namespace, &change);
+    }
+
+    /// Whether one more run of this owner may be in memory, of at most `max`. An app that has none may always have one.
+    pub(crate) fn has_room(&self, owner: Owner, max: usize) -> bool {
+        self.has_room_beside(owner, max, 0)
+    }
+
+    /// The same, where so many of its waiting runs are not counted.
+    fn has_room_beside(&self, owner: Owner, max: usize, own: usize) -> bool {
+        if mutant::on(Mutant::NoBound) {
+            return true;
+        }
+        let free = max.saturating_sub(self.total);
+        if mutant::on(Mutant::NoShares) {
+            return free > 0;
+        }
+        let (job, app) = (count(&self.jobs, &owner.job), count(&self.apps, &owner.app));
+        let namespace = count(&self.namespaces, &owner.namespace);
+        // What is left to a job of what is free to its app and its namespace.
+        let share = |free: usize| {
+            let of_app = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
+            let of_namespace = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
+            free.min(of_app).min(of_namespace)
+        };
+        let with_reserve = max.saturating_add(max / RESERVE_PART);
+        let reserve = with_reserve.saturating_sub(self.total);
+        let last = with_reserve.saturating_add(max / LAST_RESERVE_PART).saturating_sub(self.total);
+        let of_reserve = share(reserve).div_ceil(FEW_PART).min((max / FEW_PART).max(1));
+        let waiting = job.waiting().saturating_sub(own);
+        let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
+        app.runs == 0
+            || waiting == 0 && leaves_room(last)
+            || waiting < share(free).max(of_reserve) && leaves_room(reserve)
+    }
+
+    /// Whether one more run may be in memory only to end, beyond what there is room for.
+    pub(crate) const fn may_end_one(&self, max: usize) -> bool {
+        self.total <= max.saturating_add(max / ENDING_PART)
+    }
+
+    /// Whether a fire of this owner, which waits, may be cut into its shards. An app of which no shard is in memory may always have one cut.
+    pub(crate) fn may_be_cut(&self, owner: Owner, max: usize) -> bool {
+        count(&self.apps, &owner.app).shards == 0 || self.has_room_beside(owner, max, 1)
+    }
+}
+
+fn count<Key: Eq + Hash>(counts: &HashMap<Key, Count>, key: &Key) -> Count {
+    counts.get(key).copied().unwrap_or_default()
+}
+
+fn change_one<Key: Eq + Hash>(counts: &mut HashMap<Key, Count>, key: Key, change: &impl Fn(&mut Count)) {
+    match counts.entry(key) {
+        Entry::Occupied(mut entry) => {
+            change(entry.get_mut());
+            if entry.get().runs == 0 {
+                entry.remove();
+            }
+        }
+        Entry::Vacant(entry) => change(entry.insert(Count::default())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(job: i64, app: i64, namespace: i64) -> Owner {
+        let (app, namespace) = (AppId::new(app), NamespaceId::new(namespace));
+        Owner { job: JobId::new(job), app, namespace, is_shard: false }
+    }
+
+    /// Takes as much as there is room for.
+    fn fill(shares: &mut Shares, owner: Owner, max: usize) -> usize {
+        let mut count = 0;
+        while shares.has_room(owner, max) {
+            shares.add(owner);
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn whatever_one_takes_leaves_room_for_the_others() {
+        let mut shares = Shares::default();
+        assert_eq!(fill(&mut shares, owner(1, 1, 1), 1_000), 500, "a job has as much as is left");
+        assert_eq!(fill(&mut shares, owner(2, 1, 1), 1_000), 250, "another job of its app");
+        let rest: Vec<usize> = (3..100).map(|job| fill(&mut shares, owner(job, 1, 1), 1_000)).collect();
+        let total: usize = rest.iter().sum();
+        assert!(rest[7] > 5 && rest[96] == 1 && (1_112..1_250).contains(&(750 + total)), "{rest:?}");
+        assert_eq!(fill(&mut shares, owner(500, 2, 1), 1_000), 1, "another app of the namespace");
+        assert!(fill(&mut shares, owner(600, 3, 2), 1_000) > 2, "another namespace");
+        assert!(shares.total < 1_375, "{}", shares.total);
+    }
+
+    #[test]
+    fn runs_in_executors_hands_go_on_beside_jobs_whose_runs_wait() {
+        let mut shares = Shares::default();
+        let heaped: usize = (1..=30).map(|job| fill(&mut shares, owner(job, 1, 1), 1_000)).sum();
+        assert!(heaped > 1_000, "{heaped}");
+        let going = owner(99, 1, 1);
+        let sent = (0..1_000).take_while(|_| {
+            let has_room = shares.has_room(going, 1_000);
+            if has_room {
+                shares.add(going);
+                shares.moved(going, true);
+            }
+            has_room
+        });
+        assert!(sent.count() > 100, "a job of the same app sends what comes");
+        assert!(shares.has_room(owner(100, 1, 1), 1_000), "and leaves room for one more");
+        shares.moved(going, false);
+        assert!(!shares.has_room(going, 1_000), "one that waits is enough");
+    }
+
+    #[test]
+    fn an_app_that_has_nothing_may_have_one() {
+        let mut shares = Shares::default();
+        assert_eq!(fill(&mut shares, owner(1, 1, 1), 2), 1);
+        assert_eq!(fill(&mut shares, owner(2, 2, 1), 2), 1);
+        assert_eq!((fill(&mut shares, owner(3, 1, 1), 2), fill(&mut shares, owner(4, 3, 1), 2)), (0, 1));
+        for (job, app) in [(1, 1), (2, 2), (4, 3)] {
+            shares.remove(owner(job, app, 1), false);
+        }
+        assert_eq!((shares.total, shares.jobs.len(), shares.apps.len(), shares.namespaces.len()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn a_fire_is_cut_where_no_shards_are_or_where_there_is_room() {
+        let (mut shares, one) = (Shares::default(), owner(1, 1, 1));
+        let shard = Owner { is_shard: true, ..one };
+        (0..4).for_each(|_| shares.add(one));
+        assert!(!shares.has_room(one, 4) && shares.may_be_cut(one, 4), "only fires wait: one may go on");
+        shares.add(shard);
+        assert!(!shares.may_be_cut(one, 5) && !shares.may_be_cut(owner(2, 1, 1), 4));
+        assert!(shares.may_be_cut(owner(2, 2, 1), 5) && shares.may_be_cut(one, 50));
+        shares.remove(shard, false);
+        assert!(shares.may_be_cut(one, 4));
+    }
+}

@@ -1,0 +1,125 @@
+//! Runs that were left in the store for want of room in memory: job after job, each in its order, they are taken up as there is room.
+//! Jobs that have room are found in memory, so that no number of jobs without room delays them.
+
+use std::time::Duration;
+
+use rondel_core::{JobId, Run, Timestamp};
+use rondel_store::StoreError;
+
+use crate::cluster::Held;
+use crate::node::Shared;
+use crate::scheduler::command::Command;
+use crate::scheduler::in_memory::LookBounds;
+
+/// How often is looked whether there is room for one of them.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Where the last look ended.
+#[derive(Debug, Default)]
+pub(crate) struct TakeUp {
+    behind: Option<JobId>,
+}
+
+impl TakeUp {
+    /// Waits until there is room for a run that was left in the store.
+    pub(crate) async fn room(&self, shared: &Shared) {
+        let mut behind = self.behind;
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: 1 };
+            let (jobs, last) = shared.in_memory.left(behind, bounds, shared.clock.now());
+            if !jobs.is_empty() {
+                return;
+            }
+            behind = last;
+        }
+    }
+
+    /// Takes up what there is room for, of some jobs. Answers whether no more has room.
+    pub(crate) async fn take_up(&mut self, shared: &Shared, held: &Held) -> Result<bool, StoreError> {
+        let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: shared.config.take_up_jobs };
+        let (jobs, behind) = shared.in_memory.left(self.behind, bounds, shared.clock.now());
+        self.behind = behind;
+        let mut has_taken = false;
+        for job in jobs {
+            has_taken |= take_up_page(shared, held, job).await?;
+        }
+        Ok(!has_taken)
+    }
+}
+
+/// A page of one job. Answers whether there was room for some of it.
+async fn take_up_page(shared: &Shared, held: &Held, job: JobId) -> Result<bool, StoreError> {
+    let limit = shared.config.take_up_page.max(1);
+    let Some(place) = shared.in_memory.left_of(job) else { return Ok(false) };
+    let page = shared.store.unsent_of(held.token, job, place, limit).await?;
+    let is_last = u32::try_from(page.len()).is_ok_and(|len| len < limit);
+    let keys = page.iter().map(|run| (run.job, run.job_version));
+    let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
+    let ends_at = |run: &Run, from: Timestamp| {
+        let definition = definitions.get(&(run.job, run.job_version));
+        definition.map_or(Timestamp::MAX, |definition| from + definition.job.queue_timeout)
+    };
+    let (taken, is_all) = shared.in_memory.take_up(job, page, (shared.clock.now(), ends_at), is_last);
+    let has_taken = !taken.is_empty() || is_all && !is_last;
+    if !taken.is_empty() {
+        // A closed ring means that the process ends: the runs are durable.
+        drop(shared.tick.send(Command::Put(taken)).await);
+    }
+    Ok(has_taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::{NamespaceId, RunStatus, Trigger};
+    use rondel_store::{MemStore, Store};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::jobs::{self, RunRequest};
+    use crate::lifecycle::Lifecycle;
+
+    /// A request to cancel reaches a run that has no room, and so does the end of its queue time.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_in_the_store_can_be_cancelled_and_ends_with_its_queue_time() {
+        let began = Instant::now();
+        let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+        let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let boot = crate::clock::Boot::Given(Arc::new(micros));
+        let config = EngineConfig { open_runs_max: 2, take_up_page: 2, boot, ..EngineConfig::default() };
+        let lifecycle = Lifecycle::new();
+        let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
+        let namespace = NamespaceId::new(1);
+        let spec =
+            json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "allow"}, "queue_timeout": "30s"});
+        let record = jobs::create(&engine, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let mut runs = Vec::new();
+        for _ in 0..9 {
+            let request = RunRequest { params: None, trigger: Trigger::Manual, parent: None, trace: None };
+            runs.push(jobs::request_run(&engine, &record, request).await.unwrap().id);
+        }
+        let last = *runs.last().unwrap();
+        let wait_for = async |run, status, limit| {
+            let until = Instant::now() + limit;
+            while store.runs(&[run]).await.unwrap()[0].status != status {
+                assert!(Instant::now() < until, "run {run} is not {status}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(engine.runs_in_memory() < 4, "{} in memory", engine.runs_in_memory());
+        crate::cancel::cancel_run(&engine, last, "li").await.unwrap();
+        wait_for(last, RunStatus::Cancelled, Duration::from_secs(5)).await;
+        for run in &runs[..8] {
+            wait_for(*run, RunStatus::Skipped, Duration::from_secs(60)).await;
+        }
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+}

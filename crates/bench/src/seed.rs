@@ -1,0 +1,442 @@
+//! Fills a database with jobs and the history of their runs, so that pages and queries can be looked at and measured with as much as a
+//! busy system has: namespaces, apps, failures, skipped fires, shards and children.
+//!
+//! The same plan gives the same data, but for the present from which it counts back.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_core::sketch::Step;
+use rondel_core::{
+    AppId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger,
+};
+use rondel_store::catalog::{Created, Namespace, NewJob};
+use rondel_store::cluster::{Join, JoinRequest, NodeReport};
+use rondel_store::ledger::{ClaimJob, DueJob};
+use rondel_store::{Claim, Cluster, CreateJobs, DatabaseUrl, LeaseToken, Namespaces, SqlStore, Stats, StoreConfig};
+use serde_json::json;
+
+use crate::{BenchError, clock, load};
+
+const NODE: &str = "bench-seed";
+const LEASE: Duration = Duration::from_secs(6 * 3_600);
+const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
+/// How far the history reaches back.
+const DAYS: u64 = 7;
+/// Runs of one claim.
+const CLAIM: usize = 2_000;
+/// Jobs that are made at once.
+const JOBS: usize = 2_000;
+/// Runs that are counted at once.
+const ROLL_UP: u32 = 1_000;
+const NAMESPACES: [&str; 3] = ["default", "staging", "tools"];
+const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
+const WORK: [&str; 10] =
+    ["close", "import", "verify", "export", "sync", "clean", "index", "send", "rebuild", "archive"];
+/// Minutes between fires, and how many jobs of twenty have them.
+const PERIODS: [(u64, u64); 5] = [(1, 2), (5, 6), (15, 6), (60, 4), (1_440, 2)];
+
+/// How much is made.
+#[derive(Clone, Debug)]
+pub struct SeedPlan {
+    /// The database: an empty one.
+    pub database: DatabaseUrl,
+    /// How many jobs.
+    pub jobs: u32,
+    /// About how many runs.
+    pub history: u32,
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Seeded {
+    /// Jobs.
+    pub jobs: usize,
+    /// Rows of the ledger.
+    pub runs: usize,
+    /// Rows that were counted.
+    pub counted: u64,
+}
+
+/// A job with what its history looks like.
+struct Seed {
+    job: JobId,
+    app: AppId,
+    namespace: NamespaceId,
+    app_name: &'static str,
+    /// Chooses everything about it.
+    number: u64,
+    period: Duration,
+    next: Timestamp,
+    /// The first job of its app, which it follows from; it has no schedule of its own.
+    parent: Option<usize>,
+    shards: u32,
+    /// Whether it has a schedule, instead of a parent job.
+    fires: bool,
+    term: i64,
+    home: NodeId,
+}
+
+/// Fills the database.
+///
+/// # Errors
+/// What [`BenchError`] lists.
+pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
+    let store = SqlStore::open(&StoreConfig { url: plan.database.clone(), ..StoreConfig::default() }).await?;
+    load::check_empty(&store).await?;
+    let ids = IdGen::new(ORDINAL);
+    let now = clock::now();
+    let mut seeds = create(&store, &ids, plan, now).await?;
+    let request = JoinRequest {
+        name: NODE.to_owned(),
+        lease: LEASE,
+        advertise_url: None,
+        server_version: env!("CARGO_PKG_VERSION").to_owned(),
+        take_over: true,
+        held: None,
+    };
+    let Join::Joined { token, ordinal } = store.join(&request).await? else {
+        return Err(BenchError::void("another seeding is running on this database"));
+    };
+    let ids = IdGen::new(ordinal);
+    let runs = history(&store, (&ids, token), &mut seeds, now).await?;
+    // It leaves in order: nothing is to be missed.
+    store.report_node(token, &NodeReport { is_leaving: true, ..NodeReport::default() }).await?;
+    store.release(token, Timestamp::EPOCH).await?;
+    let mut counted = 0;
+    loop {
+        match store.roll_up(clock::now(), ROLL_UP).await? {
+            0 => break,
+            count => counted += count,
+        }
+    }
+    store.close().await;
+    Ok(Seeded { jobs: seeds.len(), runs, counted })
+}
+
+/// Spreads numbers: the same one always gives the same.
+const fn mix(number: u64) -> u64 {
+    let mut x = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+fn period(number: u64) -> u64 {
+    let mut place = mix(number) % 20;
+    for (minutes, count) in PERIODS {
+        if place < count {
+            return minutes;
+        }
+        place -= count;
+    }
+    1_440
+}
+
+/// By how much periods are stretched, so that the history has about as many runs as are wanted.
+fn stretch(plan: &SeedPlan) -> u64 {
+    let per_day = |number: u64| 1_440 / period(number);
+    let all: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * DAYS;
+    all.div_ceil(u64::from(plan.history.max(1))).max(1)
+}
+
+async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) -> Result<Vec<Seed>, BenchError> {
+    let mut places = Vec::new();
+    for name in NAMESPACES {
+        if store.namespace(name).await?.is_none() {
+            let namespace = Namespace { id: NamespaceId::new(ids.next(now)), name: name.to_owned() };
+            store.create_namespace(&namespace, now).await?;
+        }
+        let found = store.namespace(name).await?;
+        let namespace = found.ok_or_else(|| BenchError::void("a namespace could not be made"))?.id;
+        for app in APPS {
+            let id = store.ensure_app(AppId::new(ids.next(now)), namespace, app, now).await?.id;
+            places.push((namespace, app, id));
+        }
+    }
+    let stretch = stretch(plan);
+    let (mut seeds, mut jobs): (Vec<Seed>, Vec<NewJob>) = (Vec::new(), Vec::new());
+    for number in 0..u64::from(plan.jobs) {
+        // Two thirds are in the first namespace.
+        let namespace = [0, 0, 0, 0, 1, 2][usize::try_from(number % 6).unwrap_or(0)];
+        let app = usize::try_from(mix(number ^ 77) % 6).unwrap_or(0);
+        let (namespace, app_name, app) = places[namespace * APPS.len() + app];
+        let parent = seeds.iter().rposition(|seed| seed.app == app && seed.parent.is_none());
+        let parent = parent.filter(|_| number % 17 == 16);
+        let minutes = period(number) * stretch;
+        let next =
+            Timestamp::from_millis(Step::Minute.floor(now).as_millis() + 60_000 * i64::try_from(minutes).unwrap_or(1));
+        let parent_name = parent.and_then(|place| jobs.get(place)).map(|job: &NewJob| job.spec.name.clone());
+        let spec = definition((number, app_name), minutes, parent_name)?;
+        let job = JobId::new(ids.next(now));
+        let created_at = now - Duration::from_secs((DAYS + 30) * 86_400);
+        seeds.push(Seed {
+            job,
+            app,
+            namespace,
+            app_name,
+            number,
+            period: Duration::from_secs(minutes * 60),
+            next,
+            parent,
+            shards: if spec.is_sharded() { 4 } else { 1 },
+            fires: parent.is_none() && spec.enabled,
+            term: 0,
+            home: NodeId::new(0),
+        });
+        jobs.push(NewJob {
+            delay: None,
+            calendar: None,
+            declared: None,
+            id: job,
+            namespace,
+            app,
+            spec,
+            anchor: next,
+            // A claim needs one; those that do not fire by themselves lose it at the end.
+            next_fire_at: Some(next),
+            author: "rondel bench".to_owned(),
+            now: created_at,
+        });
+    }
+    for chunk in jobs.chunks(JOBS) {
+        let created = store.create_jobs(chunk).await?;
+        if !created.iter().all(|created| matches!(created, Created::Saved(_))) {
+            return Err(BenchError::void("a job could not be created"));
+        }
+    }
+    Ok(seeds)
+}
+
+fn definition((number, app): (u64, &str), minutes: u64, parent: Option<String>) -> Result<JobSpec, BenchError> {
+    let work = WORK[usize::try_from(mix(number ^ 5) % 10).unwrap_or(0)];
+    let name = format!("{app}.{work}-{number:04}");
+    let schedule = match (parent, minutes) {
+        (Some(parent), _) => json!({"after": [parent]}),
+        (None, 1_440) if number.is_multiple_of(2) => json!({"cron": "0 0 0 * * ?", "time_zone": "Europe/Berlin"}),
+        (None, minutes) => json!({"every": format!("{minutes}m")}),
+    };
+    let mut document = json!({"name": name, "app": app, "handler": "shell", "schedule": schedule,
+        "description": format!("{work} of {app}"), "params": {"argv": ["sleep", "1"]}, "enabled": number % 29 != 28});
+    if number % 13 == 12 {
+        document["shards"] = json!(4);
+    }
+    if number == 7 {
+        document["handler"] = json!("report.daily");
+    }
+    serde_json::from_value(document)
+        .map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))
+}
+
+/// Writes the history, in the order of time, as claims of rows that have their verdicts.
+async fn history(
+    store: &SqlStore,
+    (ids, token): (&IdGen, LeaseToken),
+    seeds: &mut [Seed],
+    now: Timestamp,
+) -> Result<usize, BenchError> {
+    let from = now - Duration::from_secs(DAYS * 86_400);
+    let mut fires: Vec<(Timestamp, usize)> = Vec::new();
+    for (place, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.parent.is_none()) {
+        let mut at = seed.next;
+        while at > from {
+            at = at - seed.period;
+            if at < now && at > from {
+                fires.push((at, place));
+            }
+        }
+    }
+    fires.sort_unstable();
+    let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (place, seed) in seeds.iter().enumerate() {
+        if let Some(parent) = seed.parent {
+            children.entry(parent).or_default().push(place);
+        }
+    }
+    let (mut batch, mut total): (Vec<(usize, Run)>, usize) = (Vec::new(), 0);
+    for (at, place) in fires {
+        let age = now.since(at);
+        let fire = Fire { ids, token, at, age };
+        let rows = fire.rows(&seeds[place], None);
+        let root = rows.first().cloned();
+        batch.extend(rows.into_iter().map(|run| (place, run)));
+        for child in children.get(&place).into_iter().flatten() {
+            let rows = fire.rows(&seeds[*child], root.as_ref());
+            batch.extend(rows.into_iter().map(|run| (*child, run)));
+        }
+        if batch.len() >= CLAIM {
+            total += write(store, token, seeds, std::mem::take(&mut batch)).await?;
+        }
+    }
+    total += write(store, token, seeds, batch).await?;
+    let idle: Vec<ClaimJob> =
+        seeds.iter().filter(|seed| !seed.fires).map(|seed| seed.claim(None, Vec::new())).collect();
+    for chunk in idle.chunks(CLAIM) {
+        store.claim(token, chunk).await?;
+    }
+    Ok(total)
+}
+
+impl Seed {
+    fn claim(&self, next_fire_at: Option<Timestamp>, runs: Vec<Run>) -> ClaimJob {
+        let seen = DueJob { job: self.job, next_fire_at: self.next, version: 1, home: self.home, term: self.term };
+        ClaimJob { seen, next_fire_at, runs, follows: None }
+    }
+}
+
+async fn write(
+    store: &SqlStore,
+    token: LeaseToken,
+    seeds: &mut [Seed],
+    batch: Vec<(usize, Run)>,
+) -> Result<usize, BenchError> {
+    let count = batch.len();
+    let mut by_job: HashMap<usize, Vec<Run>> = HashMap::new();
+    batch.into_iter().for_each(|(place, run)| by_job.entry(place).or_default().push(run));
+    let mut places: Vec<usize> = by_job.keys().copied().collect();
+    places.sort_unstable();
+    let mut claims = Vec::with_capacity(places.len());
+    for place in &places {
+        let seed = &seeds[*place];
+        let runs = by_job.remove(place).unwrap_or_default();
+        claims.push(seed.claim(Some(seed.next), runs));
+    }
+    let claimed = store.claim(token, &claims).await?;
+    let terms: HashMap<JobId, i64> = claimed.jobs.into_iter().collect();
+    for place in places {
+        if let Some(term) = terms.get(&seeds[place].job) {
+            (seeds[place].term, seeds[place].home) = (*term, token.node);
+        }
+    }
+    Ok(count)
+}
+
+/// The rows of one fire.
+struct Fire<'a> {
+    ids: &'a IdGen,
+    token: LeaseToken,
+    at: Timestamp,
+    age: Duration,
+}
+
+impl Fire<'_> {
+    fn rows(&self, seed: &Seed, parent: Option<&Run>) -> Vec<Run> {
+        let dice = mix(seed.number.wrapping_mul(1_000_003) ^ self.at.as_millis().unsigned_abs());
+        let status = status(seed, self.age, dice);
+        let whole = self.run(seed, parent, (status, dice));
+        if seed.shards <= 1 || status == RunStatus::Skipped {
+            return vec![whole];
+        }
+        let total = i32::try_from(seed.shards).unwrap_or(1);
+        let root = Run { shard_index: rondel_core::run::BROADCAST, shard_total: Some(total), executor: None, ..whole };
+        let shard = |index: i32| {
+            let dice = mix(dice ^ u64::try_from(index).unwrap_or(0));
+            let status = if index == 0 { root.status } else { RunStatus::Succeeded };
+            let run = self.run(seed, None, (status, dice));
+            Run { shard_index: index, shard_total: Some(total), parent: Some(root.id), cause: root.cause, ..run }
+        };
+        let shards: Vec<Run> = (0..total).map(shard).collect();
+        std::iter::once(root).chain(shards).collect()
+    }
+
+    fn run(&self, seed: &Seed, parent: Option<&Run>, (status, dice): (RunStatus, u64)) -> Run {
+        let base = 200 << (mix(seed.number ^ 3) % 9);
+        let late = Duration::from_millis(4 + dice % 40 + if dice.is_multiple_of(97) { 900 } else { 0 });
+        let took =
+            Duration::from_millis(base + base * (dice % 100) / 60 + if dice.is_multiple_of(61) { base * 4 } else { 0 });
+        let started_at = self.at + late;
+        let ran = status != RunStatus::Skipped;
+        Run {
+            id: RunId::new(self.ids.next(self.at)),
+            namespace: seed.namespace,
+            job: seed.job,
+            job_version: 1,
+            app: seed.app,
+            fire_at: self.at,
+            cause: parent.map_or(0, |parent| parent.id.get()),
+            shard_index: 0,
+            shard_total: Some(1),
+            trigger: if parent.is_some() { Trigger::Parent } else { Trigger::Interval },
+            status,
+            reason: match status {
+                RunStatus::Skipped if seed.number == 7 => Some(Reason::NoExecutor),
+                RunStatus::Skipped => Some(Reason::Misfire),
+                _ => None,
+            },
+            detail: None,
+            attempt: 1,
+            due_at: self.at,
+            node: self.token.node,
+            node_epoch: self.token.epoch,
+            params: None,
+            executor: ran.then(|| format!("{}-w{}", seed.app_name, 1 + dice % 3)),
+            executor_id: None,
+            marked_at: None,
+            started_at: ran.then_some(started_at),
+            finished_at: Some(if ran { started_at + took } else { self.at + Duration::from_secs(60) }),
+            message: message(status, dice),
+            result: None,
+            lost_count: 0,
+            open_shards: None,
+            open_children: None,
+            parent: parent.map(|parent| parent.id),
+            trace: None,
+            cancel_by: None,
+            cancel_reason: None,
+            span_end_at: None,
+            span_count: 1,
+        }
+    }
+}
+
+fn status(seed: &Seed, age: Duration, dice: u64) -> RunStatus {
+    let roll = dice % 1_000;
+    match seed.number {
+        7 => RunStatus::Skipped,
+        number if number % 41 == 3 && age < Duration::from_secs(7 * 3_600) => RunStatus::Failed,
+        number if number % 67 == 5 => RunStatus::Failed,
+        number if number % 23 == 4 && roll < 90 => RunStatus::Failed,
+        number if number % 31 == 6 && roll < 60 => RunStatus::TimedOut,
+        _ if roll < 8 => RunStatus::Failed,
+        _ if roll < 12 => RunStatus::TimedOut,
+        _ if roll < 22 => RunStatus::Skipped,
+        _ if roll < 24 => RunStatus::Cancelled,
+        _ => RunStatus::Succeeded,
+    }
+}
+
+fn message(status: RunStatus, dice: u64) -> Option<String> {
+    let failures = ["connection refused", "HTTP 502 from upstream", "exit code 1", "no such table: invoices_2026"];
+    let failure = failures[usize::try_from(dice / 7 % 4).unwrap_or(0)];
+    match status {
+        RunStatus::Failed => Some(failure.to_owned()),
+        RunStatus::Succeeded => Some(format!("{} rows", dice % 5_000)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_right() {
+        for number in 0..200 {
+            let parent = (number % 17 == 16).then(|| "orders.close-0001".to_owned());
+            let app = APPS[usize::try_from(number % 6).unwrap()];
+            let spec = definition((number, app), period(number), parent).unwrap();
+            assert!(spec.compile().is_ok(), "{}", spec.name);
+        }
+    }
+
+    #[test]
+    fn a_history_has_about_as_many_runs_as_are_wanted() {
+        let database: DatabaseUrl = DatabaseUrl::sqlite_file(std::path::PathBuf::from("unused.db"));
+        for (jobs, history) in [(150, 200_000), (10_000, 1_000_000)] {
+            let plan = SeedPlan { database: database.clone(), jobs, history };
+            let stretch = stretch(&plan);
+            let runs: u64 = (0..u64::from(jobs)).map(|number| 1_440 * DAYS / (period(number) * stretch)).sum();
+            assert!((u64::from(history) / 3..=u64::from(history) * 3 / 2).contains(&runs), "{runs}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `rondel alert channel`: where alerts are sent.
+
+use std::path::Path;
+
+use clap::{Args, Subcommand, builder::PossibleValuesParser};
+use rondel_core::Timestamp;
+use rondel_core::channel::{ChannelKind, REFERENCES};
+use serde_json::{Map, Value, json};
+
+use crate::client::{Client, text_of, time_of};
+use crate::delete::delete;
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::input::read_text;
+use crate::list;
+use crate::view::View;
+
+#[derive(Debug, Args)]
+pub(crate) struct ChannelArgs {
+    #[command(subcommand)]
+    command: ChannelCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ChannelCommand {
+    /// List the channels with how their latest message went
+    List,
+    /// Show a channel without its secrets
+    Show(NameArgs),
+    /// Create or change a channel; what is not given stays as it is
+    Set(Box<SetArgs>),
+    /// Delete a channel; its messages that were not sent are dropped
+    Delete(NameArgs),
+    /// Send a message that is marked as a test, and show how that went
+    Test(NameArgs),
+    /// List each try to deliver a message, the latest first
+    Deliveries(DeliveriesArgs),
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The channel's name
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct DeliveriesArgs {
+    /// The channel's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    bounds: list::BoundArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel alert channel set ops --kind slack --url-stdin < slack-url.txt\n  rondel alert channel set mail --kind email --set host=smtp.example.com --set from=rondel@example.com --set to=oncall@example.com\n  rondel alert channel set duty --kind pagerduty --secret-ref routing_key=file:pagerduty-key"
+)]
+struct SetArgs {
+    /// The channel's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The service; needed for a new channel
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(ChannelKind::WORDS))]
+    kind: Option<String>,
+    /// The language of its messages
+    #[arg(long, value_name = "LANG", value_parser = ["en", "zh"])]
+    lang: Option<String>,
+    /// A setting, such as host=smtp.example.com; an empty value removes it
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = pair)]
+    settings: Vec<(String, String)>,
+    /// Read the URL from stdin
+    #[arg(long)]
+    url_stdin: bool,
+    /// Read this secret from stdin
+    #[arg(long, value_name = "FIELD", conflicts_with = "url_stdin")]
+    secret_stdin: Option<String>,
+    /// Read a secret from a file
+    #[arg(long = "secret-file", value_name = "FIELD=FILE", value_parser = pair)]
+    secret_files: Vec<(String, String)>,
+    /// Refer to a secret of the server: `file:NAME` in its `alert_secrets_dir`, or `env:NAME`
+    #[arg(long = "secret-ref", value_name = "FIELD=REFERENCE", value_parser = pair)]
+    secret_references: Vec<(String, String)>,
+    /// Send messages again
+    #[arg(long, conflicts_with = "disable")]
+    enable: bool,
+    /// Send nothing; messages for the channel are given up
+    #[arg(long)]
+    disable: bool,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (field, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not FIELD=VALUE"))?;
+    Ok((field.to_owned(), value.to_owned()))
+}
+
+const VIEW: View =
+    View { name: "name", headers: &["NAME", "KIND", "HOST", "LANG", "ENABLED", "LAST RESULT", "AT"], row };
+const DELIVERIES: View = View {
+    name: "id",
+    headers: &["AT", "KIND", "INCIDENT", "TRY", "RESULT", "STATUS", "MS", "ERROR"],
+    row: delivery_row,
+};
+
+impl ChannelArgs {
+    /// Runs the command.
+    pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        match self.command {
+            ChannelCommand::List => VIEW.list(&client.get(&["channels"], &[]).await?, format),
+            ChannelCommand::Show(args) => VIEW.whole(&client.get(&["channels", &args.name], &[]).await?, format),
+            ChannelCommand::Set(args) => args.run(client, format).await,
+            ChannelCommand::Delete(args) => {
+                delete(client, &["channels", &args.name], &[], &format!("deleted {}", args.name), format).await
+            }
+            ChannelCommand::Test(args) => test(client, &args.name, format).await,
+            ChannelCommand::Deliveries(args) => {
+                let path = ["channels", &args.name, "deliveries"];
+                DELIVERIES.list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
+            }
+        }
+    }
+}
+
+async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
+    let body = client.post(&["channels", name, "test"], "{}").await?;
+    DELIVERIES.line(&body, format)?;
+    let delivery = body.value()?;
+    if delivery["verdict"] == "sent" {
+        return Ok(());
+    }
+    Err(Failure::refused(format!("the test was not delivered: {}", text_of(&delivery["error"]))))
+}
+
+impl SetArgs {
+    async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let known = client.get(&["channels"], &[]).await?.value()?;
+        let known = known["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
+        let document = self.document(known)?;
+        let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
+        // A key that was made for the channel is shown this once.
+        if saved.value()?["signing_key"].is_string() { VIEW.whole(&saved, format) } else { VIEW.line(&saved, format) }
+    }
+
+    /// The whole channel: what is there with what is given.
+    fn document(&self, known: Option<&Value>) -> Result<Value, Failure> {
+        let kept = |field: &str| known.and_then(|known| known[field].as_str());
+        let kind =
+            self.kind.as_deref().or_else(|| kept("kind")).ok_or_else(|| {
+                Failure::refused(format!("there is no channel {}: give --kind for a new one", self.name))
+            })?;
+        let is_same_kind = kept("kind") == Some(kind);
+        let settings = known.filter(|_| is_same_kind).and_then(|known| known["settings"].as_object());
+        let mut settings = settings.cloned().unwrap_or_default();
+        for (field, value) in &self.settings {
+            settings.insert(field.clone(), json!(value));
+        }
+        let is_enabled = known.and_then(|known| known["enabled"].as_bool()).unwrap_or(true);
+        Ok(json!({
+            "kind": kind,
+            "lang": self.lang.as_deref().or_else(|| kept("lang")).unwrap_or("en"),
+            "enabled": self.enable || is_enabled && !self.disable,
+            "settings": settings,
+            "secrets": self.secrets()?,
+        }))
+    }
+
+    fn secrets(&self) -> Result<Map<String, Value>, Failure> {
+        let mut secrets = Map::new();
+        for (field, reference) in &self.secret_references {
+            if !REFERENCES.iter().any(|prefix| reference.starts_with(prefix)) {
+                let sentence = format!("--secret-ref {field}: a reference begins with {}", REFERENCES.join(" or "));
+                return Err(Failure::refused(sentence));
+            }
+            secrets.insert(field.clone(), json!(reference));
+        }
+        let from_stdin = if self.url_stdin { Some("url") } else { self.secret_stdin.as_deref() };
+        let files = self.secret_files.iter().map(|(field, file)| (field.as_str(), file.as_str()));
+        for (field, file) in files.chain(from_stdin.map(|field| (field, "-"))) {
+            secrets.insert(field.to_owned(), json!(read_text(Path::new(file))?.trim()));
+        }
+        Ok(secrets)
+    }
+}
+
+fn row(channel: &Value, now: Timestamp) -> Vec<String> {
+    let last = &channel["last_delivery"];
+    vec![
+        text_of(&channel["name"]),
+        text_of(&channel["kind"]),
+        text_of(&channel["host"]),
+        text_of(&channel["lang"]),
+        text_of(&channel["enabled"]),
+        text_of(&last["verdict"]),
+        time_of(&last["at"], now),
+    ]
+}
+
+fn delivery_row(delivery: &Value, now: Timestamp) -> Vec<String> {
+    vec![
+        time_of(&delivery["at"], now),
+        text_of(&delivery["kind"]),
+        text_of(&delivery["incident_id"]),
+        text_of(&delivery["try_number"]),
+        text_of(&delivery["verdict"]),
+        text_of(&delivery["status"]),
+        text_of(&delivery["latency_ms"]),
+        text_of(&delivery["error"]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Set {
+        #[command(flatten)]
+        args: SetArgs,
+    }
+
+    fn document(arguments: &[&str], known: Option<&Value>) -> Result<Value, String> {
+        let parsed = Set::try_parse_from([["set", "ops"].as_slice(), arguments].concat());
+        parsed.map_err(|error| error.to_string())?.args.document(known).map_err(|failure| format!("{failure:?}"))
+    }
+
+    #[test]
+    fn what_is_not_given_stays_as_it_is() {
+        let known = json!({
+            "name": "ops", "kind": "ntfy", "lang": "zh", "enabled": false,
+            "settings": {"url": "https://ntfy.example.com", "priority": "4"}, "secrets": {"topic": "set"},
+        });
+        let changed = document(&["--set", "priority=5"], Some(&known)).unwrap();
+        assert_eq!(
+            changed,
+            json!({
+                "kind": "ntfy", "lang": "zh", "enabled": false, "secrets": {},
+                "settings": {"url": "https://ntfy.example.com", "priority": "5"},
+            })
+        );
+        assert_eq!(document(&["--enable"], Some(&known)).unwrap()["enabled"], true);
+        let other = document(&["--kind", "slack", "--secret-ref", "url=env:X"], Some(&known)).unwrap();
+        assert_eq!((&other["settings"], &other["secrets"]), (&json!({}), &json!({"url": "env:X"})));
+        assert!(document(&[], None).unwrap_err().contains("--kind"));
+        assert!(document(&["--kind", "slack", "--secret-ref", "url=https://x"], None).unwrap_err().contains("file:"));
+        assert!(document(&["--kind", "pigeon"], None).unwrap_err().contains("slack"));
+        assert!(document(&["--set", "priority"], None).unwrap_err().contains("FIELD=VALUE"));
+    }
+}

@@ -1,0 +1,359 @@
+//! `rondel alert rule`: what is watched, and where it is reported.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use reqwest::{Method, StatusCode};
+use rondel_core::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::client::{Ask, Client, text_of};
+use crate::delete::delete;
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::input::read_json;
+use crate::view::View;
+
+#[derive(Debug, Args)]
+pub(crate) struct RuleArgs {
+    #[command(subcommand)]
+    command: RuleCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RuleCommand {
+    /// List the rules by name
+    List,
+    /// Show a rule
+    Show(NameArgs),
+    /// Create or change a rule; what is not given stays as it is
+    Set(Box<SetArgs>),
+    /// Delete a rule; its open incidents are resolved without a message
+    Delete(NameArgs),
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The rule's name
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Severity {
+    /// It cannot wait
+    Critical,
+    /// It can wait for the morning
+    Warning,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("condition").multiple(false),
+    group = ArgGroup::new("scope").multiple(false),
+    after_help = "Examples:\n  rondel alert rule set close-by-six --job nightly-close --not-succeeded-by 06:00 --zone Europe/Berlin --channel slack-oncall\n  rondel alert rule set payments-fail --label team=pay --failures-in-row 3 --severity critical --channel duty --repeat 4h\n  rondel alert rule set servers --node-lost --channel duty --dry-run"
+)]
+struct SetArgs {
+    /// The rule's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A JSON file with the rule, in place of the flags; - for stdin
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["condition", "scope"])]
+    file: Option<PathBuf>,
+    /// Watch one job
+    #[arg(long, value_name = "JOB", group = "scope")]
+    job: Option<String>,
+    /// Watch the jobs of an app
+    #[arg(long, value_name = "APP", group = "scope")]
+    app: Option<String>,
+    /// Watch the jobs with a label
+    #[arg(long, value_name = "KEY=VALUE", group = "scope")]
+    label: Option<String>,
+    /// Watch all jobs: the default
+    #[arg(long, group = "scope")]
+    all_jobs: bool,
+    #[command(flatten)]
+    condition: ConditionArgs,
+    /// How urgent it is
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    severity: Option<Severity>,
+    /// A channel to report to; once per channel
+    #[arg(long = "channel", value_name = "CHANNEL")]
+    channels: Vec<String>,
+    /// How often an open incident that is not acknowledged is reported again; never for no more
+    #[arg(long, value_name = "DURATION")]
+    repeat: Option<String>,
+    /// How long further occurrences are collected before they are reported
+    #[arg(long, value_name = "DURATION")]
+    digest: Option<String>,
+    /// From so many open incidents on, further ones are reported together
+    #[arg(long, value_name = "N")]
+    group_over: Option<u32>,
+    /// The channel to report to if an incident was not acknowledged in time
+    #[arg(long, value_name = "CHANNEL", requires = "escalate_after")]
+    escalate_to: Option<String>,
+    /// How long after the beginning of the incident
+    #[arg(long, value_name = "DURATION", requires = "escalate_to")]
+    escalate_after: Option<String>,
+    /// What a reader of its messages should know
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// Look at it from now on
+    #[arg(long, conflicts_with = "disabled")]
+    enabled: bool,
+    /// Do not look at it
+    #[arg(long)]
+    disabled: bool,
+    /// Show for what it would hold now, and save nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct ConditionArgs {
+    /// A run failed after its last attempt
+    #[arg(long, group = "condition")]
+    failed: bool,
+    /// So many runs failed one after the other
+    #[arg(long, value_name = "N", group = "condition")]
+    failures_in_row: Option<u32>,
+    /// So many of a hundred runs failed within the window
+    #[arg(long, value_name = "PERCENT", group = "condition")]
+    failure_rate: Option<u32>,
+    /// The window of a failure rate
+    #[arg(long, value_name = "DURATION", requires = "failure_rate", default_value = "1h")]
+    window: String,
+    /// How many runs a failure rate needs
+    #[arg(long, value_name = "N", requires = "failure_rate", default_value_t = 1)]
+    min_runs: u64,
+    /// A fire was skipped
+    #[arg(long, group = "condition")]
+    skipped: bool,
+    /// For which reason it was skipped, such as `no_executor`; once per reason
+    #[arg(long = "reason", value_name = "REASON", requires = "skipped")]
+    reasons: Vec<String>,
+    /// A scheduled run waits so long and has not started
+    #[arg(long, value_name = "DURATION", group = "condition")]
+    late_by: Option<String>,
+    /// No run succeeded by this time of day, of those planned in the 24 hours before
+    #[arg(long, value_name = "HH:MM", group = "condition", requires = "zone")]
+    not_succeeded_by: Option<String>,
+    /// The time zone of that time
+    #[arg(long, value_name = "ZONE", requires = "not_succeeded_by")]
+    zone: Option<String>,
+    /// The days of the week, such as mon,tue; without them every day
+    #[arg(long, value_name = "DAYS", value_delimiter = ',', requires = "not_succeeded_by")]
+    weekdays: Vec<String>,
+    /// Only on the days of this calendar
+    #[arg(long, value_name = "CALENDAR", requires = "not_succeeded_by")]
+    calendar: Option<String>,
+    /// No run has succeeded for so long
+    #[arg(long, value_name = "DURATION", group = "condition")]
+    no_success_for: Option<String>,
+    /// A run has been running for longer
+    #[arg(long, value_name = "DURATION", group = "condition")]
+    running_longer: Option<String>,
+    /// A run has been running for longer than so many times what 95 of 100 runs take
+    #[arg(long, value_name = "N", group = "condition")]
+    running_longer_p95: Option<u32>,
+    /// An app with jobs has no executor
+    #[arg(long, group = "condition")]
+    no_executor: bool,
+    /// No executor with this handler
+    #[arg(long, value_name = "HANDLER", requires = "no_executor")]
+    handler: Option<String>,
+    /// A server was lost
+    #[arg(long, group = "condition")]
+    node_lost: bool,
+    /// A loop of a server has been failing for so long
+    #[arg(long, value_name = "DURATION", group = "condition")]
+    loop_failing: Option<String>,
+    /// An access token ends within this
+    #[arg(long, value_name = "DURATION", group = "condition")]
+    token_expiring: Option<String>,
+}
+
+const VIEW: View = View { name: "name", headers: &["NAME", "WHEN", "CHANNELS", "SEVERITY", "ENABLED"], row };
+const SUBJECTS: View = View { name: "name", headers: &["KIND", "NAME", "APP"], row: subject_row };
+
+impl RuleArgs {
+    pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        match self.command {
+            RuleCommand::List => VIEW.list(&client.get(&["alert-rules"], &[]).await?, format),
+            RuleCommand::Show(args) => VIEW.whole(&client.get(&["alert-rules", &args.name], &[]).await?, format),
+            RuleCommand::Set(args) => args.run(client, format).await,
+            RuleCommand::Delete(args) => {
+                let path = ["alert-rules", args.name.as_str()];
+                delete(client, &path, &[], &format!("deleted {}", args.name), format).await
+            }
+        }
+    }
+}
+
+impl SetArgs {
+    async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let mut document = match &self.file {
+            Some(file) => serde_json::from_str(&read_json(file)?)?,
+            None => present(client, &self.name).await?.unwrap_or_else(|| json!({})),
+        };
+        self.change(&mut document);
+        if document["condition"].is_null() {
+            let message = "a new rule needs a condition, such as --failures-in-row 3; see --help";
+            return Err(Failure::refused(message.to_owned()));
+        }
+        if self.dry_run {
+            document["name"] = json!(self.name);
+            let tried = client.post(&["alert-rules", "preview"], &document.to_string()).await?.value()?;
+            let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
+            crate::output::talk(&format!(
+                "{}: would hold for {}",
+                text_of(&tried["sentence"]),
+                text_of(&tried["count"])
+            ));
+            return SUBJECTS.items(&items, format);
+        }
+        VIEW.line(&client.put(&["alert-rules", &self.name], &document.to_string()).await?, format)
+    }
+
+    /// Puts what was given into the rule.
+    fn change(&self, document: &mut Value) {
+        let scope = [("job", &self.job), ("app", &self.app), ("label", &self.label)];
+        for (kind, name) in scope.iter().filter_map(|(kind, name)| name.as_ref().map(|name| (*kind, name))) {
+            document["scope"] = json!({ kind: name });
+        }
+        if self.all_jobs {
+            document["scope"] = json!("all");
+        }
+        if let Some(condition) = self.condition.document() {
+            document["condition"] = condition;
+        }
+        let severity = self.severity.map(|severity| match severity {
+            Severity::Critical => "critical",
+            Severity::Warning => "warning",
+        });
+        let texts =
+            [("severity", severity), ("digest", self.digest.as_deref()), ("description", self.description.as_deref())];
+        for (field, text) in texts.iter().filter_map(|(field, text)| text.map(|text| (*field, text))) {
+            document[field] = json!(text);
+        }
+        if !self.channels.is_empty() {
+            document["channels"] = json!(self.channels);
+        }
+        if let Some(repeat) = &self.repeat {
+            document["repeat"] = if repeat == "never" { Value::Null } else { json!(repeat) };
+        }
+        if let Some(count) = self.group_over {
+            document["group_over"] = json!(count);
+        }
+        if let Some((channel, after)) = self.escalate_to.as_ref().zip(self.escalate_after.as_ref()) {
+            document["escalate"] = json!({"channel": channel, "after": after});
+        }
+        if self.enabled || self.disabled {
+            document["enabled"] = json!(self.enabled);
+        }
+    }
+}
+
+impl ConditionArgs {
+    fn document(&self) -> Option<Value> {
+        let length = |word: &str, field: &str, length: &Option<String>| {
+            length.as_ref().map(|length| json!({ word: { field: length } }))
+        };
+        let flag = |word: &str, is_set: bool| is_set.then(|| json!({ word: {} }));
+        flag("failed", self.failed)
+            .or_else(|| self.failures_in_row.map(|count| json!({"failures_in_row": {"count": count}})))
+            .or_else(|| {
+                let (window, min_runs) = (&self.window, self.min_runs);
+                let rate =
+                    |percent| json!({"failure_rate": {"percent": percent, "window": window, "min_runs": min_runs}});
+                self.failure_rate.map(rate)
+            })
+            .or_else(|| self.skipped.then(|| json!({"skipped": {"reasons": self.reasons}})))
+            .or_else(|| length("late", "by", &self.late_by))
+            .or_else(|| self.deadline())
+            .or_else(|| length("no_success_for", "length", &self.no_success_for))
+            .or_else(|| length("running_longer", "than", &self.running_longer))
+            .or_else(|| self.running_longer_p95.map(|times| json!({"running_longer": {"times_p95": times}})))
+            .or_else(|| self.no_executor.then(|| json!({"no_executor": {"handler": self.handler}})))
+            .or_else(|| flag("node_lost", self.node_lost))
+            .or_else(|| length("loop_failing", "length", &self.loop_failing))
+            .or_else(|| length("token_expiring", "within", &self.token_expiring))
+    }
+
+    fn deadline(&self) -> Option<Value> {
+        let time = self.not_succeeded_by.as_ref()?;
+        let mut fields = Map::new();
+        fields.insert("time".to_owned(), json!(time));
+        fields.insert("zone".to_owned(), json!(self.zone));
+        fields.insert("weekdays".to_owned(), json!(self.weekdays));
+        fields.insert("calendar".to_owned(), json!(self.calendar));
+        Some(json!({ "not_succeeded_by": fields }))
+    }
+}
+
+/// The rule as it is saved, without what the server adds; none where there is no such rule.
+async fn present(client: &Client, name: &str) -> Result<Option<Value>, Failure> {
+    let path = ["alert-rules", name];
+    let ask = Ask { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
+    let mut found = match client.ask(ask).await? {
+        Ok(body) => body.value()?,
+        Err(refusal) if refusal.status == StatusCode::NOT_FOUND => return Ok(None),
+        Err(refusal) => return Err(client.failure(&refusal)),
+    };
+    if let Some(fields) = found.as_object_mut() {
+        for added in ["namespace", "version", "sentence", "author", "created_at", "updated_at", "check_at"] {
+            fields.remove(added);
+        }
+    }
+    Ok(Some(found))
+}
+
+fn row(rule: &Value, _now: Timestamp) -> Vec<String> {
+    let channels: Vec<&str> = rule["channels"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    vec![
+        text_of(&rule["name"]),
+        text_of(&rule["sentence"]),
+        channels.join(","),
+        text_of(&rule["severity"]),
+        text_of(&rule["enabled"]),
+    ]
+}
+
+fn subject_row(subject: &Value, _now: Timestamp) -> Vec<String> {
+    vec![text_of(&subject["kind"]), text_of(&subject["name"]), text_of(&subject["app"])]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Set {
+        #[command(flatten)]
+        args: SetArgs,
+    }
+
+    #[track_caller]
+    fn changed(args: &[&str]) -> Value {
+        let mut document = json!({"condition": {"failed": {}}, "channels": ["old"]});
+        Set::try_parse_from([&["set", "r"], args].concat()).unwrap().args.change(&mut document);
+        document
+    }
+
+    #[test]
+    fn flags_make_a_rule_and_leave_the_rest() {
+        let by = ["--job", "close", "--not-succeeded-by", "06:00", "--zone", "Europe/Berlin", "--channel", "slack"];
+        let rule = changed(&by);
+        assert_eq!(rule["scope"], json!({"job": "close"}));
+        assert_eq!(rule["condition"]["not_succeeded_by"]["zone"], "Europe/Berlin");
+        assert_eq!(rule["channels"], json!(["slack"]));
+        assert_eq!(changed(&["--severity", "critical"])["channels"], json!(["old"]));
+        assert_eq!(changed(&["--failures-in-row", "3"])["condition"], json!({"failures_in_row": {"count": 3}}));
+        assert_eq!(changed(&["--repeat", "never"])["repeat"], Value::Null);
+        let refused = |args: &[&str]| Set::try_parse_from([&["set", "r"], args].concat()).is_err();
+        assert!(refused(&["--not-succeeded-by", "06:00"]), "in which zone?");
+        assert!(refused(&["--failed", "--node-lost"]) && refused(&["--job", "a", "--app", "b"]));
+    }
+}

@@ -1,0 +1,156 @@
+//! The same to many jobs or runs: what a filter matches is counted first, and done after consent.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use clap::Args;
+use rondel_core::words::counted;
+use serde_json::{Value, json};
+
+use crate::client::{Body, Client, text_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::output;
+use crate::terminal::harmless;
+
+/// How many names are shown before consent.
+const NAMES_MAX: usize = 20;
+/// How many problems are listed.
+const PROBLEMS_MAX: usize = 20;
+
+/// Many instead of one.
+#[derive(Debug, Args)]
+pub(crate) struct BulkArgs {
+    /// Everything that passes this filter, such as 'app:orders', in place of one; at most 500 at once
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) filter: Option<String>,
+    /// Count what passes the filter, and change nothing
+    #[arg(long, requires = "filter")]
+    dry_run: bool,
+    /// Do it without asking for consent
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// What is done to what.
+pub(crate) struct Bulk<'a> {
+    /// The resource: `jobs` or `runs`.
+    pub(crate) of: &'a str,
+    /// One of it: `job`.
+    pub(crate) one: &'a str,
+    /// The action of the API.
+    pub(crate) action: &'a str,
+    /// What was done, for the reader: `paused`.
+    pub(crate) done: &'a str,
+    /// Further fields of the request.
+    pub(crate) more: Value,
+}
+
+impl BulkArgs {
+    /// Does it to everything that passes the filter.
+    pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
+        let filter = self.filter.as_deref().unwrap_or_default();
+        let counted_first = post(client, bulk, &json!({"q": filter, "dry_run": true})).await?;
+        if self.dry_run {
+            return report(&counted_first, bulk, true, format);
+        }
+        let found = counted_first.value()?;
+        let matched = found["matched"].as_u64().unwrap_or_default();
+        if matched == 0 {
+            output::talk(&format!("no {} passes the filter; nothing was done", bulk.one));
+            return Ok(());
+        }
+        if !self.yes {
+            ask(bulk, &found, matched)?;
+        }
+        let done = post(client, bulk, &json!({"q": filter, "expected_count": matched})).await?;
+        report(&done, bulk, false, format)
+    }
+}
+
+async fn post(client: &Client, bulk: &Bulk<'_>, which: &Value) -> Result<Body, Failure> {
+    let mut body = json!({ "action": bulk.action });
+    for fields in [which, &bulk.more].into_iter().filter_map(Value::as_object) {
+        for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            body[key.as_str()] = value.clone();
+        }
+    }
+    client.post(&[&format!("{}:bulk", bulk.of)], &body.to_string()).await
+}
+
+/// Asks for consent. Without a terminal there is none.
+fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
+    let count = counted(matched, bulk.one);
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        let message = format!("{count} would be {}, and there is no terminal to ask for consent", bulk.done);
+        return Err(Failure::refused(format!("{message}: add --yes, or look first with --dry-run; nothing was done")));
+    }
+    let names: Vec<String> = names(found).into_iter().take(NAMES_MAX).collect();
+    let more = if names.is_empty() { String::new() } else { format!(": {}", harmless(&names.join(", "))) };
+    let rest = matched.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
+    let rest = if names.is_empty() || rest == 0 { String::new() } else { format!(" and {rest} more") };
+    write!(std::io::stderr(), "{}: {count}{more}{rest}? [y/N] ", bulk.action).ok();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    match line.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::from_text("nothing was done")),
+    }
+}
+
+/// What it was done to, by name; of runs that were repeated the new ones.
+fn names(answer: &Value) -> Vec<String> {
+    let lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
+    lists.flatten().map(text_of).collect()
+}
+
+fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> Result<(), Failure> {
+    let value = answer.value()?;
+    match format.format {
+        Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format)?,
+        Format::Name => output::names(names(&value))?,
+        Format::Table | Format::Wide => output::talk(&sentence(&value, bulk, is_dry)),
+    }
+    let problems: Vec<&Value> = value["problems"].as_array().into_iter().flatten().collect();
+    for problem in problems.iter().take(PROBLEMS_MAX) {
+        let which = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
+        let why = problem["message"].as_str().unwrap_or_default();
+        output::talk(&format!("{}: {}", harmless(which), harmless(why)));
+    }
+    match problems.len() {
+        0 => Ok(()),
+        count => Err(Failure::from_text(format!("{} could not be {}", counted(count, bulk.one), bulk.done))),
+    }
+}
+
+/// What was done, or would be.
+fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
+    let matched = answer["matched"].as_u64().unwrap_or_default();
+    let more = if answer["has_more"] == true { "; more pass the filter than one request takes" } else { "" };
+    if is_dry {
+        return format!("{} would be {}{more}", counted(matched, bulk.one), bulk.done);
+    }
+    let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
+    let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
+    let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
+    let done = answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
+    let stood = if unchanged > 0 { format!(", {unchanged} stood so already") } else { String::new() };
+    format!("{} {}{stood}{more}", counted(done, bulk.one), bulk.done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSE: Bulk<'_> = Bulk { of: "jobs", one: "job", action: "pause", done: "paused", more: Value::Null };
+
+    #[test]
+    fn what_was_done_is_one_sentence() {
+        let expected = |answer: Value, is_dry| sentence(&answer, &PAUSE, is_dry);
+        assert_eq!(expected(json!({"matched": 37, "has_more": false}), true), "37 jobs would be paused");
+        let done = json!({"matched": 5, "unchanged": 2, "problems": [{}], "has_more": true});
+        let more = "; more pass the filter than one request takes";
+        assert_eq!(expected(done, false), format!("2 jobs paused, 2 stood so already{more}"));
+        let retry = Bulk { one: "run", action: "retry", done: "retried", ..PAUSE };
+        assert_eq!(sentence(&json!({"matched": 3, "done": 1, "problems": []}), &retry, false), "1 run retried");
+    }
+}

@@ -1,0 +1,239 @@
+//! What was found in another scheduler, and what becomes of it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use rondel_core::name::NAME_LEN_MAX;
+use rondel_core::spec::JobSpec;
+use rondel_core::words::counted;
+use rondel_core::{FieldError, shape};
+use rondel_web::yaml;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::terminal::harmless;
+
+/// How much a note matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    /// It means something else here.
+    Changed,
+    /// There is nothing for it here.
+    NotSupported,
+}
+
+/// What an author should know of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Note {
+    pub(super) kind: Kind,
+    pub(super) text: String,
+}
+
+/// A job of the other scheduler.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Entry {
+    /// Where it stood: `line 4`, `job 17`.
+    pub(super) from: String,
+    /// What its author calls it.
+    pub(super) title: String,
+    /// Its definition; `None` where it is left out.
+    pub(super) job: Option<Value>,
+    pub(super) notes: Vec<Note>,
+}
+
+/// Everything that was found.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Found {
+    pub(super) entries: Vec<Entry>,
+    #[serde(skip)]
+    names: BTreeSet<String>,
+}
+
+impl Entry {
+    pub(super) fn new(from: impl Into<String>, title: impl Into<String>) -> Self {
+        Self { from: from.into(), title: title.into(), job: None, notes: Vec::new() }
+    }
+
+    pub(super) fn changed(&mut self, text: impl Into<String>) {
+        self.notes.push(Note { kind: Kind::Changed, text: text.into() });
+    }
+
+    pub(super) fn not_supported(&mut self, text: impl Into<String>) {
+        self.notes.push(Note { kind: Kind::NotSupported, text: text.into() });
+    }
+}
+
+impl Found {
+    /// A name that no other job here has: letters, digits and dashes of the text, and a number where it is taken.
+    pub(super) fn name(&mut self, text: &str) -> String {
+        let stem = slug(text);
+        let mut name = stem.clone();
+        for number in 2_u32.. {
+            if self.names.insert(name.clone()) {
+                break;
+            }
+            name = format!("{stem}-{number}");
+        }
+        name
+    }
+
+    /// Takes an entry with its definition, which is checked as the server checks it: one that would be refused is left out.
+    pub(super) fn add(&mut self, mut entry: Entry, job: Map<String, Value>) {
+        let job = Value::Object(job);
+        let wrong = wrong(&job);
+        if wrong.is_empty() {
+            entry.job = Some(job);
+        } else {
+            entry.notes.extend(wrong.into_iter().map(|text| Note { kind: Kind::NotSupported, text }));
+        }
+        self.entries.push(entry);
+    }
+
+    /// Takes an entry without a definition.
+    pub(super) fn leave_out(&mut self, mut entry: Entry, why: impl Into<String>) {
+        entry.not_supported(why);
+        self.entries.push(entry);
+    }
+
+    /// The definitions as a file for `rondel job apply`.
+    pub(super) fn yaml(&self) -> String {
+        let jobs = self.entries.iter().filter_map(|entry| entry.job.as_ref()?.as_object());
+        let items: Vec<Vec<(&str, &Value)>> =
+            jobs.map(|job| FIELDS.iter().filter_map(|field| Some((*field, job.get(*field)?))).collect()).collect();
+        yaml::write(&items)
+    }
+
+    /// The whole report.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// The report for a reader: a line for each note, the sums first.
+    pub(super) fn text(&self, from: &str) -> String {
+        let taken = self.entries.iter().filter(|entry| entry.job.is_some());
+        let plain = taken.clone().filter(|entry| entry.notes.is_empty()).count();
+        let left_out = self.entries.len() - taken.clone().count();
+        let mut text = format!(
+            "{} from {}: {plain} as they were, {} with notes, {left_out} left out\n",
+            counted(self.entries.len(), "job"),
+            harmless(from),
+            taken.count() - plain
+        );
+        for entry in &self.entries {
+            let name = entry.job.as_ref().and_then(|job| job["name"].as_str());
+            for note in &entry.notes {
+                let kind = match (note.kind, name) {
+                    (_, None) => "left out",
+                    (Kind::Changed, _) => "changed",
+                    (Kind::NotSupported, _) => "not supported",
+                };
+                let title = name.unwrap_or(&entry.title);
+                writeln!(text, "  {} ({}): {kind}: {}", harmless(title), harmless(&entry.from), harmless(&note.text))
+                    .ok();
+            }
+        }
+        text.push_str(
+            "compare the definitions with a server by rondel job plan -f FILE, save them by rondel job apply -f FILE",
+        );
+        text
+    }
+}
+
+/// The fields of a definition that an import sets, in the order in which users read them.
+const FIELDS: [&str; 18] = [
+    "name",
+    "app",
+    "handler",
+    "description",
+    "labels",
+    "params",
+    "schedule",
+    "route",
+    "shards",
+    "select",
+    "misfire",
+    "overlap",
+    "delivery",
+    "timeout",
+    "queue_timeout",
+    "retry",
+    "priority",
+    "enabled",
+];
+
+/// What is wrong with a definition, as the server would report it.
+fn wrong(job: &Value) -> Vec<String> {
+    let line = |pointer: &str, message: &str| format!("{pointer}: {message}");
+    match shape::read::<JobSpec>(job.clone().into()) {
+        Err(misfit) => misfit.errors.iter().map(|error| line(&error.pointer, &error.message)).collect(),
+        Ok(spec) => {
+            let errors: Vec<FieldError> = spec.compile().err().unwrap_or_default();
+            errors.iter().map(|error| line(&error.pointer, &error.message)).collect()
+        }
+    }
+}
+
+/// What can be a name, from any text; never empty.
+pub(super) fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for c in text.chars().flat_map(char::to_lowercase) {
+        match c {
+            'a'..='z' | '0'..='9' | '.' | '_' => slug.push(c),
+            _ if slug.ends_with('-') => {}
+            _ => slug.push('-'),
+        }
+    }
+    let slug: String = slug.trim_matches(['-', '.', '_']).chars().take(NAME_LEN_MAX - 10).collect();
+    if slug.is_empty() { "job".to_owned() } else { slug }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(name: &str) -> Map<String, Value> {
+        json!({"name": name, "app": "a", "handler": "h"}).as_object().cloned().unwrap()
+    }
+
+    #[test]
+    fn names_are_made_of_any_text_and_each_once() {
+        let mut found = Found::default();
+        for (text, name) in [
+            ("Backup.SH", "backup.sh"),
+            ("backup.sh", "backup.sh-2"),
+            ("每晚结算", "job"),
+            ("  --x__", "x"),
+            ("new", "new"),
+            ("", "job-2"),
+            (&"a".repeat(300), &"a".repeat(90)),
+        ] {
+            assert_eq!(found.name(text), name, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_would_refuse_is_left_out_and_said() {
+        let mut found = Found::default();
+        found.add(Entry::new("line 1", "good"), job("good"));
+        found.add(Entry::new("line 2", "Bad"), job("Bad"));
+        let mut noted = Entry::new("line 3", "noted");
+        noted.changed("something");
+        found.add(noted, job("noted"));
+        assert_eq!(found.yaml().matches("- name:").count(), 2);
+        let text = found.text("a\u{1b}file");
+        assert!(
+            text.starts_with("3 jobs from ") && text.contains("1 as they were, 1 with notes, 1 left out"),
+            "{text}"
+        );
+        assert!(
+            text.contains("Bad (line 2): left out: /name: \"Bad\" is not a name") && !text.contains('\u{1b}'),
+            "{text}"
+        );
+        assert!(text.contains("noted (line 3): changed: something"), "{text}");
+        let json: Value = serde_json::from_str(&found.json()).unwrap();
+        assert_eq!(json["entries"][1]["notes"][0]["kind"], "not_supported");
+    }
+}

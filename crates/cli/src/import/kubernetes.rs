@@ -1,0 +1,221 @@
+//! Cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`: of an agent that has the
+//! programs of the image, such as one in the same image.
+
+use rondel_web::yaml;
+use serde_json::{Map, Value, json};
+
+use super::found::{Entry, Found};
+
+/// The annotation-free defaults of Kubernetes.
+const BACKOFF_LIMIT: u64 = 6;
+
+/// Reads the cron jobs of a text with YAML or JSON documents; other objects are left alone.
+///
+/// # Errors
+/// A sentence, where it is no YAML.
+pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Result<(), String> {
+    let documents =
+        yaml::documents(text).map_err(|error| format!("{file}:{}:{}: {}", error.line, error.column, error.message))?;
+    for document in documents {
+        let value = document.value();
+        match value["items"].as_array() {
+            Some(items) => items.iter().for_each(|item| read_one(item, app, found)),
+            None => read_one(&value, app, found),
+        }
+    }
+    Ok(())
+}
+
+fn read_one(object: &Value, app: &str, found: &mut Found) {
+    if object["kind"] != "CronJob" {
+        return;
+    }
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
+    let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+    let mut entry = Entry::new(format!("CronJob {title}"), name);
+    let spec = &object["spec"];
+    let job_spec = &spec["jobTemplate"]["spec"];
+    let pod = &job_spec["template"]["spec"];
+    let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let [container] = containers else {
+        let why = format!("has {} containers: a run is one program", containers.len());
+        return found.leave_out(entry, why);
+    };
+    let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
+    let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
+    if words("command").is_empty() {
+        return found
+            .leave_out(entry, "has no command: what its image starts by itself is not known here; give it one");
+    }
+    let mut params = json!({"argv": argv});
+    if let Some(cwd) = container["workingDir"].as_str() {
+        params["cwd"] = cwd.into();
+    }
+    let env = environment(container, &mut entry);
+    if !env.is_empty() {
+        params["env"] = Value::Object(env);
+    }
+    let mut job = Map::new();
+    let image = container["image"].as_str().unwrap_or("its image");
+    entry.changed(format!(
+        "ran in {image}: it runs where the agent is, which must have its programs (an agent in that image has)"
+    ));
+    let mut set = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
+    set("name", found.name(name).into());
+    set("app", app.into());
+    set("handler", "shell".into());
+    set("description", format!("From the CronJob {title} of Kubernetes.").into());
+    set("params", params);
+    let zone = spec["timeZone"].as_str().unwrap_or("UTC");
+    if spec["timeZone"].is_null() {
+        entry
+            .changed("names no timeZone: it is read in UTC, as most clusters do; the controller's own zone may differ");
+    }
+    set("schedule", json!({"cron": spec["schedule"], "time_zone": zone}));
+    set("overlap", json!({"policy": overlap(spec["concurrencyPolicy"].as_str())}));
+    set("misfire", misfire(spec, &mut entry));
+    set("enabled", (spec["suspend"] != true).into());
+    let retries = job_spec["backoffLimit"].as_u64().unwrap_or(BACKOFF_LIMIT);
+    set("retry", json!({"max": retries, "backoff": "10s..6m"}));
+    if let Some(seconds) = job_spec["activeDeadlineSeconds"].as_u64() {
+        set("timeout", format!("{seconds}s").into());
+        entry.changed("activeDeadlineSeconds held for all attempts together: timeout is that of one");
+    }
+    if let Some(shards) = shards(job_spec, &mut entry) {
+        set("shards", shards.into());
+    }
+    note_volumes(pod, &mut entry);
+    found.add(entry, job);
+}
+
+fn overlap(policy: Option<&str>) -> &'static str {
+    match policy {
+        Some("Forbid") => "discard",
+        Some("Replace") => "cover",
+        _ => "allow",
+    }
+}
+
+fn misfire(spec: &Value, entry: &mut Entry) -> Value {
+    match spec["startingDeadlineSeconds"].as_u64() {
+        None => json!({"policy": "once"}),
+        Some(seconds) => {
+            entry.changed(format!(
+                "a start that was missed by up to {seconds} s was made up for: here a fire runs that is up to {seconds} s late, and is skipped beyond"
+            ));
+            json!({"policy": "skip", "tolerance": format!("{}s", seconds.max(1))})
+        }
+    }
+}
+
+/// The variables that are written there; others name what only the cluster knows.
+fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
+    let mut env = Map::new();
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let Some(name) = variable["name"].as_str() else { continue };
+        if let Some(value) = variable["value"].as_str() {
+            env.insert(name.to_owned(), value.into());
+        } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {
+            let place = format!(
+                "{}.{}",
+                secret["name"].as_str().unwrap_or_default(),
+                secret["key"].as_str().unwrap_or_default()
+            );
+            let known = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
+            env.insert(name.to_owned(), format!("{{{{secret.{known}}}}}").into());
+            entry.changed(format!("{name} comes from the secret {place}: give the agent the secret {known}"));
+        } else {
+            entry.not_supported(format!("{name} comes from the cluster (valueFrom): give it a value in params.env"));
+        }
+    }
+    if container["envFrom"].is_array() {
+        entry.not_supported("envFrom: its variables are not known here; write them into params.env");
+    }
+    env
+}
+
+/// Indexed jobs are shards: the program finds its index in a variable of another name.
+fn shards(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
+    let count = job_spec["completions"].as_u64().filter(|count| *count > 1)?;
+    if job_spec["completionMode"] == "Indexed" {
+        entry.changed("its index is in RONDEL_SHARD_INDEX, in the place of JOB_COMPLETION_INDEX");
+    } else {
+        entry.changed(format!("{count} completions became {count} shards, each of which runs once"));
+    }
+    if job_spec["parallelism"].as_u64().unwrap_or(1) < count {
+        entry.not_supported("parallelism: all shards may run at once; concurrency bounds them");
+    }
+    Some(count)
+}
+
+fn note_volumes(pod: &Value, entry: &mut Entry) {
+    if pod["volumes"].as_array().is_some_and(|volumes| !volumes.is_empty()) {
+        entry.not_supported("volumes: the agent needs what is mounted in them");
+    }
+    if pod["serviceAccountName"].is_string() {
+        entry.not_supported("serviceAccountName: runs have the agent's rights");
+    }
+    if pod["nodeSelector"].is_object() || pod["affinity"].is_object() {
+        entry.not_supported("nodeSelector and affinity: give agents labels, and the job select.labels");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CRON_JOB: &str = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly-close, namespace: prod}\nspec:\n  schedule: '30 2 * * *'\n  \
+        timeZone: Europe/Berlin\n  concurrencyPolicy: Forbid\n  suspend: true\n  startingDeadlineSeconds: 200\n  jobTemplate:\n    spec:\n      \
+        backoffLimit: 2\n      activeDeadlineSeconds: 600\n      completions: 4\n      parallelism: 2\n      completionMode: Indexed\n      template:\n        \
+        spec:\n          volumes: [{name: v}]\n          containers:\n          - image: shop/close:7\n            command: [close]\n            \
+        args: ['--all']\n            workingDir: /srv\n            env:\n            - {name: MODE, value: fast}\n            - name: DB\n              \
+        valueFrom: {secretKeyRef: {name: shop-db, key: url}}\n            - name: POD\n              valueFrom: {fieldRef: {fieldPath: x}}\n";
+
+    #[test]
+    fn a_cron_job_becomes_a_job() {
+        let mut found = Found::default();
+        read(CRON_JOB, "x.yaml", "shop", &mut found).unwrap();
+        let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+        let wanted = json!({
+            "name": "nightly-close", "app": "shop", "handler": "shell", "description": "From the CronJob prod/nightly-close of Kubernetes.",
+            "params": {"argv": ["close", "--all"], "cwd": "/srv", "env": {"MODE": "fast", "DB": "{{secret.SHOP_DB_URL}}"}},
+            "schedule": {"cron": "30 2 * * *", "time_zone": "Europe/Berlin"}, "overlap": {"policy": "discard"},
+            "misfire": {"policy": "skip", "tolerance": "200s"}, "enabled": false, "retry": {"max": 2, "backoff": "10s..6m"},
+            "timeout": "600s", "shards": 4,
+        });
+        assert_eq!(job, &wanted);
+        let report = found.text("x.yaml");
+        for expected in [
+            "shop/close:7",
+            "SHOP_DB_URL",
+            "POD comes from the cluster",
+            "volumes",
+            "parallelism",
+            "RONDEL_SHARD_INDEX",
+        ] {
+            assert!(report.contains(expected), "{expected}: {report}");
+        }
+    }
+
+    #[test]
+    fn lists_are_read_and_other_objects_left_alone() {
+        let list = json!({"kind": "List", "items": [
+            {"kind": "CronJob", "metadata": {"name": "a"}, "spec": {"schedule": "1 * * * *", "jobTemplate": {"spec": {"template": {"spec": {"containers": [{"command": ["a"]}]}}}}}},
+            {"kind": "CronJob", "metadata": {"name": "b"}, "spec": {"schedule": "1 * * * *", "jobTemplate": {"spec": {"template": {"spec": {"containers": [{}]}}}}}},
+            {"kind": "CronJob", "metadata": {"name": "c"}},
+            {"kind": "Service"},
+        ]});
+        let mut found = Found::default();
+        read(&list.to_string(), "-", "shop", &mut found).unwrap();
+        let taken: Vec<bool> = found.entries.iter().map(|entry| entry.job.is_some()).collect();
+        assert_eq!(taken, [true, false, false]);
+        let job = found.entries[0].job.as_ref().unwrap();
+        assert_eq!(
+            (&job["overlap"]["policy"], &job["misfire"]["policy"], &job["retry"]["max"]),
+            (&json!("allow"), &json!("once"), &json!(6))
+        );
+        assert!(found.text("-").contains("what its image starts by itself"));
+        assert!(read("a: [", "x.yaml", "shop", &mut found).unwrap_err().starts_with("x.yaml:"));
+    }
+}

@@ -1,0 +1,68 @@
+//! When `06:00 Europe/Berlin` is, on which days, and from when on a success counts for it.
+
+use std::time::Duration;
+
+use chrono::{Datelike, Days, NaiveDate, NaiveTime};
+
+use crate::calendar::Weekday;
+use crate::cron::{Tz, parse_zone};
+use crate::local;
+use crate::time::Timestamp;
+
+/// A calendar without a day for this long has none.
+const SEARCH_DAYS: u32 = 400;
+
+/// A time of day in a zone, on some days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    time: NaiveTime,
+    zone: Tz,
+    /// One bit for each day of the week, Monday first.
+    weekdays: u8,
+}
+
+impl Deadline {
+    /// Reads one; no weekdays for every day.
+    ///
+    /// # Errors
+    /// The field that is wrong, and what would be right.
+    pub fn parse(time: &str, zone: &str, weekdays: &[Weekday]) -> Result<Self, (&'static str, String)> {
+        let wrong = || ("time", format!("{time:?} is no time of day: expected HH:MM from 00:00 to 23:59"));
+        let time = match time.len() {
+            5 => NaiveTime::parse_from_str(time, "%H:%M").map_err(|_| wrong())?,
+            _ => return Err(wrong()),
+        };
+        let zone = parse_zone(zone).map_err(|error| ("zone", error.to_string()))?;
+        let bits = weekdays.iter().map(|day| 1 << (*day as u8)).fold(0, |bits, bit: u8| bits | bit);
+        Ok(Self { time, zone, weekdays: if bits == 0 { 0x7f } else { bits } })
+    }
+
+    /// The next one after an instant, on a day that also `has_day` has. A time that the clock skips on that day counts as the
+    /// first instant after the gap, one that it shows twice as the first of the two.
+    #[must_use]
+    pub fn next_after(&self, after: Timestamp, has_day: impl Fn(NaiveDate) -> bool) -> Option<Timestamp> {
+        let mut day = local::shown(self.zone, after).date().pred_opt()?;
+        for _ in 0..SEARCH_DAYS {
+            let is_its = self.weekdays & (1 << day.weekday().num_days_from_monday()) != 0;
+            if is_its && has_day(day) {
+                let at = self.on(day);
+                if at > after {
+                    return Some(at);
+                }
+            }
+            day = day.succ_opt()?;
+        }
+        None
+    }
+
+    /// From when on a planned run counts for the deadline at `at`: the same time on the day before.
+    #[must_use]
+    pub fn counts_from(&self, at: Timestamp) -> Timestamp {
+        let day = local::shown(self.zone, at).date();
+        day.checked_sub_days(Days::new(1)).map_or(at - Duration::from_secs(24 * 3600), |day| self.on(day))
+    }
+
+    fn on(&self, day: NaiveDate) -> Timestamp {
+        local::instant(self.zone, day.and_time(self.time))
+    }
+}

@@ -1,0 +1,489 @@
+//! The decision about a rule: what changes of its incidents, and which messages that gives.
+//!
+//! An incident is one rule that holds for one subject. It is reported once when it begins and once when it ends; between the two its
+//! further occurrences are collected in digests. Where many subjects of a rule are open at once, further ones are members of one
+//! group, and only the group is reported.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::judge::{Observation, Sighting};
+use super::rule::{ConditionKind, RuleSpec, SubjectKind};
+use super::sentence;
+use crate::id::IncidentId;
+use crate::notice::{self, Notice, NoticeKind, NoticeSubject, RunSample, SAMPLE_COUNT_MAX};
+use crate::time::Timestamp;
+use crate::word_enum::words;
+
+/// How soon an open incident is looked at again at the earliest …
+const LOOK_MIN: Duration = Duration::from_secs(2);
+/// … and at the latest.
+const LOOK_MAX: Duration = Duration::from_secs(30);
+/// The wait before the next look grows with the age of the incident, by this part of it.
+const LOOK_PART: u32 = 20;
+/// The most open incidents of a rule. Of further subjects only the count is kept, in the group.
+const OPEN_MAX: u64 = 10_000;
+
+words! {
+    /// Where an incident stands.
+    Standing {
+        /// The rule holds.
+        Firing = "firing",
+        /// It does not hold any more.
+        Resolved = "resolved",
+    }
+}
+
+/// What an incident is about; two are the same where kind and id are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// What it is.
+    pub kind: SubjectKind,
+    /// Its id; 0 for a group.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// The name of its app, for a job.
+    pub app: Option<String>,
+}
+
+/// An incident.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incident {
+    /// Its id.
+    pub id: IncidentId,
+    /// What it is about.
+    pub subject: Subject,
+    /// The incident that reports it together with others.
+    pub group: Option<IncidentId>,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Since when the rule holds.
+    pub started_at: Timestamp,
+    /// When it was last seen to hold.
+    pub seen_at: Timestamp,
+    /// When it was resolved.
+    pub resolved_at: Option<Timestamp>,
+    /// How many occurrences it has.
+    pub count: u64,
+    /// How many of them were reported.
+    pub reported_count: u64,
+    /// When it was first reported; none while a silence keeps that back.
+    pub fired_at: Option<Timestamp>,
+    /// When it was last reported.
+    pub reported_at: Option<Timestamp>,
+    /// When it was reported to the channel that it escalates to.
+    pub escalated_at: Option<Timestamp>,
+    /// Who acknowledged it.
+    pub acknowledged_by: Option<String>,
+    /// When.
+    pub acknowledged_at: Option<Timestamp>,
+    /// How many messages there were about it: numbers them.
+    pub message_count: u32,
+    /// When it is looked at again.
+    pub act_at: Option<Timestamp>,
+    /// Some of its runs.
+    pub samples: Vec<RunSample>,
+}
+
+/// What a silence keeps back: what all the given parts match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SilenceSpec {
+    /// Incidents of this rule.
+    pub rule: Option<String>,
+    /// Incidents about this job.
+    pub job: Option<String>,
+    /// Incidents about this app and its jobs.
+    pub app: Option<String>,
+}
+
+/// Keeps messages back until its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// What it matches.
+    pub spec: SilenceSpec,
+    /// Its end.
+    pub ends_at: Timestamp,
+}
+
+impl SilenceSpec {
+    /// Whether it keeps messages about this subject of this rule back.
+    #[must_use]
+    pub fn matches(&self, rule: &str, subject: &Subject) -> bool {
+        let is_job = |job: &str| subject.kind == SubjectKind::Job && subject.name == job;
+        let is_app = |app: &str| {
+            let own = (subject.kind == SubjectKind::App).then_some(subject.name.as_str());
+            subject.app.as_deref().or(own) == Some(app)
+        };
+        self.rule.as_deref().is_none_or(|name| name == rule)
+            && self.job.as_deref().is_none_or(is_job)
+            && self.app.as_deref().is_none_or(is_app)
+    }
+}
+
+/// A rule with the name of its namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleView<'a> {
+    /// The rule.
+    pub spec: &'a RuleSpec,
+    /// The name of its namespace.
+    pub namespace: &'a str,
+}
+
+/// The open incidents of a rule that a decision needs.
+#[derive(Clone, Debug, Default)]
+pub struct OpenIncidents {
+    /// Those of the observed subjects, and those whose time has come.
+    pub incidents: Vec<Incident>,
+    /// The open group.
+    pub group: Option<Incident>,
+    /// How many are open and not in the group.
+    pub single_count: u64,
+    /// How many are in the group.
+    pub member_count: u64,
+}
+
+/// A message of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageDraft {
+    /// The incident.
+    pub incident: IncidentId,
+    /// Which message about the incident it is.
+    pub number: u32,
+    /// The channel, by name.
+    pub channel: String,
+    /// What stands in it.
+    pub notice: Notice,
+}
+
+/// The kind of a message.
+pub type MessageKind = NoticeKind;
+
+/// What changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Incidents as they are now: new ones, and those that changed.
+    pub incidents: Vec<Incident>,
+    /// What is sent.
+    pub messages: Vec<MessageDraft>,
+}
+
+/// Decides what the observations of a rule change.
+#[must_use]
+pub fn decide(
+    rule: RuleView<'_>,
+    open: OpenIncidents,
+    observations: &[Observation],
+    silences: &[Silence],
+    (now, next_id): (Timestamp, &mut dyn FnMut() -> IncidentId),
+) -> Decision {
+    let mut case = Case { rule, silences, now, open, incidents: BTreeMap::new(), messages: Vec::new() };
+    for incident in std::mem::take(&mut case.open.incidents) {
+        case.incidents.insert(incident.id, incident);
+    }
+    if let Some(group) = case.open.group.take() {
+        case.open.group = Some(group.clone());
+        case.incidents.insert(group.id, group);
+    }
+    for observation in observations {
+        case.observe(observation, next_id);
+    }
+    case.close_group();
+    let ids: Vec<IncidentId> = case.incidents.keys().copied().collect();
+    for id in ids {
+        case.act(id);
+    }
+    Decision { incidents: case.incidents.into_values().collect(), messages: case.messages }
+}
+
+struct Case<'a> {
+    rule: RuleView<'a>,
+    silences: &'a [Silence],
+    now: Timestamp,
+    open: OpenIncidents,
+    incidents: BTreeMap<IncidentId, Incident>,
+    messages: Vec<MessageDraft>,
+}
+
+impl Case<'_> {
+    fn observe(&mut self, seen: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
+        let (since, news, is_over) = match seen.sighting {
+            Sighting::Holds { since, news } => (since, news, false),
+            Sighting::Held { since, news } => (since, news, true),
+            Sighting::Clear => {
+                if let Some(id) = self.find(&seen.subject) {
+                    self.resolve(id);
+                }
+                return;
+            }
+        };
+        let known = self.find(&seen.subject);
+        let id = match known {
+            Some(id) => id,
+            None => match self.open(seen, since, next_id) {
+                Some(id) => id,
+                None => return,
+            },
+        };
+        let (now, mut group) = (self.now, None);
+        if let Some(incident) = self.incidents.get_mut(&id) {
+            incident.count = incident.count.saturating_add(if known.is_some() { news } else { news.max(1) });
+            incident.seen_at = now;
+            incident.subject.clone_from(&seen.subject);
+            keep_samples(&mut incident.samples, &seen.samples);
+            group = incident.group;
+        }
+        if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
+            group.count = group.count.saturating_add(if known.is_some() { news } else { news.max(1) });
+            group.seen_at = now;
+            keep_samples(&mut group.samples, &seen.samples);
+        }
+        if is_over {
+            self.resolve(id);
+        }
+    }
+
+    fn find(&self, subject: &Subject) -> Option<IncidentId> {
+        let is_its = |incident: &&Incident| {
+            let its = &incident.subject;
+            incident.standing == Standing::Firing && its.kind == subject.kind && its.id == subject.id
+        };
+        self.incidents.values().find(is_its).map(|incident| incident.id)
+    }
+
+    /// Opens an incident; none where there are too many, and only the group counts the subject.
+    fn open(
+        &mut self,
+        seen: &Observation,
+        since: Timestamp,
+        next_id: &mut dyn FnMut() -> IncidentId,
+    ) -> Option<IncidentId> {
+        let is_single = self.open.single_count < u64::from(self.rule.spec.group_over);
+        let group = (!is_single).then(|| self.group(since, next_id));
+        if let Some(group) = group.filter(|_| self.open.member_count >= OPEN_MAX) {
+            if let Some(group) = self.incidents.get_mut(&group) {
+                group.count = group.count.saturating_add(1);
+            }
+            return None;
+        }
+        match is_single {
+            true => self.open.single_count += 1,
+            false => self.open.member_count += 1,
+        }
+        let incident = new_incident(next_id(), seen.subject.clone(), group, (since, self.now));
+        let id = incident.id;
+        self.incidents.insert(id, incident);
+        Some(id)
+    }
+
+    fn group(&mut self, since: Timestamp, next_id: &mut dyn FnMut() -> IncidentId) -> IncidentId {
+        if let Some(group) = &self.open.group {
+            return group.id;
+        }
+        let name = sentence::scope_name(&self.rule.spec.scope, self.rule.namespace).to_owned();
+        let app = match &self.rule.spec.scope {
+            super::Scope::App(app) => Some(app.clone()),
+            super::Scope::All | super::Scope::Label(_) | super::Scope::Job(_) => None,
+        };
+        let subject = Subject { kind: SubjectKind::Group, id: 0, name, app };
+        let group = new_incident(next_id(), subject, None, (since, self.now));
+        let id = group.id;
+        self.incidents.insert(id, group.clone());
+        self.open.group = Some(group);
+        id
+    }
+
+    fn resolve(&mut self, id: IncidentId) {
+        let Some(incident) = self.incidents.get_mut(&id) else { return };
+        (incident.standing, incident.resolved_at) = (Standing::Resolved, Some(self.now));
+        let count = if incident.group.is_some() { &mut self.open.member_count } else { &mut self.open.single_count };
+        *count = count.saturating_sub(1);
+    }
+
+    /// A group without members is over.
+    fn close_group(&mut self) {
+        let Some(group) = self.open.group.as_ref().filter(|_| self.open.member_count == 0) else { return };
+        if let Some(group) = self.incidents.get_mut(&group.id) {
+            (group.standing, group.resolved_at) = (Standing::Resolved, Some(self.now));
+        }
+    }
+
+    /// Writes the messages of an incident, and sets when it is looked at again.
+    fn act(&mut self, id: IncidentId) {
+        let Some(mut incident) = self.incidents.remove(&id) else { return };
+        if incident.group.is_none() {
+            self.report(&mut incident);
+        }
+        incident.act_at = (incident.standing == Standing::Firing).then(|| self.next_look(&incident));
+        self.incidents.insert(id, incident);
+    }
+
+    fn report(&mut self, incident: &mut Incident) {
+        let spec = self.rule.spec;
+        let is_silent = self.silenced_until(&incident.subject).is_some();
+        if incident.fired_at.is_none() && !is_silent {
+            incident.fired_at = Some(self.now);
+            self.send(incident, NoticeKind::Firing);
+        }
+        if incident.standing == Standing::Resolved {
+            // A silence does not keep back the end of what was reported: its readers wait for it.
+            if incident.fired_at.is_some() {
+                self.send(incident, NoticeKind::Resolved);
+            }
+            return;
+        }
+        let Some(reported_at) = incident.reported_at.filter(|_| !is_silent && incident.acknowledged_at.is_none())
+        else {
+            return;
+        };
+        let escalates = spec.escalate.as_ref().filter(|_| incident.escalated_at.is_none());
+        if escalates
+            .is_some_and(|to| incident.started_at.max(incident.fired_at.unwrap_or(self.now)) + to.after <= self.now)
+        {
+            incident.escalated_at = Some(self.now);
+            self.send(incident, NoticeKind::Escalated);
+        }
+        if incident.count > incident.reported_count && reported_at + spec.digest <= self.now {
+            self.send(incident, NoticeKind::Digest);
+        } else if spec.repeat.is_some_and(|repeat| reported_at + repeat <= self.now) {
+            self.send(incident, NoticeKind::Reminder);
+        }
+    }
+
+    fn send(&mut self, incident: &mut Incident, kind: NoticeKind) {
+        let spec = self.rule.spec;
+        incident.message_count += 1;
+        let escalation = spec.escalate.iter().map(|to| &to.channel);
+        let channels: Vec<&String> = match kind {
+            NoticeKind::Escalated => escalation.collect(),
+            NoticeKind::Resolved if incident.escalated_at.is_some() => spec.channels.iter().chain(escalation).collect(),
+            _ => spec.channels.iter().collect(),
+        };
+        if kind != NoticeKind::Escalated {
+            (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
+        }
+        let notice = notice(self.rule, incident, kind, self.now);
+        let mut sent: Vec<&String> = Vec::new();
+        for channel in channels {
+            if !sent.contains(&channel) {
+                sent.push(channel);
+                let (channel, notice) = (channel.clone(), notice.clone());
+                self.messages.push(MessageDraft {
+                    incident: incident.id,
+                    number: incident.message_count,
+                    channel,
+                    notice,
+                });
+            }
+        }
+    }
+
+    fn silenced_until(&self, subject: &Subject) -> Option<Timestamp> {
+        let its = self
+            .silences
+            .iter()
+            .filter(|silence| silence.ends_at > self.now && silence.spec.matches(&self.rule.spec.name, subject));
+        its.map(|silence| silence.ends_at).max()
+    }
+
+    fn next_look(&self, incident: &Incident) -> Timestamp {
+        let spec = self.rule.spec;
+        let age = self.now.since(incident.started_at);
+        let look = match spec.condition.kind() {
+            // The rule itself is looked at again in a moment.
+            ConditionKind::Look => LOOK_MAX,
+            ConditionKind::Events | ConditionKind::Instant => (age / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX),
+        };
+        let mut next = self.now + look;
+        if incident.group.is_some() {
+            return next;
+        }
+        if let Some(until) = self.silenced_until(&incident.subject) {
+            return next.min(until);
+        }
+        if incident.acknowledged_at.is_none()
+            && let Some(reported_at) = incident.reported_at
+        {
+            if incident.count > incident.reported_count {
+                next = next.min(reported_at + spec.digest);
+            }
+            if let Some(repeat) = spec.repeat {
+                next = next.min(reported_at + repeat);
+            }
+            if let Some(to) = spec.escalate.as_ref().filter(|_| incident.escalated_at.is_none()) {
+                next = next.min(incident.started_at.max(incident.fired_at.unwrap_or(self.now)) + to.after);
+            }
+        }
+        next
+    }
+}
+
+fn new_incident(
+    id: IncidentId,
+    subject: Subject,
+    group: Option<IncidentId>,
+    (started_at, now): (Timestamp, Timestamp),
+) -> Incident {
+    Incident {
+        id,
+        subject,
+        group,
+        standing: Standing::Firing,
+        started_at,
+        seen_at: now,
+        resolved_at: None,
+        count: 0,
+        reported_count: 0,
+        fired_at: None,
+        reported_at: None,
+        escalated_at: None,
+        acknowledged_by: None,
+        acknowledged_at: None,
+        message_count: 0,
+        act_at: None,
+        samples: Vec::new(),
+    }
+}
+
+/// The newest runs first.
+fn keep_samples(kept: &mut Vec<RunSample>, news: &[RunSample]) {
+    for sample in news.iter().rev() {
+        kept.retain(|one| one.run != sample.run);
+        kept.insert(0, sample.clone());
+    }
+    kept.truncate(SAMPLE_COUNT_MAX);
+}
+
+fn notice(rule: RuleView<'_>, incident: &Incident, kind: NoticeKind, at: Timestamp) -> Notice {
+    let (summary_en, summary_zh) = sentence::incident(rule.spec, incident);
+    let subject_kind = match incident.subject.kind {
+        SubjectKind::Job => NoticeSubject::Job,
+        SubjectKind::App => NoticeSubject::App,
+        SubjectKind::Namespace | SubjectKind::Group => NoticeSubject::Namespace,
+        SubjectKind::Node => NoticeSubject::Node,
+        SubjectKind::Token => NoticeSubject::Token,
+    };
+    let name = match incident.subject.kind {
+        SubjectKind::Group => rule.namespace.to_owned(),
+        _ => incident.subject.name.clone(),
+    };
+    let notice = Notice {
+        kind,
+        incident: Some(incident.id),
+        rule: rule.spec.name.clone(),
+        condition: rule.spec.condition.word().to_owned(),
+        namespace: rule.namespace.to_owned(),
+        subject: notice::Subject { kind: subject_kind, name },
+        severity: rule.spec.severity,
+        summary_en,
+        summary_zh,
+        started_at: incident.started_at,
+        at,
+        count: incident.count,
+        samples: incident.samples.clone(),
+        path: format!("/n/{}/alerts/incidents/{}", rule.namespace, incident.id),
+    };
+    notice.bounded()
+}

@@ -1,0 +1,158 @@
+//! From facts to observations: whether a rule's condition holds for a subject.
+
+use std::time::Duration;
+
+use super::decide::Subject;
+use crate::id::{JobId, RunId};
+use crate::notice::RunSample;
+use crate::status::RunStatus;
+use crate::time::Timestamp;
+
+/// With fewer runs it is not known how long a job usually takes.
+pub const USUAL_MIN_RUNS: u64 = 10;
+
+/// What was seen of a subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The subject.
+    pub subject: Subject,
+    /// Whether the condition holds.
+    pub sighting: Sighting,
+    /// Runs that a message names.
+    pub samples: Vec<RunSample>,
+}
+
+/// Whether a condition holds for a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// It holds, since then.
+    Holds {
+        /// Since when.
+        since: Timestamp,
+        /// How many occurrences are new.
+        news: u64,
+    },
+    /// It held and does not any more.
+    Held {
+        /// Since when.
+        since: Timestamp,
+        /// How many occurrences there were.
+        news: u64,
+    },
+    /// It does not hold.
+    Clear,
+}
+
+impl Sighting {
+    /// It does not hold although something happened that another rule may count.
+    #[must_use]
+    pub const fn is_clear(self) -> bool {
+        matches!(self, Self::Clear)
+    }
+}
+
+/// A run that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedRun {
+    /// The run.
+    pub run: RunId,
+    /// The job.
+    pub job: JobId,
+    /// Its planned instant.
+    pub fire_at: Timestamp,
+    /// How it ended.
+    pub status: RunStatus,
+}
+
+impl EndedRun {
+    /// Whether it failed, timed out, or its end is unknown.
+    #[must_use]
+    pub const fn is_failure(&self) -> bool {
+        matches!(self.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown)
+    }
+}
+
+/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the ids of
+/// those that ended in trouble since the rule was last looked at. A streak that has ended since then is found too.
+#[must_use]
+pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sighting {
+    let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
+    let mut is_newest = true;
+    let mut best = Sighting::Clear;
+    let mut streak: Vec<&EndedRun> = Vec::new();
+    let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
+        let needed = usize::try_from(count).unwrap_or(usize::MAX);
+        let fresh = streak.iter().filter(|run| events.contains(&run.run)).count();
+        // Where it was too short before, all of it is new to the rule.
+        let news = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
+        let news = u64::try_from(news).unwrap_or(u64::MAX);
+        let is_long = streak.len() >= needed;
+        if let Some(first) = streak.last().filter(|_| is_long && best.is_clear()) {
+            let since = first.fire_at;
+            match is_newest {
+                true => best = Sighting::Holds { since, news },
+                false if news > 0 => best = Sighting::Held { since, news },
+                false => {}
+            }
+        }
+        streak.clear();
+    };
+    for run in counted {
+        if run.is_failure() {
+            streak.push(run);
+        } else {
+            end(&mut streak, is_newest);
+            is_newest = false;
+        }
+    }
+    end(&mut streak, is_newest);
+    best
+}
+
+/// Whether a fire was skipped, `events` of them since the rule was last looked at, and none of the job's runs has begun since.
+#[must_use]
+pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
+    let skip = newest.iter().find(|run| run.status == RunStatus::Skipped);
+    let since = skip.map(|run| run.fire_at);
+    let is_over = newest.first().is_some_and(|run| run.status != RunStatus::Skipped);
+    let news = u64::try_from(events.len()).unwrap_or(u64::MAX);
+    match (since, is_over) {
+        (Some(since), false) => Sighting::Holds { since, news },
+        (Some(since), true) if news > 0 => Sighting::Held { since, news },
+        _ => Sighting::Clear,
+    }
+}
+
+/// Whether so many of a hundred runs ended in trouble.
+#[must_use]
+pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> Sighting {
+    let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
+    match troubled > 0 && total >= min_runs && is_over {
+        true => Sighting::Holds { since, news: 0 },
+        false => Sighting::Clear,
+    }
+}
+
+/// Whether more than a length of time has passed since an instant.
+#[must_use]
+pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> Sighting {
+    match from.map(|from| from.saturating_add(length)) {
+        Some(due) if due <= now => Sighting::Holds { since: due, news: 0 },
+        _ => Sighting::Clear,
+    }
+}
+
+/// Whether a job has no success that counts for a deadline that has passed.
+#[must_use]
+pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: Option<Timestamp>) -> Sighting {
+    match succeeded.is_some_and(|at| at >= counts_from) {
+        true => Sighting::Clear,
+        false => Sighting::Holds { since: deadline, news: 0 },
+    }
+}
+
+/// How long a run may take where 95 of 100 take `usual`, by a multiple.
+#[must_use]
+pub fn longest(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
+    than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))
+}

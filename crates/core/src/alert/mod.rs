@@ -1,0 +1,24 @@
+//! What is reported when a job did not run: rules, incidents and silences, and the one decision about them.
+//!
+//! [`RuleSpec`] is a rule as users write it. The functions of [`judge`] turn facts about a job's runs, its counts or the servers into
+//! [`Observation`]s, [`deadline`] knows when `06:00 Europe/Berlin` is, and [`decide`](decide()) turns the observations of a rule into
+//! changes of incidents with the messages that go out with them. [`sentence`] puts rules and incidents into words.
+
+pub mod deadline;
+mod decide;
+pub mod judge;
+mod rule;
+pub mod sentence;
+
+pub use self::decide::{
+    Decision, Incident, MessageDraft, MessageKind, OpenIncidents, RuleView, Silence, SilenceSpec, Standing, Subject,
+    decide,
+};
+pub use self::judge::{Observation, Sighting};
+pub use self::rule::{
+    CHANNEL_COUNT_MAX, Condition, ConditionKind, DIGEST_MIN, Escalation, GROUP_OVER_DEFAULT, RuleSpec, STREAK_MAX,
+    Scope, SubjectKind,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,434 @@
+//! A rule as users write it, and what is wrong with one.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::deadline::Deadline;
+use crate::calendar::Weekday;
+use crate::field_error::FieldError;
+use crate::notice::Severity;
+use crate::schema::{DurationText, NAME_PATTERN};
+use crate::time::{duration_text, format_duration};
+use crate::word_enum::words;
+use crate::{Reason, labels, name};
+
+/// The most channels of a rule.
+pub const CHANNEL_COUNT_MAX: usize = 10;
+/// The longest streak that a rule can wait for: so many runs of a job are read to find it.
+pub const STREAK_MAX: u32 = 100;
+/// From so many subjects on, further ones are reported together.
+pub const GROUP_OVER_DEFAULT: u32 = 5;
+/// The shortest time between two digests of an incident.
+pub const DIGEST_MIN: Duration = Duration::from_secs(1);
+const GROUP_OVER_MAX: u32 = 100;
+const DIGEST_DEFAULT: Duration = Duration::from_secs(15 * 60);
+const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+const WINDOW_MIN: Duration = Duration::from_secs(60);
+const WINDOW_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+const DESCRIPTION_LEN_MAX: usize = 2_000;
+
+words! {
+    /// What an incident is about.
+    SubjectKind {
+        /// A job.
+        Job = "job",
+        /// An app.
+        App = "app",
+        /// All jobs of the namespace.
+        Namespace = "namespace",
+        /// A server.
+        Node = "node",
+        /// An access token.
+        Token = "token",
+        /// Many subjects at once.
+        Group = "group",
+    }
+}
+
+/// Which jobs a rule watches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(description = "Which jobs a rule watches.")]
+pub enum Scope {
+    /// All jobs of the namespace; for rules about servers and tokens the only one.
+    #[default]
+    All,
+    /// The jobs of an app.
+    App(String),
+    /// The jobs with a label, `key=value`.
+    Label(String),
+    /// One job.
+    Job(String),
+}
+
+/// To whom an incident goes that was not acknowledged in time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(description = "To whom an incident goes that was not acknowledged in time.")]
+pub struct Escalation {
+    /// The channel.
+    pub channel: String,
+    /// How long after the incident began.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "DurationText")]
+    pub after: Duration,
+}
+
+/// When a rule holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(rename = "AlertCondition", description = "When a rule holds.")]
+pub enum Condition {
+    /// A run of the job failed, timed out, or its end is unknown, after its last attempt.
+    Failed {},
+    /// So many runs of the job ended so one after the other.
+    FailuresInRow {
+        /// How many.
+        count: u32,
+    },
+    /// So many of a hundred runs that were planned in a window of time ended so.
+    FailureRate {
+        /// How many of a hundred.
+        percent: u32,
+        /// How far back.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        window: Duration,
+        /// With fewer runs in the window the rule does not hold.
+        #[serde(default = "one")]
+        min_runs: u64,
+    },
+    /// A fire of the job was skipped.
+    Skipped {
+        /// Only for one of these reasons; empty for any.
+        #[serde(default)]
+        reasons: Vec<Reason>,
+    },
+    /// A scheduled run waits this long after its planned instant and has not started.
+    Late {
+        /// How long.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        by: Duration,
+    },
+    /// No run that was planned in the 24 hours before succeeded by this time of day.
+    NotSucceededBy {
+        /// The time of day, `HH:MM`.
+        time: String,
+        /// The time zone.
+        zone: String,
+        /// Only on these days of the week; empty for every day.
+        #[serde(default)]
+        weekdays: Vec<Weekday>,
+        /// Only on the days of this calendar.
+        #[serde(default)]
+        calendar: Option<String>,
+    },
+    /// No run of the job has succeeded for this long.
+    NoSuccessFor {
+        /// How long.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        length: Duration,
+    },
+    /// A run has been running for longer than this: than a length, or than a multiple of what 95 of 100 runs take.
+    RunningLonger {
+        /// The length.
+        #[serde(default, with = "crate::spec::optional_duration")]
+        #[schemars(with = "Option<DurationText>")]
+        than: Option<Duration>,
+        /// The multiple of what 95 of 100 runs of the job take.
+        #[serde(default)]
+        times_p95: Option<u32>,
+    },
+    /// An app has no executor, or none with this handler, for this long.
+    NoExecutor {
+        /// The handler.
+        #[serde(default)]
+        handler: Option<String>,
+    },
+    /// A server's lease ended, and the server did not leave in order.
+    NodeLost {},
+    /// A loop of a server has been failing for this long.
+    LoopFailing {
+        /// How long.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        length: Duration,
+    },
+    /// An access token ends within this.
+    TokenExpiring {
+        /// How far ahead.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        within: Duration,
+    },
+}
+
+const fn one() -> u64 {
+    1
+}
+
+/// What makes a rule look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionKind {
+    /// Runs that ended in trouble or were skipped.
+    Events,
+    /// An instant that is known in advance.
+    Instant,
+    /// A look at what there is now, every few seconds.
+    Look,
+}
+
+impl Condition {
+    /// The word for it.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Failed {} => "failed",
+            Self::FailuresInRow { .. } => "failures_in_row",
+            Self::FailureRate { .. } => "failure_rate",
+            Self::Skipped { .. } => "skipped",
+            Self::Late { .. } => "late",
+            Self::NotSucceededBy { .. } => "not_succeeded_by",
+            Self::NoSuccessFor { .. } => "no_success_for",
+            Self::RunningLonger { .. } => "running_longer",
+            Self::NoExecutor { .. } => "no_executor",
+            Self::NodeLost {} => "node_lost",
+            Self::LoopFailing { .. } => "loop_failing",
+            Self::TokenExpiring { .. } => "token_expiring",
+        }
+    }
+
+    /// What makes a rule with this condition look again.
+    #[must_use]
+    pub const fn kind(&self) -> ConditionKind {
+        match self {
+            Self::Failed {} | Self::FailuresInRow { .. } | Self::Skipped { .. } => ConditionKind::Events,
+            Self::NotSucceededBy { .. } | Self::NoSuccessFor { .. } => ConditionKind::Instant,
+            Self::FailureRate { .. }
+            | Self::Late { .. }
+            | Self::RunningLonger { .. }
+            | Self::NoExecutor { .. }
+            | Self::NodeLost {}
+            | Self::LoopFailing { .. }
+            | Self::TokenExpiring { .. } => ConditionKind::Look,
+        }
+    }
+
+    /// Whether it is about servers or tokens rather than about jobs.
+    #[must_use]
+    pub const fn is_about_servers(&self) -> bool {
+        matches!(self, Self::NodeLost {} | Self::LoopFailing { .. } | Self::TokenExpiring { .. })
+    }
+}
+
+/// A rule: what it watches, when it holds, and where that is reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "AlertRule", description = "A rule: what it watches, when it holds, and where that is reported.")]
+pub struct RuleSpec {
+    /// Unique in its namespace.
+    #[schemars(regex(pattern = NAME_PATTERN))]
+    pub name: String,
+    /// Free text, for the reader of a message.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Which jobs it watches.
+    #[serde(default)]
+    pub scope: Scope,
+    /// When it holds.
+    pub condition: Condition,
+    /// How urgent that is.
+    #[serde(default = "warning")]
+    pub severity: Severity,
+    /// The channels that it is reported to, by name.
+    #[serde(default)]
+    pub channels: Vec<String>,
+    /// How often an open incident that is not acknowledged is reported again; nothing for never.
+    #[serde(default, with = "crate::spec::optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DurationText>")]
+    pub repeat: Option<Duration>,
+    /// How long after a message about an incident its further occurrences are collected before they are reported.
+    #[serde(default = "digest", with = "duration_text")]
+    #[schemars(with = "DurationText")]
+    pub digest: Duration,
+    /// From so many open incidents on, further ones are reported together.
+    #[serde(default = "group_over")]
+    pub group_over: u32,
+    /// To whom an incident goes that was not acknowledged in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalate: Option<Escalation>,
+    /// Whether it is looked at.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+}
+
+const fn warning() -> Severity {
+    Severity::Warning
+}
+
+const fn digest() -> Duration {
+    DIGEST_DEFAULT
+}
+
+const fn group_over() -> u32 {
+    GROUP_OVER_DEFAULT
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl RuleSpec {
+    /// Checks it.
+    ///
+    /// # Errors
+    /// What is wrong with each field.
+    pub fn check(&self) -> Result<(), Vec<FieldError>> {
+        let mut errors = Vec::new();
+        if let Err(message) = name::check(&self.name) {
+            errors.push(FieldError::new("/name", message));
+        }
+        if self.description.chars().count() > DESCRIPTION_LEN_MAX {
+            errors.push(FieldError::new("/description", format!("at most {DESCRIPTION_LEN_MAX} characters")));
+        }
+        self.check_scope(&mut errors);
+        self.check_condition(&mut errors);
+        self.check_delivery(&mut errors);
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    fn check_scope(&self, errors: &mut Vec<FieldError>) {
+        let checked = match &self.scope {
+            Scope::All => Ok(()),
+            Scope::App(app) => name::check(app).map_err(|message| ("/scope/app", message)),
+            Scope::Job(job) => name::check(job).map_err(|message| ("/scope/job", message)),
+            Scope::Label(label) => match label.split_once('=') {
+                Some((key, value)) => labels::check_key(key).and_then(|()| labels::check_value(value)),
+                None => Err(format!("{label:?} is no label: expected key=value, such as team=pay")),
+            }
+            .map_err(|message| ("/scope/label", message)),
+        };
+        if let Err((pointer, message)) = checked {
+            errors.push(FieldError::new(pointer, message));
+        }
+        let word = self.condition.word();
+        if self.condition.is_about_servers() && self.scope != Scope::All {
+            errors.push(FieldError::new("/scope", format!("{word} is not about jobs: leave the scope out")));
+        }
+        let is_app_wide = matches!(self.condition, Condition::FailureRate { .. });
+        if is_app_wide && matches!(self.scope, Scope::Label(_)) {
+            errors.push(FieldError::new(
+                "/scope",
+                format!("{word} is counted for a job, an app, or all jobs, not for a label"),
+            ));
+        }
+        if matches!(self.condition, Condition::NoExecutor { .. })
+            && matches!(self.scope, Scope::Label(_) | Scope::Job(_))
+        {
+            errors
+                .push(FieldError::new("/scope", format!("{word} is about apps: name an app, or leave the scope out")));
+        }
+    }
+
+    fn check_condition(&self, errors: &mut Vec<FieldError>) {
+        let word = self.condition.word();
+        let mut wrong =
+            |field: &str, message: String| errors.push(FieldError::new(format!("/condition/{word}/{field}"), message));
+        let length = |length: Duration, min: Duration, max: Duration| {
+            let is_good = (min..=max).contains(&length);
+            let message = || {
+                format!("{} is not from {} to {}", format_duration(length), format_duration(min), format_duration(max))
+            };
+            (!is_good).then(message)
+        };
+        let second = Duration::from_secs(1);
+        match &self.condition {
+            Condition::Failed {} | Condition::Skipped { .. } | Condition::NodeLost {} => {}
+            Condition::FailuresInRow { count } => {
+                if !(1..=STREAK_MAX).contains(count) {
+                    wrong("count", format!("{count} is not from 1 to {STREAK_MAX}"));
+                }
+            }
+            Condition::FailureRate { percent, window, .. } => {
+                if !(1..=100).contains(percent) {
+                    wrong("percent", format!("{percent} is not from 1 to 100"));
+                }
+                length(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| wrong("window", message));
+            }
+            Condition::Late { by: given } => {
+                length(*given, second, LENGTH_MAX).into_iter().for_each(|message| wrong("by", message));
+            }
+            Condition::NoSuccessFor { length: given } | Condition::LoopFailing { length: given } => {
+                length(*given, second, LENGTH_MAX).into_iter().for_each(|message| wrong("length", message));
+            }
+            Condition::TokenExpiring { within } => {
+                length(*within, second, LENGTH_MAX).into_iter().for_each(|message| wrong("within", message));
+            }
+            Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
+                if let Err((field, message)) = Deadline::parse(time, zone, weekdays) {
+                    wrong(field, message);
+                }
+                if let Some(Err(message)) = calendar.as_deref().map(name::check) {
+                    wrong("calendar", message);
+                }
+            }
+            Condition::RunningLonger { than, times_p95 } => match (than, times_p95) {
+                (Some(than), None) => {
+                    length(*than, second, LENGTH_MAX).into_iter().for_each(|message| wrong("than", message));
+                }
+                (None, Some(times)) if (1..=1000).contains(times) => {}
+                (None, Some(times)) => wrong("times_p95", format!("{times} is not from 1 to 1000")),
+                _ => wrong("than", "expected either than, a length, or times_p95, a number".to_owned()),
+            },
+            Condition::NoExecutor { handler } => {
+                if let Some(Err(message)) = handler.as_deref().map(name::check_handler) {
+                    wrong("handler", message);
+                }
+            }
+        }
+    }
+
+    fn check_delivery(&self, errors: &mut Vec<FieldError>) {
+        if self.channels.len() > CHANNEL_COUNT_MAX {
+            errors.push(FieldError::new(
+                "/channels",
+                format!("{} channels; at most {CHANNEL_COUNT_MAX}", self.channels.len()),
+            ));
+        }
+        for (index, channel) in self.channels.iter().enumerate() {
+            if let Err(message) = name::check(channel) {
+                errors.push(FieldError::new(format!("/channels/{index}"), message));
+            } else if self.channels[..index].contains(channel) {
+                errors.push(FieldError::new(format!("/channels/{index}"), format!("{channel:?} is named twice")));
+            }
+        }
+        let lengths = [
+            ("/repeat", self.repeat),
+            ("/digest", Some(self.digest)),
+            ("/escalate/after", self.escalate.as_ref().map(|to| to.after)),
+        ];
+        for (pointer, length) in lengths {
+            if let Some(length) = length.filter(|length| !(DIGEST_MIN..=LENGTH_MAX).contains(length)) {
+                let (min, max) = (format_duration(DIGEST_MIN), format_duration(LENGTH_MAX));
+                errors
+                    .push(FieldError::new(pointer, format!("{} is not from {min} to {max}", format_duration(length))));
+            }
+        }
+        if !(1..=GROUP_OVER_MAX).contains(&self.group_over) {
+            errors
+                .push(FieldError::new("/group_over", format!("{} is not from 1 to {GROUP_OVER_MAX}", self.group_over)));
+        }
+        if let Some(Err(message)) = self.escalate.as_ref().map(|to| name::check(&to.channel)) {
+            errors.push(FieldError::new("/escalate/channel", message));
+        }
+    }
+
+    /// Every channel that it names, the one that incidents escalate to last.
+    pub fn channel_names(&self) -> impl Iterator<Item = &str> {
+        self.channels.iter().chain(self.escalate.iter().map(|to| &to.channel)).map(String::as_str)
+    }
+}

@@ -1,0 +1,187 @@
+//! Rules and incidents in words, in both languages.
+
+use std::time::Duration;
+
+use super::decide::{Incident, Standing};
+use super::rule::{Condition, RuleSpec, Scope, SubjectKind};
+use crate::calendar::Weekday;
+use crate::time::format_duration;
+use crate::words::Lang;
+
+/// What a scope is called.
+#[must_use]
+pub fn scope_name<'a>(scope: &'a Scope, namespace: &'a str) -> &'a str {
+    match scope {
+        Scope::All => namespace,
+        Scope::App(name) | Scope::Label(name) | Scope::Job(name) => name,
+    }
+}
+
+/// A rule as one sentence without its channels: "nightly-close has not succeeded by 06:00 Europe/Berlin".
+#[must_use]
+pub fn rule(spec: &RuleSpec, lang: Lang) -> String {
+    let subject = match (&spec.scope, lang) {
+        _ if spec.condition.is_about_servers() => String::new(),
+        (Scope::All, Lang::En) => app_wide(&spec.condition, "any app", "all jobs together", "any job"),
+        (Scope::All, Lang::Zh) => app_wide(&spec.condition, "任一应用", "全部任务", "任一任务"),
+        (Scope::App(app), Lang::En) => {
+            app_wide(&spec.condition, &format!("app {app}"), &format!("app {app}"), &format!("any job of {app}"))
+        }
+        (Scope::App(app), Lang::Zh) => {
+            app_wide(&spec.condition, &format!("应用 {app}"), &format!("应用 {app}"), &format!("应用 {app} 的任一任务"))
+        }
+        (Scope::Label(label), Lang::En) => format!("any job labelled {label}"),
+        (Scope::Label(label), Lang::Zh) => format!("带标签 {label} 的任一任务"),
+        (Scope::Job(job), _) => job.clone(),
+    };
+    let happened = condition(&spec.condition, lang);
+    match lang {
+        _ if subject.is_empty() => happened,
+        Lang::En => format!("{subject} {happened}"),
+        Lang::Zh => format!("{subject}{}{happened}", if subject.ends_with(|c: char| c.is_ascii()) { " " } else { "" }),
+    }
+}
+
+fn app_wide(condition: &Condition, of_apps: &str, together: &str, each: &str) -> String {
+    match condition {
+        Condition::NoExecutor { .. } => of_apps,
+        Condition::FailureRate { .. } => together,
+        _ => each,
+    }
+    .to_owned()
+}
+
+/// A condition as a part of a sentence, after its subject.
+#[must_use]
+pub fn condition(condition: &Condition, lang: Lang) -> String {
+    match lang {
+        Lang::En => english(condition),
+        Lang::Zh => chinese(condition),
+    }
+}
+
+fn english(condition: &Condition) -> String {
+    match condition {
+        Condition::Failed {} => "failed".to_owned(),
+        Condition::FailuresInRow { count: 1 } => "failed".to_owned(),
+        Condition::FailuresInRow { count } => format!("failed {count} times in a row"),
+        Condition::FailureRate { percent, window, min_runs } => {
+            let least = if *min_runs > 1 { format!(" (of at least {min_runs})") } else { String::new() };
+            format!("failed in {percent}% or more of the runs of the last {}{least}", text(*window))
+        }
+        Condition::Skipped { reasons } if reasons.is_empty() => "was skipped".to_owned(),
+        Condition::Skipped { reasons } => {
+            let words: Vec<&str> = reasons.iter().map(|reason| reason.as_str()).collect();
+            format!("was skipped ({})", words.join(", "))
+        }
+        Condition::Late { by } => format!("is late by more than {}", text(*by)),
+        Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
+            let days = days(weekdays, calendar.as_deref(), Lang::En);
+            format!("has not succeeded by {time} {zone}{days}")
+        }
+        Condition::NoSuccessFor { length } => format!("has not succeeded for {}", text(*length)),
+        Condition::RunningLonger { than: Some(than), .. } => {
+            format!("has been running for longer than {}", text(*than))
+        }
+        Condition::RunningLonger { times_p95, .. } => {
+            format!("has been running for longer than {} × p95", times_p95.unwrap_or(1))
+        }
+        Condition::NoExecutor { handler: None } => "has no executor".to_owned(),
+        Condition::NoExecutor { handler: Some(handler) } => format!("has no executor with handler {handler}"),
+        Condition::NodeLost {} => "a server was lost".to_owned(),
+        Condition::LoopFailing { length } => format!("a loop of a server has been failing for {}", text(*length)),
+        Condition::TokenExpiring { within } => format!("a token ends within {}", text(*within)),
+    }
+}
+
+fn chinese(condition: &Condition) -> String {
+    match condition {
+        Condition::Failed {} => "失败".to_owned(),
+        Condition::FailuresInRow { count: 1 } => "失败".to_owned(),
+        Condition::FailuresInRow { count } => format!("连续失败 {count} 次"),
+        Condition::FailureRate { percent, window, min_runs } => {
+            let least = if *min_runs > 1 { format!("（至少 {min_runs} 次运行）") } else { String::new() };
+            format!("最近 {} 的失败率达到 {percent}%{least}", text(*window))
+        }
+        Condition::Skipped { reasons } if reasons.is_empty() => "被跳过".to_owned(),
+        Condition::Skipped { reasons } => {
+            let words: Vec<&str> = reasons.iter().map(|reason| reason.as_str()).collect();
+            format!("被跳过（{}）", words.join("、"))
+        }
+        Condition::Late { by } => format!("延迟超过 {}", text(*by)),
+        Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
+            let days = days(weekdays, calendar.as_deref(), Lang::Zh);
+            format!("在 {time}（{zone}{days}）前没有成功")
+        }
+        Condition::NoSuccessFor { length } => format!("已有 {} 没有成功", text(*length)),
+        Condition::RunningLonger { than: Some(than), .. } => format!("已运行超过 {}", text(*than)),
+        Condition::RunningLonger { times_p95, .. } => format!("已运行超过 {} × p95", times_p95.unwrap_or(1)),
+        Condition::NoExecutor { handler: None } => "没有执行器".to_owned(),
+        Condition::NoExecutor { handler: Some(handler) } => format!("没有带处理器 {handler} 的执行器"),
+        Condition::NodeLost {} => "有服务器失联".to_owned(),
+        Condition::LoopFailing { length } => format!("服务器的某个循环已持续失败 {}", text(*length)),
+        Condition::TokenExpiring { within } => format!("有令牌将在 {} 内到期", text(*within)),
+    }
+}
+
+fn days(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
+    let words: Vec<&str> = weekdays
+        .iter()
+        .map(|day| match (lang, day) {
+            (Lang::En, day) => day.as_str(),
+            (Lang::Zh, Weekday::Mon) => "周一",
+            (Lang::Zh, Weekday::Tue) => "周二",
+            (Lang::Zh, Weekday::Wed) => "周三",
+            (Lang::Zh, Weekday::Thu) => "周四",
+            (Lang::Zh, Weekday::Fri) => "周五",
+            (Lang::Zh, Weekday::Sat) => "周六",
+            (Lang::Zh, Weekday::Sun) => "周日",
+        })
+        .collect();
+    let mut out = match (words.is_empty(), lang) {
+        (true, _) => String::new(),
+        (false, Lang::En) => format!(" on {}", words.join(", ")),
+        (false, Lang::Zh) => format!("，{}", words.join("、")),
+    };
+    if let Some(calendar) = calendar {
+        out.push_str(&match lang {
+            Lang::En => format!(" on the days of {calendar}"),
+            Lang::Zh => format!("，日历 {calendar}"),
+        });
+    }
+    out
+}
+
+/// An incident as one sentence, in English and in Chinese.
+#[must_use]
+pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
+    let name = &incident.subject.name;
+    let (english, chinese) = (condition(&spec.condition, Lang::En), condition(&spec.condition, Lang::Zh));
+    let (en, zh) = match incident.subject.kind {
+        SubjectKind::Group => (
+            format!("{} more in {name}: {english}", incident.count),
+            format!("{name} 另有 {} 项：{chinese}", incident.count),
+        ),
+        SubjectKind::Node | SubjectKind::Token => (format!("{name}: {english}"), format!("{name}：{chinese}")),
+        SubjectKind::Job | SubjectKind::App | SubjectKind::Namespace => {
+            (format!("{name} {english}"), format!("{name} {chinese}"))
+        }
+    };
+    let times = incident.count;
+    let least = match spec.condition {
+        Condition::FailuresInRow { count } => count.into(),
+        _ => 1,
+    };
+    match (incident.standing, incident.subject.kind) {
+        (Standing::Resolved, _) => (format!("No longer: {en}."), format!("已恢复：{zh}。")),
+        (Standing::Firing, SubjectKind::Group) => (format!("{en}."), format!("{zh}。")),
+        (Standing::Firing, _) if times > least => {
+            (format!("{en} ({times} times)."), format!("{zh}（共 {times} 次）。"))
+        }
+        (Standing::Firing, _) => (format!("{en}."), format!("{zh}。")),
+    }
+}
+
+fn text(length: Duration) -> String {
+    format_duration(length)
+}

@@ -1,0 +1,238 @@
+//! What needs a look: picks from facts about jobs, runs and servers what an operator should see first. The caller brings the
+//! facts and puts the answer into words.
+
+use std::time::Duration;
+
+use crate::id::RunId;
+use crate::time::Timestamp;
+
+/// Handlers should begin within this after the planned instant.
+pub const LATENESS_OBJECTIVE: Duration = Duration::from_secs(1);
+/// A run is far longer than usual beyond so many times what 95 of 100 took …
+const LONGER_BY: u32 = 3;
+/// … and beyond this.
+const LONGER_THAN: Duration = Duration::from_secs(60);
+/// A job that is paused for longer may have been forgotten.
+pub const PAUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A token that ends within this should be renewed.
+pub const TOKEN_ENDS_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A job whose newest runs failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Its name.
+    pub job: String,
+    /// How many runs in a row.
+    pub streak: u64,
+    /// The planned instant of the first of them.
+    pub since: Timestamp,
+    /// The newest run that succeeded before; `None` where none ever did.
+    pub succeeded_at: Option<Timestamp>,
+    /// The message of the newest one.
+    pub message: Option<String>,
+}
+
+/// A job whose fires were skipped because no executor was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unoffered {
+    /// Its name.
+    pub job: String,
+    /// The handler that it asks for.
+    pub handler: String,
+    /// How many fires.
+    pub count: u64,
+}
+
+/// A run that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnderWay {
+    /// The run.
+    pub run: RunId,
+    /// The name of its job.
+    pub job: String,
+    /// When its handler began.
+    pub since: Timestamp,
+    /// What 95 of 100 runs of the job do not exceed; `None` where that is not known.
+    pub usual: Option<Duration>,
+}
+
+/// What is known.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Jobs whose newest runs failed.
+    pub failing: Vec<Failing>,
+    /// Jobs without an executor.
+    pub unoffered: Vec<Unoffered>,
+    /// Runs under way.
+    pub under_way: Vec<UnderWay>,
+    /// What 99 of 100 runs of the last minutes were late by at most.
+    pub lateness: Option<Duration>,
+    /// Paused jobs by name, with the instant from which they are.
+    pub paused: Vec<(String, Timestamp)>,
+    /// Tokens by name, with their end.
+    pub tokens: Vec<(String, Timestamp)>,
+    /// Servers whose lease ended although they did not leave, with that instant.
+    pub lost_nodes: Vec<(String, Timestamp)>,
+    /// Loops that fail: the server, the loop, and since when.
+    pub failing_loops: Vec<(String, String, Timestamp)>,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Work does not get done.
+    Bad,
+    /// Work may soon not get done.
+    Warning,
+    /// To be known.
+    Note,
+}
+
+/// Something that needs a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// A server is gone.
+    NodeLost(String, Timestamp),
+    /// A loop of a server fails.
+    LoopFails(String, String, Timestamp),
+    /// A job fails.
+    Fails(Failing),
+    /// No executor offers the handler of a job.
+    NoExecutor(Unoffered),
+    /// Runs begin too late.
+    Late(Duration),
+    /// A run takes far longer than usual.
+    Long(UnderWay),
+    /// A token ends soon, or has ended.
+    TokenEnds(String, Timestamp),
+    /// A job is paused for long.
+    Paused(String, Timestamp),
+}
+
+impl Look {
+    /// How bad it is.
+    #[must_use]
+    pub const fn severity(&self) -> Severity {
+        match self {
+            Self::NodeLost(..) | Self::LoopFails(..) | Self::NoExecutor(_) => Severity::Bad,
+            // One failure may be chance.
+            Self::Fails(failing) if failing.streak > 1 => Severity::Bad,
+            Self::Fails(_) | Self::Late(_) | Self::Long(_) | Self::TokenEnds(..) => Severity::Warning,
+            Self::Paused(..) => Severity::Note,
+        }
+    }
+
+    /// Of two as bad, the one with the greater weight comes first.
+    fn weight(&self) -> u64 {
+        match self {
+            Self::NodeLost(..) => u64::MAX,
+            Self::LoopFails(..) => u64::MAX - 1,
+            Self::NoExecutor(unoffered) => unoffered.count,
+            Self::Fails(failing) if failing.succeeded_at.is_none() => failing.streak.saturating_mul(2),
+            Self::Fails(failing) => failing.streak,
+            Self::Late(_) => u64::MAX,
+            Self::TokenEnds(..) | Self::Long(_) | Self::Paused(..) => 0,
+        }
+    }
+}
+
+/// What needs a look, the worst first.
+///
+/// ```
+/// use rondel_core::Timestamp;
+/// use rondel_core::attention::{Facts, Look, needs_a_look};
+///
+/// let at = Timestamp::from_secs(1_900_000_000);
+/// let facts = Facts { lost_nodes: vec![("n2".to_owned(), at)], ..Facts::default() };
+/// assert_eq!(needs_a_look(facts, at), [Look::NodeLost("n2".to_owned(), at)]);
+/// ```
+#[must_use]
+pub fn needs_a_look(facts: Facts, now: Timestamp) -> Vec<Look> {
+    let is_long = |run: &UnderWay| {
+        let took = now.since(run.since);
+        run.usual.is_some_and(|usual| took > LONGER_THAN && took > usual.saturating_mul(LONGER_BY))
+    };
+    let is_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
+    let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;
+    let mut looks: Vec<Look> = Vec::new();
+    looks.extend(facts.lost_nodes.into_iter().map(|(name, at)| Look::NodeLost(name, at)));
+    looks.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Look::LoopFails(node, name, since)));
+    looks.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Look::Fails));
+    looks.extend(facts.unoffered.into_iter().map(Look::NoExecutor));
+    looks.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Look::Late));
+    looks.extend(facts.under_way.into_iter().filter(is_long).map(Look::Long));
+    looks.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Look::TokenEnds(name, at)));
+    looks.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Look::Paused(name, at)));
+    looks.sort_by_key(|look| (look.severity(), std::cmp::Reverse(look.weight())));
+    looks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_900_000_000);
+
+    fn ago(seconds: u64) -> Timestamp {
+        NOW - Duration::from_secs(seconds)
+    }
+
+    fn failing(job: &str, streak: u64, succeeded_at: Option<Timestamp>) -> Failing {
+        Failing { job: job.to_owned(), streak, since: ago(3_600), succeeded_at, message: None }
+    }
+
+    #[test]
+    fn nothing_needs_no_look() {
+        assert!(needs_a_look(Facts::default(), NOW).is_empty());
+        let within = Facts {
+            lateness: Some(LATENESS_OBJECTIVE),
+            paused: vec![("a".to_owned(), ago(3_600))],
+            tokens: vec![("t".to_owned(), NOW + TOKEN_ENDS_WITHIN)],
+            failing: vec![failing("a", 0, None)],
+            ..Facts::default()
+        };
+        assert!(needs_a_look(within, NOW).is_empty());
+    }
+
+    #[test]
+    fn the_worst_comes_first() {
+        let facts = Facts {
+            failing: vec![
+                failing("once", 1, Some(ago(9))),
+                failing("long", 9, Some(ago(9))),
+                failing("never", 6, None),
+            ],
+            lost_nodes: vec![("n1".to_owned(), ago(60))],
+            paused: vec![("p".to_owned(), ago(8 * 86_400))],
+            tokens: vec![("t".to_owned(), NOW + Duration::from_secs(60))],
+            lateness: Some(Duration::from_secs(2)),
+            ..Facts::default()
+        };
+        let looks = needs_a_look(facts, NOW);
+        let names: Vec<&str> = looks
+            .iter()
+            .map(|look| match look {
+                Look::NodeLost(name, _) | Look::TokenEnds(name, _) | Look::Paused(name, _) => name.as_str(),
+                Look::Fails(failing) => failing.job.as_str(),
+                Look::Late(_) => "late",
+                other => unreachable!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, ["n1", "never", "long", "late", "once", "t", "p"]);
+    }
+
+    #[test]
+    fn a_run_is_long_beside_the_others_of_its_job() {
+        let run = |seconds, usual: Option<u64>| UnderWay {
+            run: RunId::new(1),
+            job: "a".to_owned(),
+            since: ago(seconds),
+            usual: usual.map(Duration::from_secs),
+        };
+        let looks = |run| needs_a_look(Facts { under_way: vec![run], ..Facts::default() }, NOW).len();
+        assert_eq!(looks(run(2_460, Some(720))), 1);
+        assert_eq!(looks(run(2_000, Some(720))), 0, "less than three times");
+        assert_eq!(looks(run(59, Some(1))), 0, "short");
+        assert_eq!(looks(run(86_400, None)), 0, "nothing to compare with");
+    }
+}

@@ -1,0 +1,142 @@
+//! What is wrong with a filter, and what would be right.
+
+use super::terms::{FILTER_LEN_MAX, Key, TERM_COUNT_MAX};
+use crate::words::Lang;
+
+/// A filter that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    /// Where it is wrong: the character, counted from 1.
+    pub column: usize,
+    /// How many characters are wrong.
+    pub length: usize,
+    /// What is wrong.
+    pub wrong: Wrong,
+}
+
+/// What is wrong with a filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// It has too many characters.
+    TooLong,
+    /// It has too many terms.
+    TooMany,
+    /// A character that no text on one line has.
+    Control,
+    /// Almost a key.
+    Key {
+        /// What was written.
+        key: String,
+        /// What was probably meant.
+        meant: Key,
+    },
+    /// A key of another list.
+    OtherList(Key),
+    /// A key without a value.
+    NoValue(Key),
+    /// None of the words of its key.
+    Word {
+        /// The key.
+        key: Key,
+        /// What was written.
+        value: String,
+        /// The words of the key.
+        known: &'static [&'static str],
+        /// The one that was probably meant.
+        meant: Option<&'static str>,
+    },
+    /// No instant.
+    Instant(Key, String),
+    /// No bound of a length.
+    Length(Key, String),
+    /// No label.
+    Label(String),
+    /// A term that cannot be negated.
+    NotNegated(Key),
+    /// A key that is given twice.
+    Twice(Key),
+}
+
+impl FilterError {
+    /// The error as a sentence, without its column.
+    #[must_use]
+    pub fn sentence(&self, lang: Lang) -> String {
+        match lang {
+            Lang::En => english(&self.wrong),
+            Lang::Zh => chinese(&self.wrong),
+        }
+    }
+}
+
+impl std::fmt::Display for FilterError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "column {}: {}", self.column, english(&self.wrong))
+    }
+}
+
+impl std::error::Error for FilterError {}
+
+fn english(wrong: &Wrong) -> String {
+    match wrong {
+        Wrong::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
+        Wrong::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
+        Wrong::Control => "control characters cannot be searched for; leave them out".to_owned(),
+        Wrong::Key { key, meant } => {
+            format!("there is no filter {key:?}; write {meant}:… or, to search for the text, put it in quotes")
+        }
+        Wrong::OtherList(key) => format!("{key}: is no filter of this list"),
+        Wrong::NoValue(key) => format!("{key}: needs a value, such as {}", example(*key)),
+        Wrong::Word { key, value, known, meant } => match meant {
+            Some(meant) => format!("{value:?} is no {key}; did you mean {key}:{meant}?"),
+            None => format!("{value:?} is no {key}; write one of {}", known.join(", ")),
+        },
+        Wrong::Instant(key, value) => format!(
+            "{value:?} is no time; write {key}:8h, {key}:7d, {key}:yesterday, {key}:2026-11-22 or {key}:2026-11-22T10:00"
+        ),
+        Wrong::Length(key, value) => {
+            format!("{value:?} is no bound; write {key}:>5m or {key}:<=250ms, each side at most once")
+        }
+        Wrong::Label(value) => format!("{value:?} is no label; write label:team=pay or label:team"),
+        Wrong::NotNegated(key) => format!("{key}: cannot be negated; write it without the minus"),
+        Wrong::Twice(key) => format!("{key}: is given twice"),
+    }
+}
+
+fn chinese(wrong: &Wrong) -> String {
+    match wrong {
+        Wrong::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
+        Wrong::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
+        Wrong::Control => "不能搜索控制字符，请去掉".to_owned(),
+        Wrong::Key { key, meant } => format!("没有筛选项“{key}”；请写 {meant}:…，若要搜索这段文字请加引号"),
+        Wrong::OtherList(key) => format!("此列表没有筛选项 {key}:"),
+        Wrong::NoValue(key) => format!("{key}: 后面缺少值，例如 {}", example(*key)),
+        Wrong::Word { key, value, known, meant } => match meant {
+            Some(meant) => format!("{key} 没有取值“{value}”；是否想写 {key}:{meant}？"),
+            None => format!("{key} 没有取值“{value}”；可以是 {}", known.join("、")),
+        },
+        Wrong::Instant(key, value) => format!(
+            "“{value}”不是时间；请写 {key}:8h、{key}:7d、{key}:yesterday、{key}:2026-11-22 或 {key}:2026-11-22T10:00"
+        ),
+        Wrong::Length(key, value) => format!("“{value}”不是时长界限；请写 {key}:>5m 或 {key}:<=250ms，每侧最多一个"),
+        Wrong::Label(value) => format!("“{value}”不是标签；请写 label:team=pay 或 label:team"),
+        Wrong::NotNegated(key) => format!("{key}: 不能取反；请去掉前面的减号"),
+        Wrong::Twice(key) => format!("{key}: 出现了两次"),
+    }
+}
+
+/// A term with this key, as an example.
+pub(super) const fn example(key: Key) -> &'static str {
+    match key {
+        Key::Status => "status:failed",
+        Key::App => "app:orders",
+        Key::Job => "job:orders.*",
+        Key::Executor => "executor:w2",
+        Key::Trigger => "trigger:cron",
+        Key::Since => "since:8h",
+        Key::Until => "until:2026-11-22T10:00",
+        Key::Duration => "duration:>5m",
+        Key::Late => "late:>1s",
+        Key::Label => "label:team=pay",
+        Key::Is => "is:failing",
+    }
+}

@@ -1,0 +1,238 @@
+//! Reads filters.
+
+use std::str::FromStr;
+
+use super::error::{FilterError, Wrong};
+use super::terms::{Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, Scope, TERM_COUNT_MAX, Text};
+use super::value::{LabelTest, LengthRange, Pattern, When};
+use crate::status::{RunStatus, Trigger};
+
+/// A word of the filter as it was written: up to the next blank that is not in quotes.
+#[derive(Debug)]
+pub(super) struct Token {
+    /// Its characters, each with whether it stood in quotes; the quotes and the backslashes before them are gone.
+    chars: Vec<(char, bool)>,
+    /// Its first character after the minus, counted from 0.
+    pub(super) start: usize,
+    /// The place behind its last character.
+    pub(super) end: usize,
+    pub(super) is_not: bool,
+}
+
+const fn is_colon(c: char) -> bool {
+    matches!(c, ':' | '：')
+}
+
+/// Splits a filter into its words.
+pub(super) fn tokens(text: &str) -> Vec<Token> {
+    let all: Vec<char> = text.chars().collect();
+    let (mut tokens, mut at) = (Vec::new(), 0);
+    while at < all.len() {
+        if all[at].is_whitespace() {
+            at += 1;
+            continue;
+        }
+        let is_not = all[at] == '-' && all.get(at + 1).is_some_and(|next| !next.is_whitespace());
+        let start = at + usize::from(is_not);
+        at = start;
+        let (mut chars, mut quoted) = (Vec::new(), false);
+        while at < all.len() && (quoted || !all[at].is_whitespace()) {
+            match all[at] {
+                '"' => quoted = !quoted,
+                '\\' if quoted && matches!(all.get(at + 1), Some('"' | '\\')) => {
+                    at += 1;
+                    chars.push((all[at], true));
+                }
+                c => chars.push((c, quoted)),
+            }
+            at += 1;
+        }
+        tokens.push(Token { chars, start, end: at, is_not });
+    }
+    tokens
+}
+
+impl Token {
+    /// What stands before the first colon, where that may be a key.
+    pub(super) fn key(&self) -> Option<String> {
+        let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c))?;
+        let key = &self.chars[..colon];
+        let is_word =
+            !key.is_empty() && key.iter().all(|(c, quoted)| !quoted && (c.is_ascii_alphabetic() || *c == '_'));
+        is_word.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
+    }
+
+    /// What stands behind the colon, by its commas.
+    pub(super) fn values(&self) -> Vec<String> {
+        let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c)).unwrap_or(0);
+        let parts = self.chars.get(colon + 1..).unwrap_or_default();
+        let parts = parts.split(|(c, quoted)| !quoted && matches!(c, ',' | '，'));
+        parts.map(|part| part.iter().map(|(c, _)| c).collect::<String>()).filter(|part| !part.is_empty()).collect()
+    }
+
+    fn text(&self) -> String {
+        self.chars.iter().map(|(c, _)| c).collect()
+    }
+
+    fn refuse(&self, from: usize, wrong: Wrong) -> FilterError {
+        let column = (self.start + from).min(self.end.saturating_sub(1));
+        FilterError { column: column + 1, length: (self.end - column).max(1), wrong }
+    }
+}
+
+pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
+    let count = text.chars().count();
+    if count > FILTER_LEN_MAX {
+        let length = count - FILTER_LEN_MAX;
+        return Err(FilterError { column: FILTER_LEN_MAX + 1, length, wrong: Wrong::TooLong });
+    }
+    if let Some(at) = text.chars().position(|c| c.is_control() && !c.is_whitespace()) {
+        return Err(FilterError { column: at + 1, length: 1, wrong: Wrong::Control });
+    }
+    let mut filter = Filter::default();
+    for (index, token) in tokens(text).iter().enumerate() {
+        if index >= TERM_COUNT_MAX {
+            return Err(token.refuse(0, Wrong::TooMany));
+        }
+        let key = token.key();
+        match key.as_deref().map(|key| (key, key.parse::<Key>().ok())) {
+            Some((_, Some(key))) if scope.keys().contains(&key) => add(&mut filter, token, key)?,
+            Some((_, Some(key))) => return Err(token.refuse(0, Wrong::OtherList(key))),
+            Some((word, None)) if let Some(meant) = near(word, scope.keys().iter().map(|key| (*key, key.as_str()))) => {
+                return Err(token.refuse(0, Wrong::Key { key: word.to_owned(), meant }));
+            }
+            _ => {
+                let text = token.text();
+                if !text.trim().is_empty() {
+                    filter.texts.push(Text { text, is_not: token.is_not });
+                }
+            }
+        }
+    }
+    Ok(filter)
+}
+
+fn add(filter: &mut Filter, token: &Token, key: Key) -> Result<(), FilterError> {
+    let values = token.values();
+    let from = key.as_str().len() + 1;
+    if values.is_empty() {
+        return Err(token.refuse(0, Wrong::NoValue(key)));
+    }
+    match key {
+        Key::Status => words(&mut filter.statuses, token, key, RunStatus::WORDS),
+        Key::Trigger => words(&mut filter.triggers, token, key, Trigger::WORDS),
+        Key::Is => words(&mut filter.states, token, key, JobState::WORDS),
+        Key::App => names(&mut filter.apps, token, values),
+        Key::Job => names(&mut filter.jobs, token, values),
+        Key::Executor => names(&mut filter.executors, token, values),
+        Key::Since => instant(&mut filter.since, token, key),
+        Key::Until => instant(&mut filter.until, token, key),
+        Key::Duration => lengths(&mut filter.duration, token, key),
+        Key::Late => lengths(&mut filter.late, token, key),
+        Key::Label => {
+            let mut any = Vec::new();
+            for value in values {
+                let test = match value.split_once('=') {
+                    Some((name, value)) => LabelTest { key: name.to_owned(), value: Some(value.to_owned()) },
+                    None => LabelTest { key: value.clone(), value: None },
+                };
+                if test.key.is_empty() || test.value.as_deref() == Some("") {
+                    return Err(token.refuse(from, Wrong::Label(value)));
+                }
+                push(&mut any, test);
+            }
+            filter.labels.push(LabelTerm { any, is_not: token.is_not });
+            Ok(())
+        }
+    }
+}
+
+/// Adds a value that is not there yet.
+fn push<T: PartialEq>(values: &mut Vec<T>, value: T) {
+    if !values.contains(&value) {
+        values.push(value);
+    }
+}
+
+fn words<T: FromStr + PartialEq>(
+    choice: &mut Choice<T>,
+    token: &Token,
+    key: Key,
+    known: &'static [&'static str],
+) -> Result<(), FilterError> {
+    let mut from = key.as_str().len() + 1;
+    for value in token.values() {
+        let word = value.to_ascii_lowercase().replace('-', "_");
+        match word.parse() {
+            Ok(word) => push(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
+            Err(_) => {
+                let meant = near(&word, known.iter().map(|word| (*word, *word)));
+                let length = value.chars().count();
+                let error = token.refuse(from, Wrong::Word { key, value, known, meant });
+                return Err(FilterError { length: length.min(error.length), ..error });
+            }
+        }
+        from += value.chars().count() + 1;
+    }
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "every kind of value is added in the same way")]
+fn names(choice: &mut Choice<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
+    let names = if token.is_not { &mut choice.none } else { &mut choice.any };
+    values.into_iter().for_each(|value| push(names, Pattern(value)));
+    Ok(())
+}
+
+fn instant(slot: &mut Option<When>, token: &Token, key: Key) -> Result<(), FilterError> {
+    let value = token.values().join(",");
+    let when = When::parse(&value);
+    match (when, token.is_not, &slot) {
+        (_, true, _) => Err(token.refuse(0, Wrong::NotNegated(key))),
+        (None, ..) => Err(token.refuse(key.as_str().len() + 1, Wrong::Instant(key, value))),
+        (_, _, Some(_)) => Err(token.refuse(0, Wrong::Twice(key))),
+        (Some(when), ..) => {
+            *slot = Some(when);
+            Ok(())
+        }
+    }
+}
+
+fn lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), FilterError> {
+    if token.is_not {
+        return Err(token.refuse(0, Wrong::NotNegated(key)));
+    }
+    for value in token.values() {
+        if !range.add(&value) {
+            return Err(token.refuse(key.as_str().len() + 1, Wrong::Length(key, value)));
+        }
+    }
+    Ok(())
+}
+
+/// The one of some words that differs from `word` by a typing error: one letter in short words, two in long ones.
+fn near<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
+    let least = known.map(|(value, other)| (distance(word, other), value, other));
+    let least = least.min_by_key(|(distance, ..)| *distance)?;
+    let allowed = if least.2.len() <= 4 { 1 } else { 2 };
+    (least.0 <= allowed && word.len() >= 3).then_some(least.1)
+}
+
+/// How many letters must be added, removed, exchanged or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(32).collect(), b.chars().take(32).collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let mut least = (rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            least = least.min(rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]));
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}

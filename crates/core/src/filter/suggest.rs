@@ -1,0 +1,110 @@
+//! Completes the term that is being typed.
+
+use super::error::example;
+use super::parse::tokens;
+use super::terms::{JobState, Key, Scope};
+use super::write::quoted;
+use crate::status::{RunStatus, Trigger};
+
+/// How many suggestions there are at most.
+pub const SUGGESTION_COUNT_MAX: usize = 10;
+
+/// The values that exist, for keys whose values are names.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Names<'a> {
+    /// The apps.
+    pub apps: &'a [String],
+    /// Jobs, at least those whose names contain what is being typed.
+    pub jobs: &'a [String],
+    /// The executors.
+    pub executors: &'a [String],
+    /// Labels, as `key=value`.
+    pub labels: &'a [String],
+}
+
+/// A way to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suggestion {
+    /// The term that is suggested, or its beginning.
+    pub term: String,
+    /// For a key, a whole term with it.
+    pub example: Option<&'static str>,
+    /// The whole filter with it.
+    pub text: String,
+    /// Where the cursor then is, in characters.
+    pub at: usize,
+}
+
+/// Ways to go on at the cursor `at` (in characters) of a filter: keys first, then the values of the key.
+///
+/// ```
+/// use rondel_core::filter::{Names, Scope, suggest};
+///
+/// let texts = |text: &str| {
+///     let found = suggest(text, text.len(), Scope::Runs, &Names::default());
+///     found.into_iter().map(|one| one.text).collect::<Vec<_>>()
+/// };
+/// assert_eq!(texts("app:orders st"), ["app:orders status:"]);
+/// assert_eq!(texts("status:failed,unk"), ["status:failed,unknown "]);
+/// ```
+#[must_use]
+pub fn suggest(text: &str, at: usize, scope: Scope, known: &Names<'_>) -> Vec<Suggestion> {
+    let chars: Vec<char> = text.chars().collect();
+    let at = at.min(chars.len());
+    let before: String = chars[..at].iter().collect();
+    let typed = tokens(&before).pop().filter(|token| token.end == at);
+    let (start, is_not) = typed.as_ref().map_or((at, false), |token| (token.start, token.is_not));
+    let word: String = chars[start..at].iter().collect();
+    let end = (at..chars.len()).find(|place| chars[*place].is_whitespace()).unwrap_or(chars.len());
+    let make = |term: String, is_whole: bool, example: Option<&'static str>| {
+        let head: String = chars[..start].iter().collect();
+        let tail: String = chars[end..].iter().collect();
+        let blank = if is_whole && !tail.starts_with(char::is_whitespace) { " " } else { "" };
+        let head = format!("{head}{term}{blank}");
+        let minus = if is_not { "-" } else { "" };
+        let at = head.chars().count();
+        Suggestion { term: format!("{minus}{term}"), example, text: format!("{head}{tail}"), at }
+    };
+    let key = typed.as_ref().and_then(super::parse::Token::key).and_then(|key| key.parse::<Key>().ok());
+    let Some(key) = key.filter(|key| scope.keys().contains(key)) else {
+        let fits = |key: &&Key| key.as_str().starts_with(&word.to_ascii_lowercase());
+        let keys = scope.keys().iter().filter(fits).filter(|key| !is_not || can_be_negated(**key));
+        return keys
+            .take(SUGGESTION_COUNT_MAX)
+            .map(|key| make(format!("{key}:"), false, Some(example(*key))))
+            .collect();
+    };
+    let rest = word.chars().skip(key.as_str().len() + 1).collect::<String>();
+    let (chosen, last) = match rest.rsplit_once([',', '，']) {
+        Some((chosen, last)) => (format!("{chosen},"), last),
+        None => (String::new(), rest.as_str()),
+    };
+    let last = last.trim_matches('"').to_lowercase();
+    let mut values = values(key, known);
+    values.retain(|value| value.to_lowercase().contains(&last) && *value != last);
+    // Those that begin so come first.
+    values.sort_by_key(|value| !value.to_lowercase().starts_with(&last));
+    let term = |value: String| make(format!("{key}:{chosen}{}", quoted(&value)), true, None);
+    values.into_iter().take(SUGGESTION_COUNT_MAX).map(term).collect()
+}
+
+const fn can_be_negated(key: Key) -> bool {
+    !matches!(key, Key::Since | Key::Until | Key::Duration | Key::Late)
+}
+
+fn values(key: Key, known: &Names<'_>) -> Vec<String> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    match key {
+        Key::Status => words(RunStatus::WORDS),
+        Key::Trigger => words(Trigger::WORDS),
+        Key::Is => words(JobState::WORDS),
+        Key::App => known.apps.to_vec(),
+        Key::Job => known.jobs.to_vec(),
+        Key::Executor => known.executors.to_vec(),
+        Key::Label => known.labels.to_vec(),
+        Key::Since => words(&["15m", "1h", "8h", "24h", "7d", "today", "yesterday"]),
+        Key::Until => words(&["1h", "8h", "24h", "today", "yesterday"]),
+        Key::Duration => words(&[">10s", ">1m", ">5m", ">1h", "<1s"]),
+        Key::Late => words(&[">1s", ">10s", ">1m"]),
+    }
+}

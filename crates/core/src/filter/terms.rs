@@ -1,0 +1,159 @@
+//! What a filter is made of.
+
+use super::value::{LabelTest, LengthRange, Pattern, When};
+use crate::status::{RunStatus, Trigger};
+use crate::word_enum::words;
+
+/// The longest filter, in characters.
+pub const FILTER_LEN_MAX: usize = 1000;
+/// The most terms that a filter has.
+pub const TERM_COUNT_MAX: usize = 40;
+
+/// What a filter is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A list of runs.
+    Runs,
+    /// A list of jobs.
+    Jobs,
+}
+
+words! {
+    /// What a term of a filter is about.
+    Key {
+        /// The status of a run.
+        Status = "status",
+        /// The app.
+        App = "app",
+        /// The name of the job.
+        Job = "job",
+        /// The executor that has or had the run.
+        Executor = "executor",
+        /// Why the run exists.
+        Trigger = "trigger",
+        /// The earliest instant.
+        Since = "since",
+        /// The latest instant.
+        Until = "until",
+        /// How long the run took.
+        Duration = "duration",
+        /// How much later than planned its handler began.
+        Late = "late",
+        /// A label of the job.
+        Label = "label",
+        /// A state or a problem of the job.
+        Is = "is",
+    }
+}
+
+words! {
+    /// What can be wrong with a job, and whether it is on.
+    JobState {
+        /// Its newest verdict is a failure.
+        Failing = "failing",
+        /// It has runs, none of which succeeded.
+        NeverSucceeded = "never_succeeded",
+        /// No executor that is online offers its handler.
+        NoExecutor = "no_executor",
+        /// It is off.
+        Paused = "paused",
+        /// Its next fire is overdue, or its newest run began late.
+        Late = "late",
+    }
+}
+
+impl Scope {
+    /// The keys of this list, in the order in which they are suggested.
+    #[must_use]
+    pub const fn keys(self) -> &'static [Key] {
+        use Key::{App, Duration, Executor, Is, Job, Label, Late, Since, Status, Trigger, Until};
+        match self {
+            Self::Runs => &[Status, App, Job, Since, Until, Executor, Trigger, Duration, Late, Label],
+            Self::Jobs => &[Is, App, Job, Label],
+        }
+    }
+}
+
+/// Values of which one must be there, and values of which none may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice<T> {
+    /// One of these; empty for any.
+    pub any: Vec<T>,
+    /// None of these.
+    pub none: Vec<T>,
+}
+
+impl<T> Default for Choice<T> {
+    fn default() -> Self {
+        Self { any: Vec::new(), none: Vec::new() }
+    }
+}
+
+impl<T> Choice<T> {
+    /// Whether it lets everything through.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.any.is_empty() && self.none.is_empty()
+    }
+
+    /// Whether something of which `is` answers whether it is a value passes.
+    pub fn admits(&self, is: impl Fn(&T) -> bool) -> bool {
+        (self.any.is_empty() || self.any.iter().any(&is)) && !self.none.iter().any(&is)
+    }
+}
+
+impl<T: Copy + Ord> Choice<T> {
+    /// Those of `all` that pass; `None` where all do.
+    #[must_use]
+    pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
+        let chosen = || all.iter().copied().filter(|value| self.admits(|other| other == value)).collect();
+        (!self.is_open()).then(chosen)
+    }
+}
+
+/// Labels of which one must be there, or of which none may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelTerm {
+    /// The labels.
+    pub any: Vec<LabelTest>,
+    /// Whether none of them may be there.
+    pub is_not: bool,
+}
+
+/// A text to search for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// The text.
+    pub text: String,
+    /// Whether it must not occur.
+    pub is_not: bool,
+}
+
+/// A filter that was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// The states and problems of jobs.
+    pub states: Choice<JobState>,
+    /// The statuses.
+    pub statuses: Choice<RunStatus>,
+    /// The apps.
+    pub apps: Choice<Pattern>,
+    /// The jobs.
+    pub jobs: Choice<Pattern>,
+    /// The earliest instant.
+    pub since: Option<When>,
+    /// The latest instant.
+    pub until: Option<When>,
+    /// The executors.
+    pub executors: Choice<Pattern>,
+    /// The causes.
+    pub triggers: Choice<Trigger>,
+    /// How long a run took.
+    pub duration: LengthRange,
+    /// How late it began.
+    pub late: LengthRange,
+    /// The labels; each term must hold.
+    pub labels: Vec<LabelTerm>,
+    /// Texts that must occur, or must not.
+    pub texts: Vec<Text>,
+}

@@ -1,0 +1,221 @@
+//! The values of a filter's terms.
+
+use std::time::Duration;
+
+use chrono::{Days, NaiveDate, NaiveDateTime, NaiveTime, TimeZone as _};
+
+use crate::cron::Tz;
+use crate::time::Timestamp;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// The units of lengths, the longest first, in milliseconds.
+const UNITS: [(&str, u64); 6] =
+    [("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+/// The longest length that a filter names: a thousand years.
+const LENGTH_MAX_MS: u64 = 1000 * 366 * 86_400_000;
+
+/// A name, in which `*` stands for any number of characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(pub String);
+
+impl Pattern {
+    /// Whether it is a name without a `*`.
+    #[must_use]
+    pub fn is_name(&self) -> bool {
+        !self.0.contains('*')
+    }
+
+    /// The longest text that every name it matches contains.
+    #[must_use]
+    pub fn part(&self) -> &str {
+        self.0.split('*').max_by_key(|part| part.len()).unwrap_or_default()
+    }
+
+    /// Whether it matches a name.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let Some((first, rest)) = self.0.split_once('*') else { return self.0 == name };
+        let Some(mut left) = name.strip_prefix(first) else { return false };
+        let Some((middle, last)) = rest.rsplit_once('*') else { return left.ends_with(rest) };
+        for part in middle.split('*') {
+            let Some(at) = left.find(part) else { return false };
+            left = &left[at + part.len()..];
+        }
+        left.ends_with(last)
+    }
+}
+
+/// A label: its key, and its value if that matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelTest {
+    /// The key.
+    pub key: String,
+    /// The value; `None` for any.
+    pub value: Option<String>,
+}
+
+impl LabelTest {
+    /// Whether a job with this label passes.
+    #[must_use]
+    pub fn matches(&self, key: &str, value: &str) -> bool {
+        self.key == key && self.value.as_deref().is_none_or(|wanted| wanted == value)
+    }
+}
+
+/// An end of a stretch of time, as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So long before now.
+    Ago(Duration),
+    /// This day.
+    Today,
+    /// The day before this one.
+    Yesterday,
+    /// A day, on the clock of the reader's zone.
+    Day(NaiveDate),
+    /// A time, on the clock of the reader's zone.
+    Local(NaiveDateTime),
+    /// An instant.
+    At(Timestamp),
+}
+
+impl When {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "today" => return Some(Self::Today),
+            "yesterday" => return Some(Self::Yesterday),
+            _ => {}
+        }
+        if let Some(length) = length(text) {
+            return Some(Self::Ago(length));
+        }
+        let is_known = |at: Timestamp| (Timestamp::EPOCH..Timestamp::MAX).contains(&at);
+        if let Ok(at) = text.parse::<Timestamp>() {
+            return is_known(at).then_some(Self::At(at));
+        }
+        let in_years = |date: NaiveDate| (1970..=9998).contains(&chrono::Datelike::year(&date));
+        if let Ok(date) = NaiveDate::parse_from_str(text, "%Y-%m-%d") {
+            return in_years(date).then_some(Self::Day(date));
+        }
+        let local = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
+        let local = local.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())?;
+        in_years(local.date()).then_some(Self::Local(local))
+    }
+
+    /// The first instant that it stands for, at `now` in this zone.
+    #[must_use]
+    pub fn first(self, now: Timestamp, zone: Tz) -> Timestamp {
+        match self {
+            Self::Ago(length) => now.saturating_sub(length),
+            Self::At(at) => at,
+            Self::Local(local) => instant(local, zone).unwrap_or(now),
+            Self::Today | Self::Yesterday | Self::Day(_) => {
+                self.day(now, zone).and_then(|day| instant(day.and_time(NaiveTime::MIN), zone)).unwrap_or(now)
+            }
+        }
+    }
+
+    /// The last instant that it stands for: a day is all of it.
+    #[must_use]
+    pub fn last(self, now: Timestamp, zone: Tz) -> Timestamp {
+        let Some(day) = self.day(now, zone) else { return self.first(now, zone) };
+        let next = day.checked_add_days(Days::new(1)).and_then(|day| instant(day.and_time(NaiveTime::MIN), zone));
+        next.unwrap_or_else(|| self.first(now, zone).saturating_add(DAY)).saturating_sub(Duration::from_millis(1))
+    }
+
+    fn day(self, now: Timestamp, zone: Tz) -> Option<NaiveDate> {
+        let today = || now.to_utc().map(|now| now.with_timezone(&zone).date_naive());
+        match self {
+            Self::Today => today(),
+            Self::Yesterday => today()?.pred_opt(),
+            Self::Day(day) => Some(day),
+            Self::Ago(_) | Self::Local(_) | Self::At(_) => None,
+        }
+    }
+}
+
+/// The instant of a local time. One that comes twice is the first; one that a clock change skips is an hour later.
+fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
+    let later = local.checked_add_signed(chrono::TimeDelta::hours(1));
+    let at = zone.from_local_datetime(&local).earliest();
+    let at = at.or_else(|| later.and_then(|later| zone.from_local_datetime(&later).earliest()))?;
+    Some(Timestamp::from_millis(at.timestamp_millis()))
+}
+
+/// One side of a range of lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The length.
+    pub length: Duration,
+    /// Whether the length itself passes.
+    pub is_inclusive: bool,
+}
+
+/// From how long to how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LengthRange {
+    /// Longer than this.
+    pub over: Option<Bound>,
+    /// Shorter than this.
+    pub under: Option<Bound>,
+}
+
+impl LengthRange {
+    /// Whether every length passes.
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        self.over.is_none() && self.under.is_none()
+    }
+
+    /// The least and the greatest length in whole milliseconds that pass.
+    #[must_use]
+    pub fn millis(self) -> (i64, i64) {
+        let of =
+            |bound: Bound, step: i64| crate::time::millis(bound.length) + if bound.is_inclusive { 0 } else { step };
+        (self.over.map_or(i64::MIN, |over| of(over, 1)), self.under.map_or(i64::MAX, |under| of(under, -1)))
+    }
+
+    /// Adds `>5m`, `<=1s` or the like; false where it is none, or where that side is given already.
+    pub(super) fn add(&mut self, text: &str) -> bool {
+        let Some((side, rest)) = text.chars().next().map(|side| (side, &text[side.len_utf8()..])) else { return false };
+        let (is_inclusive, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
+        let Some(length) = length(rest) else { return false };
+        let side = match side {
+            '>' | '＞' => &mut self.over,
+            '<' | '＜' => &mut self.under,
+            _ => return false,
+        };
+        side.replace(Bound { length, is_inclusive }).is_none()
+    }
+}
+
+/// Reads `90s`, `1h30m`, `250ms`, `7d`.
+pub(super) fn length(text: &str) -> Option<Duration> {
+    let (mut rest, mut sum) = (text, 0_u64);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number = rest[..digits].parse::<u64>().ok()?;
+        rest = &rest[digits..];
+        let unit_len = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == &rest[..unit_len])?;
+        sum = number.checked_mul(*unit).and_then(|part| sum.checked_add(part))?;
+        rest = &rest[unit_len..];
+    }
+    (!text.is_empty() && sum <= LENGTH_MAX_MS).then(|| Duration::from_millis(sum))
+}
+
+/// Writes a length so that [`length`] reads it back.
+pub(super) fn write_length(length: Duration) -> String {
+    let mut left = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+    if left == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::new();
+    for (unit, size) in UNITS.iter().filter(|(unit, _)| *unit != "w") {
+        if left >= *size {
+            text.push_str(&format!("{}{unit}", left / size));
+            left %= size;
+        }
+    }
+    text
+}

@@ -1,0 +1,87 @@
+//! Writes filters in their canonical form.
+
+use std::fmt;
+
+use super::terms::{Choice, Filter, Key, LabelTerm, Text};
+use super::value::{Bound, LengthRange, Pattern, When, write_length};
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&terms(self).join(" "))
+    }
+}
+
+pub(super) fn terms(filter: &Filter) -> Vec<String> {
+    let mut terms = Vec::new();
+    let name = |pattern: &Pattern| quoted(&pattern.0);
+    choice(&mut terms, Key::Is, &filter.states, ToString::to_string);
+    choice(&mut terms, Key::Status, &filter.statuses, ToString::to_string);
+    choice(&mut terms, Key::App, &filter.apps, name);
+    choice(&mut terms, Key::Job, &filter.jobs, name);
+    terms.extend(filter.since.map(|when| format!("since:{}", instant(when))));
+    terms.extend(filter.until.map(|when| format!("until:{}", instant(when))));
+    choice(&mut terms, Key::Executor, &filter.executors, name);
+    choice(&mut terms, Key::Trigger, &filter.triggers, ToString::to_string);
+    lengths(&mut terms, Key::Duration, filter.duration);
+    lengths(&mut terms, Key::Late, filter.late);
+    terms.extend(filter.labels.iter().map(label));
+    terms.extend(filter.texts.iter().map(text));
+    terms
+}
+
+fn choice<T>(terms: &mut Vec<String>, key: Key, choice: &Choice<T>, write: impl Fn(&T) -> String) {
+    for (minus, values) in [("", &choice.any), ("-", &choice.none)] {
+        if !values.is_empty() {
+            let values: Vec<String> = values.iter().map(&write).collect();
+            terms.push(format!("{minus}{key}:{}", values.join(",")));
+        }
+    }
+}
+
+fn instant(when: When) -> String {
+    match when {
+        When::Ago(length) => write_length(length),
+        When::Today => "today".to_owned(),
+        When::Yesterday => "yesterday".to_owned(),
+        When::Day(day) => day.to_string(),
+        When::Local(local) => local.format("%Y-%m-%dT%H:%M:%S").to_string(),
+        When::At(at) => at.to_string(),
+    }
+}
+
+fn lengths(terms: &mut Vec<String>, key: Key, range: LengthRange) {
+    let write = |side: char, bound: Bound| {
+        let equals = if bound.is_inclusive { "=" } else { "" };
+        format!("{key}:{side}{equals}{}", write_length(bound.length))
+    };
+    terms.extend(range.over.map(|bound| write('>', bound)));
+    terms.extend(range.under.map(|bound| write('<', bound)));
+}
+
+fn label(term: &LabelTerm) -> String {
+    let one = |test: &super::LabelTest| match &test.value {
+        Some(value) => quoted(&format!("{}={value}", test.key)),
+        None => quoted(&test.key),
+    };
+    let any: Vec<String> = term.any.iter().map(one).collect();
+    format!("{}label:{}", if term.is_not { "-" } else { "" }, any.join(","))
+}
+
+fn text(text: &Text) -> String {
+    let minus = if text.is_not { "-" } else { "" };
+    let is_plain = !text.text.starts_with('-') && text.text.chars().all(|c| is_plain(c) && !matches!(c, ':' | '：'));
+    if is_plain { format!("{minus}{}", text.text) } else { format!("{minus}{}", in_quotes(&text.text)) }
+}
+
+/// A value, in quotes where it would not be read back otherwise.
+pub(super) fn quoted(value: &str) -> String {
+    if value.chars().all(is_plain) { value.to_owned() } else { in_quotes(value) }
+}
+
+fn is_plain(c: char) -> bool {
+    !c.is_whitespace() && !matches!(c, '"' | '\\' | ',' | '，')
+}
+
+fn in_quotes(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}

@@ -1,0 +1,298 @@
+//! What a line of a log is: how severe, and whether Rondel itself wrote it to mark what is missing.
+//!
+//! The severity is decided here alone, from the level that came with the line, or from its text: a program that only prints
+//! names its level there.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::words::Lang;
+
+/// How severe a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Something failed.
+    Error,
+    /// Something may be wrong.
+    Warn,
+    /// All others.
+    Info,
+    /// For developers: `debug` and `trace`.
+    Debug,
+}
+
+/// How much of a line is looked at: the name of a level stands at its beginning.
+const LOOKED_AT_MAX: usize = 160;
+/// How many words of it.
+const WORD_COUNT_MAX: usize = 8;
+
+impl Severity {
+    /// All, the worst first.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
+    /// Their words.
+    pub const WORDS: [&'static str; 4] = ["error", "warn", "info", "debug"];
+
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+
+    /// The severity of a line with this level: what was logged has it in its level, what was printed (`stdout`, `stderr`) in its
+    /// text.
+    ///
+    /// ```
+    /// use rondel_core::log_line::Severity;
+    ///
+    /// assert_eq!(Severity::of("warn", "error is a word here"), Severity::Warn);
+    /// assert_eq!(Severity::of("stdout", "2026-03-08 07:00:00 ERROR disk full"), Severity::Error);
+    /// assert_eq!(Severity::of("stdout", "0 errors"), Severity::Info);
+    /// assert_eq!(Severity::of("stderr", "cp: cannot stat 'a': No such file or directory"), Severity::Error);
+    /// ```
+    #[must_use]
+    pub fn of(level: &str, text: &str) -> Self {
+        match level {
+            "error" => Self::Error,
+            "warn" => Self::Warn,
+            "info" => Self::Info,
+            "debug" | "trace" => Self::Debug,
+            _ => {
+                let head = head(text);
+                let named = named(&head).or_else(|| thrown(&head));
+                named.or_else(|| (level == "stderr").then(|| refused(&head)).flatten()).unwrap_or(Self::Info)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Severity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
+        found.ok_or_else(|| format!("{text:?} is none of {}", Self::WORDS.join(", ")))
+    }
+}
+
+/// The beginning of a line, without colours.
+fn head(text: &str) -> String {
+    let mut head = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if head.len() >= LOOKED_AT_MAX {
+            break;
+        }
+        if c == '\u{1b}' {
+            // A colour code ends with its letter.
+            let _end = chars.find(char::is_ascii_alphabetic);
+            continue;
+        }
+        head.push(c);
+    }
+    head
+}
+
+/// A level named near the beginning: as a word in capitals, in brackets, before a colon, or as a field `level`.
+fn named(head: &str) -> Option<Severity> {
+    let mut count = 0;
+    let mut was_level = false;
+    let mut rest = head;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
+        let before = rest[..start].chars().next_back();
+        let len = rest[start..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len() - start);
+        let (word, tail) = rest[start..].split_at(len);
+        let after = tail.chars().next();
+        let is_marked = word.chars().all(|c| c.is_ascii_uppercase())
+            || matches!((before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
+            || (matches!(after, Some(':' | '[')) && count < 3)
+            || was_level;
+        if let Some(severity) = word_of(word).filter(|_| is_marked) {
+            return Some(severity);
+        }
+        was_level = word.eq_ignore_ascii_case("level") || word.eq_ignore_ascii_case("severity") || word == "lvl";
+        count += 1;
+        if count >= WORD_COUNT_MAX {
+            return None;
+        }
+        rest = tail;
+    }
+    None
+}
+
+fn word_of(word: &str) -> Option<Severity> {
+    let word = word.to_ascii_lowercase();
+    Some(match word.as_str() {
+        "error" | "err" | "fatal" | "critical" | "crit" | "severe" | "panic" | "emerg" | "alert" => Severity::Error,
+        "warn" | "warning" => Severity::Warn,
+        "info" | "notice" => Severity::Info,
+        "debug" | "trace" | "verbose" => Severity::Debug,
+        _ => return None,
+    })
+}
+
+/// The first line of a stack of calls, as languages print it.
+fn thrown(head: &str) -> Option<Severity> {
+    let is_start =
+        ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
+            .iter()
+            .any(|start| head.starts_with(start));
+    let is_panic = head.starts_with("thread '") && head.contains("panicked at");
+    let name = head.split([':', ' ']).next().unwrap_or_default();
+    let is_named = (name.ends_with("Error") || name.ends_with("Exception"))
+        && name.len() < head.len()
+        && name.starts_with(|c: char| c.is_ascii_alphabetic());
+    (is_start || is_panic || is_named).then_some(Severity::Error)
+}
+
+/// What programs print to stderr when they cannot do something.
+fn refused(head: &str) -> Option<Severity> {
+    let head = head.to_ascii_lowercase();
+    let words = [
+        "error",
+        "failed",
+        "failure",
+        "cannot",
+        "can't",
+        "could not",
+        "not found",
+        "no such file",
+        "denied",
+        "refused",
+    ];
+    if words.iter().any(|word| head.contains(word)) {
+        return Some(Severity::Error);
+    }
+    (head.contains("warning") || head.contains("deprecated")).then_some(Severity::Warn)
+}
+
+/// How much of a log a line of Rondel's own stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// All of it: the retention removed it.
+    Removed,
+    /// A part of it.
+    Part,
+}
+
+/// What is missing at a line that Rondel wrote into the log in place of other lines.
+///
+/// ```
+/// use rondel_core::log_line::{Gap, gap};
+///
+/// assert_eq!(gap("warn", "… 12 lines were removed by the log retention"), Some(Gap::Removed));
+/// assert_eq!(gap("warn", "… this log is full (10 MiB): what follows is dropped"), Some(Gap::Part));
+/// assert_eq!(gap("warn", "… and so on"), None);
+/// ```
+#[must_use]
+pub fn gap(level: &str, text: &str) -> Option<Gap> {
+    let text = text.strip_prefix("… ").filter(|_| level == "warn")?;
+    if text.ends_with(" lines were removed by the log retention") {
+        return Some(Gap::Removed);
+    }
+    let parts = [
+        "lines were dropped here: the run logged faster than they could be sent",
+        "what follows is dropped",
+        "the log of one attempt has room for",
+        "the rest of this part of the log is not shown",
+    ];
+    parts.iter().any(|part| text.contains(part)).then_some(Gap::Part)
+}
+
+/// Such a line in a language; `None` for lines that others wrote, and for English.
+#[must_use]
+pub fn in_words(level: &str, text: &str, lang: Lang) -> Option<String> {
+    gap(level, text).filter(|_| lang == Lang::Zh)?;
+    let text = text.strip_prefix("… ")?;
+    let number = |end: &str| text.strip_suffix(end).filter(|count| count.chars().all(|c| c.is_ascii_digit()));
+    if let Some(count) = number(" lines were removed by the log retention") {
+        return Some(format!("… 有 {count} 行日志已过保留期，被清除"));
+    }
+    if let Some(count) = number(" lines were dropped here: the run logged faster than they could be sent") {
+        return Some(format!("… 此处丢弃了 {count} 行：日志写得太快，来不及发送"));
+    }
+    if let Some(room) = text.strip_prefix("this log is full (").and_then(|rest| rest.split_once(')')) {
+        return Some(format!("… 日志已满（{}），之后的内容不再保存", room.0));
+    }
+    if let Some(room) = text.strip_prefix("the rest of this part of the log is not shown: it has more than ") {
+        return Some(format!("… 这一段日志的其余部分不显示：超过 {}", room.replace(" bytes", " 字节")));
+    }
+    let room = text.rsplit_once("has room for ").map(|(_, room)| room.split(';').next().unwrap_or(room))?;
+    Some(match text.split_once(" lines (") {
+        Some((count, rest)) => {
+            let bytes = rest.split(')').next().unwrap_or_default();
+            format!("… 此处省略 {count} 行（{bytes}）：一次尝试的日志最多 {room}；以下是结尾")
+        }
+        None => format!("… 之后只保留结尾，运行结束后显示：一次尝试的日志最多 {room}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_printed_names_its_severity_at_its_beginning() {
+        for (line, expected) in [
+            ("ERROR disk full", Severity::Error),
+            ("\u{1b}[1;31merror\u{1b}[0m: could not compile", Severity::Error),
+            ("error[E0308]: mismatched types", Severity::Error),
+            ("2026-03-08T07:00:00.250Z ERROR app::db refused", Severity::Error),
+            ("2026/03/08 07:00:00 [warn] 12#12: slow", Severity::Warn),
+            ("time=07:00 level=error msg=\"no\"", Severity::Error),
+            (r#"{"ts":1,"level":"warning","msg":"x"}"#, Severity::Warn),
+            ("Mar  8 07:00:00 host app[12]: <debug> x", Severity::Debug),
+            ("INFO no ERROR here", Severity::Info),
+            ("0 errors, 2 warnings", Severity::Info),
+            ("the error of a sum", Severity::Info),
+            ("Traceback (most recent call last):", Severity::Error),
+            ("java.lang.IllegalStateException: closed", Severity::Error),
+            ("ValueError: bad", Severity::Error),
+            ("thread 'main' panicked at src/main.rs:3:5:", Severity::Error),
+            ("", Severity::Info),
+            ("日志 错误", Severity::Info),
+        ] {
+            assert_eq!(Severity::of("stdout", line), expected, "{line}");
+        }
+        assert_eq!(Severity::of("stderr", "progress 12 %"), Severity::Info);
+        assert_eq!(Severity::of("stderr", "curl: (7) Failed to connect"), Severity::Error);
+        assert_eq!(Severity::of("stderr", "DeprecationWarning: old"), Severity::Warn);
+        assert_eq!(Severity::of("trace", "x"), Severity::Debug);
+        assert_eq!("error".parse(), Ok(Severity::Error));
+        assert!("loud".parse::<Severity>().is_err());
+    }
+
+    #[test]
+    fn marks_of_our_own_are_translated() {
+        for (text, zh) in [
+            ("… 12 lines were removed by the log retention", "… 有 12 行日志已过保留期，被清除"),
+            (
+                "… 7 lines were dropped here: the run logged faster than they could be sent",
+                "… 此处丢弃了 7 行：日志写得太快，来不及发送",
+            ),
+            ("… this log is full (10 MiB): what follows is dropped", "… 日志已满（10 MiB），之后的内容不再保存"),
+            (
+                "… 5 lines (2 MiB) are left out here: the log of one attempt has room for 10 MiB; its end follows",
+                "… 此处省略 5 行（2 MiB）：一次尝试的日志最多 10 MiB；以下是结尾",
+            ),
+            (
+                "… of what follows only the end is kept, and shown when the run is over: the log of one attempt has room for 10 MiB",
+                "… 之后只保留结尾，运行结束后显示：一次尝试的日志最多 10 MiB",
+            ),
+        ] {
+            assert_eq!(in_words("warn", text, Lang::Zh).as_deref(), Some(zh));
+            assert_eq!(in_words("warn", text, Lang::En), None);
+            assert_eq!(in_words("info", text, Lang::Zh), None, "others may write what looks like it");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Names that are almost the wanted one: for answers that ask back.
+
+use strsim::osa_distance;
+
+/// The names that may be meant by `wanted`, the nearest first, at most `max`: those that differ in a few characters, and those
+/// that contain it.
+///
+/// ```
+/// use rondel_core::near::near_misses;
+///
+/// let names = ["report.daily", "report.weekly", "orders.close"];
+/// assert_eq!(near_misses("report.dayly", names, 3), ["report.daily"]);
+/// assert_eq!(near_misses("report", names, 3), ["report.daily", "report.weekly"]);
+/// ```
+#[must_use]
+pub fn near_misses<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>, max: usize) -> Vec<&'n str> {
+    let lower = wanted.to_lowercase();
+    let allowed = (lower.chars().count() / 4).max(1);
+    let rank = |name: &'n str| {
+        let other = name.to_lowercase();
+        let distance = osa_distance(&lower, &other);
+        let is_part = lower.len() >= 2 && (other.contains(&lower) || lower.contains(&other));
+        (distance <= allowed || is_part).then_some((distance > allowed, distance, name))
+    };
+    let mut found: Vec<_> = names.into_iter().filter(|name| *name != wanted).filter_map(rank).collect();
+    found.sort_unstable();
+    found.dedup();
+    found.into_iter().take(max).map(|(_, _, name)| name).collect()
+}

@@ -1,0 +1,69 @@
+//! What becomes of runs that are queued when their job is paused or deleted.
+
+use crate::reason::Reason;
+use crate::run::Run;
+use crate::status::{RunStatus, Trigger};
+use crate::word_enum::words;
+
+words! {
+    /// What becomes of the runs of a job that no executor has when the job is paused or deleted.
+    Queued {
+        /// They run when their turn comes.
+        Run = "run",
+        /// They are skipped.
+        Drop = "drop",
+    }
+}
+
+impl Queued {
+    /// Whether a queued run that was made for this reason is skipped. By default a pause skips what the job's schedule made, as
+    /// the schedule is what it switches off, and keeps what a caller asked for; a deletion skips everything.
+    #[must_use]
+    pub const fn drops(choice: Option<Self>, reason: Reason, trigger: Trigger) -> bool {
+        match (choice, trigger) {
+            (Some(Self::Run), _) => false,
+            (Some(Self::Drop), _) => true,
+            (None, Trigger::Manual | Trigger::Api | Trigger::Backfill) => matches!(reason, Reason::Deleted),
+            (None, Trigger::Cron | Trigger::Interval | Trigger::Once | Trigger::Parent | Trigger::Misfire) => true,
+        }
+    }
+}
+
+impl Reason {
+    /// Whether a request to end a run for this reason holds only as long as no executor has it.
+    #[must_use]
+    pub const fn is_for_queued(self) -> bool {
+        matches!(self, Self::Paused | Self::Deleted)
+    }
+}
+
+/// Whether no executor has this open run, as far as its row shows. A shard belongs to a fire that has begun.
+#[must_use]
+pub fn is_queued(run: &Run) -> bool {
+    let is_unsent = match run.status {
+        RunStatus::Waiting => true,
+        RunStatus::Pending => run.marked_at.is_none() && run.executor_id.is_none(),
+        _ => false,
+    };
+    is_unsent && (run.is_root() || run.shard_total.is_none_or(|total| total <= 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_keeps_what_a_caller_asked_for() {
+        for (choice, reason, trigger, expected) in [
+            (None, Reason::Paused, Trigger::Cron, true),
+            (None, Reason::Paused, Trigger::Parent, true),
+            (None, Reason::Paused, Trigger::Manual, false),
+            (None, Reason::Paused, Trigger::Backfill, false),
+            (None, Reason::Deleted, Trigger::Api, true),
+            (Some(Queued::Run), Reason::Deleted, Trigger::Cron, false),
+            (Some(Queued::Drop), Reason::Paused, Trigger::Api, true),
+        ] {
+            assert_eq!(Queued::drops(choice, reason, trigger), expected, "{choice:?} {reason:?} {trigger:?}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Distributions of lengths: counts in fixed buckets on a logarithmic scale. Two of them add up exactly, in any order, so that
+//! rollups can be built batch by batch and joined over hours and jobs.
+//!
+//! A bucket is at most an eighth wide of where it begins: quantiles are right within 6 %.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::time::{Timestamp, millis};
+
+/// Each power of two has so many buckets, as a power of two.
+const BITS: u32 = 3;
+/// Longer lengths count as this one: 400 days in milliseconds.
+const VALUE_MAX: u64 = 400 * 24 * 3_600_000;
+
+/// Counts of lengths, in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sketch {
+    /// By bucket.
+    counts: BTreeMap<u32, u64>,
+}
+
+impl Sketch {
+    /// Counts one length.
+    pub fn add(&mut self, length: Duration) {
+        let value = u64::try_from(millis(length)).unwrap_or(0);
+        *self.counts.entry(bucket(value)).or_default() += 1;
+    }
+
+    /// Counts everything that the other one has counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (bucket, count) in &other.counts {
+            let sum = self.counts.entry(*bucket).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// How many lengths it has counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// The length that so many of a thousand do not exceed, within the width of a bucket; `None` where nothing is counted.
+    #[must_use]
+    pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
+        let count = self.count();
+        // The rank of the value that is looked for, counted from 1.
+        let rank = (u128::from(count) * u128::from(per_mille.min(1_000))).div_ceil(1_000).max(1);
+        let mut seen = 0_u128;
+        for (bucket, count) in &self.counts {
+            seen += u128::from(*count);
+            if seen >= rank {
+                return Some(Duration::from_millis(middle(*bucket)));
+            }
+        }
+        None
+    }
+
+    /// Whether anything is counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+}
+
+/// As it is stored: `bucket:count`, with spaces between them.
+impl fmt::Display for Sketch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (bucket, count)) in self.counts.iter().enumerate() {
+            let gap = if index == 0 { "" } else { " " };
+            write!(f, "{gap}{bucket}:{count}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Sketch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut counts = BTreeMap::new();
+        for pair in text.split_ascii_whitespace() {
+            let wrong = || format!("{pair:?} is not a bucket with its count");
+            let (bucket, count) = pair.split_once(':').ok_or_else(wrong)?;
+            counts.insert(bucket.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
+        }
+        Ok(Self { counts })
+    }
+}
+
+/// The bucket of a value. Small values have one each.
+fn bucket(value: u64) -> u32 {
+    let value = value.min(VALUE_MAX);
+    let Some(exponent) = value.checked_ilog2().filter(|exponent| *exponent > BITS) else {
+        return u32::try_from(value).unwrap_or(0);
+    };
+    let offset = u32::try_from((value >> (exponent - BITS)) & ((1 << BITS) - 1)).unwrap_or(0);
+    ((exponent - BITS + 1) << BITS) + offset
+}
+
+/// The value in the middle of a bucket.
+fn middle(bucket: u32) -> u64 {
+    let (octave, offset) = (bucket >> BITS, u64::from(bucket & ((1 << BITS) - 1)));
+    if octave < 2 {
+        return u64::from(bucket);
+    }
+    let shift = (octave - 1).min(u64::BITS - BITS - 2);
+    let from = ((1 << BITS) + offset) << shift;
+    from + (1 << shift) / 2
+}
+
+/// The length of a bucket of time in which runs are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// 1 minute.
+    Minute,
+    /// 15 minutes.
+    Quarter,
+    /// 1 hour.
+    Hour,
+    /// 1 day, in UTC.
+    Day,
+}
+
+impl Step {
+    /// Every step, the shortest first.
+    pub const ALL: [Self; 4] = [Self::Minute, Self::Quarter, Self::Hour, Self::Day];
+
+    /// Its length.
+    #[must_use]
+    pub const fn length(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Minute => 60,
+            Self::Quarter => 900,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+        })
+    }
+
+    /// The beginning of the bucket that an instant lies in.
+    #[must_use]
+    pub fn floor(self, at: Timestamp) -> Timestamp {
+        let length = millis(self.length());
+        Timestamp::from_millis(at.as_millis().div_euclid(length).saturating_mul(length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sketch(values: &[u64]) -> Sketch {
+        let mut sketch = Sketch::default();
+        values.iter().for_each(|value| sketch.add(Duration::from_millis(*value)));
+        sketch
+    }
+
+    #[test]
+    fn small_values_are_exact_and_nothing_has_no_quantile() {
+        assert_eq!(Sketch::default().quantile(500), None);
+        let ten = sketch(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        let quantile = |per_mille| ten.quantile(per_mille).unwrap().as_millis();
+        assert_eq!((quantile(0), quantile(500), quantile(950), quantile(1_000)), (1, 5, 10, 10));
+    }
+
+    #[test]
+    fn a_bucket_begins_an_instant_of_its_length() {
+        let at = Timestamp::from_secs(1_900_000_899);
+        for step in Step::ALL {
+            let floor = step.floor(at);
+            assert!(floor <= at && at.since(floor) < step.length() && millis(step.length()) > 0);
+            assert_eq!(floor.as_millis() % millis(step.length()), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_sketch_is_refused() {
+        for text in ["1", "a:1", "1:b", "1:2,3:4"] {
+            assert!(text.parse::<Sketch>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_is_within_a_sixteenth(value in 0_u64..VALUE_MAX) {
+            let found = u64::try_from(sketch(&[value]).quantile(990).unwrap().as_millis()).unwrap();
+            prop_assert!(found.abs_diff(value) <= value / 16 + 1, "{value} is shown as {found}");
+        }
+
+        #[test]
+        fn joined_sketches_are_the_sketch_of_all(
+            one in prop::collection::vec(0_u64..10_000_000, 0..40),
+            two in prop::collection::vec(0_u64..10_000_000, 0..40),
+        ) {
+            let mut joined = sketch(&one);
+            joined.merge(&sketch(&two));
+            let all: Vec<u64> = one.into_iter().chain(two).collect();
+            prop_assert_eq!(&joined, &sketch(&all));
+            prop_assert_eq!(joined.to_string().parse::<Sketch>().unwrap(), joined);
+        }
+    }
+}

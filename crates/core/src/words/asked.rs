@@ -1,0 +1,130 @@
+//! Reads the instant of a question as users type it: a time of day, a day with a time, a length ago, or an instant.
+
+use chrono::{Days, NaiveDate, NaiveDateTime, NaiveTime};
+
+use super::moment::instants;
+use crate::cron::Tz;
+use crate::local;
+use crate::time::{Timestamp, parse_duration};
+
+/// Words for a day, and how many days ago it is.
+const DAYS: [(&str, u64); 6] = [("today", 0), ("yesterday", 1), ("今天", 0), ("昨天", 1), ("前天", 2), ("昨日", 1)];
+
+/// The instants that a question means on the clock of a zone: `02:30` (the last one), `yesterday 02:30`, `2026-11-21 02:30`,
+/// `3h ago`, `now`, or an instant with its offset. Two where the clock shows the time twice, none where it skips it; `None`
+/// for anything else, and outside of the years 1970 to 2199.
+///
+/// ```
+/// use rondel_core::cron::Tz;
+/// use rondel_core::words::asked_instants;
+///
+/// let now = "2026-11-22T01:00:00Z".parse()?;
+/// let asked = |text| asked_instants(Tz::Europe__Berlin, text, now).map(|found| found[0].to_string());
+/// assert_eq!(asked("01:30").as_deref(), Some("2026-11-22T00:30:00Z"));
+/// assert_eq!(asked("02:30").as_deref(), Some("2026-11-21T01:30:00Z"));
+/// assert_eq!(asked("yesterday 02:30").as_deref(), Some("2026-11-21T01:30:00Z"));
+/// assert_eq!(asked("2026-11-20T02:30:00Z").as_deref(), Some("2026-11-20T02:30:00Z"));
+/// assert_eq!(asked("3h ago").as_deref(), Some("2026-11-21T22:00:00Z"));
+/// assert_eq!(asked("soon"), None);
+/// # Ok::<(), rondel_core::TimeError>(())
+/// ```
+#[must_use]
+pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timestamp>> {
+    let text = text.trim();
+    let lower = text.to_lowercase();
+    if matches!(lower.as_str(), "now" | "现在") {
+        return Some(vec![now]);
+    }
+    if let Some(at) = ago(&lower, now) {
+        return Some(vec![at]);
+    }
+    // An instant with an offset names itself; without one it is a time on the clock of the zone.
+    if text.len() > 16
+        && let Ok(at) = text.parse::<Timestamp>()
+    {
+        return known(at).then(|| vec![at]);
+    }
+    let clock = local::shown(zone, now);
+    let local =
+        day_and_time(&lower, clock.date()).or_else(|| last_time(&lower, clock)).or_else(|| date_and_time(text))?;
+    instants(zone, &local.format("%Y-%m-%dT%H:%M:%S%.f").to_string())
+}
+
+fn known(at: Timestamp) -> bool {
+    (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at)
+}
+
+/// `3h ago`, `3h 前`.
+fn ago(text: &str, now: Timestamp) -> Option<Timestamp> {
+    let length = text.strip_suffix("ago").or_else(|| text.strip_suffix('前'))?;
+    let at = now.saturating_sub(parse_duration(length.trim()).ok()?);
+    known(at).then_some(at)
+}
+
+/// `yesterday 02:30`; midnight without a time.
+fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
+    let (rest, back) = DAYS.iter().find_map(|(word, back)| Some((text.strip_prefix(word)?, *back)))?;
+    let time = match rest.trim() {
+        "" => NaiveTime::MIN,
+        rest => time_of_day(rest)?,
+    };
+    Some(today.checked_sub_days(Days::new(back))?.and_time(time))
+}
+
+/// `02:30`: the last one that is not ahead.
+fn last_time(text: &str, clock: NaiveDateTime) -> Option<NaiveDateTime> {
+    let time = time_of_day(text)?;
+    let today = clock.date().and_time(time);
+    if today <= clock { Some(today) } else { today.checked_sub_days(Days::new(1)) }
+}
+
+fn time_of_day(text: &str) -> Option<NaiveTime> {
+    let parse = |form| NaiveTime::parse_from_str(text, form).ok();
+    parse("%H:%M").or_else(|| parse("%H:%M:%S%.f"))
+}
+
+/// `2026-11-21 02:30` or with a `T`; midnight without a time.
+fn date_and_time(text: &str) -> Option<NaiveDateTime> {
+    let parse = |form| NaiveDateTime::parse_from_str(text, form).ok();
+    let both = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];
+    let date = || NaiveDate::parse_from_str(text, "%Y-%m-%d").ok().map(|date| date.and_time(NaiveTime::MIN));
+    both.into_iter().find_map(parse).or_else(date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(zone: Tz, text: &str) -> Option<Vec<String>> {
+        let now = "2026-03-29T10:00:00Z".parse().unwrap();
+        Some(asked_instants(zone, text, now)?.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_users_type_is_read_on_the_clock_of_the_zone() {
+        for (text, expected) in [
+            ("08:00", "2026-03-29T00:00:00Z"),
+            ("今天 08:00", "2026-03-29T00:00:00Z"),
+            ("昨天 02:30", "2026-03-27T18:30:00Z"),
+            ("Yesterday", "2026-03-27T16:00:00Z"),
+            ("2026-03-01", "2026-02-28T16:00:00Z"),
+            ("2026-03-01 02:30:15", "2026-02-28T18:30:15Z"),
+            ("2026-03-01T02:30:00+01:00", "2026-03-01T01:30:00Z"),
+            ("90min ago", "2026-03-29T08:30:00Z"),
+            ("now", "2026-03-29T10:00:00Z"),
+        ] {
+            assert_eq!(asked(Tz::Asia__Shanghai, text), Some(vec![expected.to_owned()]), "{text}");
+        }
+    }
+
+    #[test]
+    fn clock_changes_and_nonsense_are_distinguished() {
+        assert_eq!(asked(Tz::Europe__Berlin, "2026-03-29 02:30"), Some(Vec::new()), "the clock skips it");
+        assert_eq!(asked(Tz::Europe__Berlin, "2025-10-26 02:30").map(|found| found.len()), Some(2));
+        for text in
+            ["", "soon", "25:00", "yesterday at noon", "1969-01-01", "+9999-01-01 00:00", "ago", "999999years ago"]
+        {
+            assert_eq!(asked(Tz::UTC, text), None, "{text}");
+        }
+    }
+}

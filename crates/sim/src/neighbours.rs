@@ -1,0 +1,148 @@
+//! Sick neighbours: the executors of one app are gone, and a job of the other app has a handler that no executor has. Whatever they
+//! heap up, with bounds of two or three, the healthy jobs beside them go on: the liveness rules L1 to L3.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{JobSpec, Run, RunId, Timestamp};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::chance::Chance;
+use crate::check::{self, Facts};
+use crate::executor::ExecutorHost;
+use crate::faults::Hosts;
+use crate::node::NodeHost;
+use crate::profile::{Bounds, Profile};
+use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
+use crate::truth::Truth;
+use crate::world::World;
+
+/// How long the neighbours heap up their runs.
+const LENGTH: Duration = Duration::from_secs(25);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
+/// L1: a run has begun, or has its verdict, so long after its queue time: a scan takes it up, a round ends it.
+const VERDICT_WITHIN: Duration = Duration::from_secs(4);
+/// L2: how late a healthy job may be beside sick ones: where memory is scarce, as long as its own handlers take, and a scan.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(7);
+/// Jobs that heap up runs.
+const SICK_COUNT: usize = 5;
+/// Shards of a fire.
+const SHARD_COUNT: usize = 3;
+const SAMPLE_PERIOD: Duration = Duration::from_millis(100);
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct NeighbourReport {
+    /// What is wrong, each with the rule that it breaks.
+    pub violations: Vec<String>,
+    /// Starts of the healthy jobs.
+    pub healthy_starts: usize,
+    /// Rows of the ledger.
+    pub run_count: usize,
+    /// The most open runs that were in memory at a time.
+    pub in_memory_max: usize,
+}
+
+/// Lives beside such neighbours, with bounds that the seed draws.
+#[must_use]
+pub fn neighbours(seed: u64, options: Options) -> NeighbourReport {
+    on_a_clock_of_its_own(options, live(seed, options))
+}
+
+async fn live(seed: u64, options: Options) -> NeighbourReport {
+    let mut chance = Chance::new(seed);
+    let bounds = Bounds { open_runs_max: *chance.pick(&[40, 60]), ..Bounds::draw(&mut chance) };
+    let max = bounds.open_runs_max;
+    let profile = Profile { app_count: 2, bounds, ..Profile::steady(2, 100) };
+    let world = World::new(seed, profile, options.is_told);
+    let nodes = vec![NodeHost::new(&world, 0)];
+    let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
+    let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
+    hosts.nodes.iter().for_each(NodeHost::start);
+    let ends_at = world.now() + LENGTH;
+    create(&hosts, jobs(ends_at)).await;
+    // The executor of the other app never comes.
+    hosts.executors[1].start();
+    let mut in_memory_max = 0;
+    while world.now() < ends_at {
+        sleep(SAMPLE_PERIOD).await;
+        let engine = hosts.nodes[0].engine();
+        in_memory_max = engine.map_or(0, |(engine, _)| engine.runs_in_memory()).max(in_memory_max);
+    }
+    settle(&hosts, ends_at).await;
+    let facts = Facts::read(&world, ends_at).await;
+    let truth = world.truth();
+    let mut report = NeighbourReport { run_count: facts.runs.len(), in_memory_max, ..NeighbourReport::default() };
+    report.violations = check::check(&facts, &truth);
+    report.violations.extend(verdicts_in_time(&facts, &truth));
+    report.look_at_healthy(&facts, &truth);
+    // Beside the bound: the reserve of jobs that have few, runs that only end, one of each app, and the shards of a fire of each.
+    let bound = max + max / 4 + max / 8 + 1 + 2 * (1 + SHARD_COUNT);
+    if in_memory_max > bound {
+        report.violations.push(format!("L3 memory: {in_memory_max} open runs in memory, {bound} at most"));
+    }
+    report
+}
+
+fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
+    let job = |name: &str, app: usize, more: Value| {
+        let mut job = json!({
+            "name": name, "app": format!("app{app}"), "handler": "h",
+            "schedule": {"every": "1s", "end_at": ends_at.to_string()},
+            "overlap": {"policy": "allow"}, "queue_timeout": format!("{}s", QUEUE_TIMEOUT.as_secs()),
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            job[key] = value.clone();
+        }
+        serde_json::from_value(job).unwrap_or_else(|error| unreachable!("a bad job: {error}"))
+    };
+    let mut jobs: Vec<JobSpec> = (0..SICK_COUNT).map(|index| job(&format!("sick-{index}"), 0, json!({}))).collect();
+    jobs.push(job("sick-sharded", 0, json!({"shards": SHARD_COUNT})));
+    let gone =
+        |index| job(&format!("sick-handler-{index}"), 1, json!({"handler": format!("gone{index}"), "priority": 9}));
+    jobs.extend((0..3).map(gone));
+    jobs.push(job("healthy-plain", 1, json!({})));
+    jobs.push(job("healthy-sharded", 1, json!({"shards": 2})));
+    jobs
+}
+
+/// L1: every run has begun, or has a verdict, not long after its queue time.
+fn verdicts_in_time(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
+    for start in &truth.starts {
+        first.entry(start.run).or_insert(start.at);
+    }
+    let until = |run: &Run| run.due_at + QUEUE_TIMEOUT + VERDICT_WITHIN;
+    let is_late = |run: &&Run| {
+        let settled_at = first.get(&run.id).copied().or(run.finished_at);
+        run.attempt == 1 && !run.is_root() && settled_at.is_none_or(|at| at > until(run))
+    };
+    let describe = |run: &Run| {
+        let (began, ended) = (first.get(&run.id), run.finished_at);
+        format!("L1 in time: run {} due {}, began {began:?}, ended {ended:?}: {}", run.id, run.due_at, run.status)
+    };
+    facts.runs.values().filter(is_late).map(describe).take(5).collect()
+}
+
+impl NeighbourReport {
+    /// L2: each fire of a healthy job begins about its instant.
+    fn look_at_healthy(&mut self, facts: &Facts, truth: &Truth) {
+        let is_healthy = |run: &&Run| facts.jobs.get(&run.job).is_some_and(|job| job.spec.name.starts_with("healthy"));
+        let began: BTreeMap<RunId, Timestamp> = truth.starts.iter().rev().map(|start| (start.run, start.at)).collect();
+        for run in facts.runs.values().filter(is_healthy).filter(|run| !run.is_root()) {
+            let Some(at) = began.get(&run.id) else {
+                self.violations.push(format!(
+                    "L2 neighbours: run {} due {} is {} and never began",
+                    run.id, run.due_at, run.status
+                ));
+                continue;
+            };
+            self.healthy_starts += 1;
+            if *at > run.due_at + HEALTHY_WITHIN {
+                self.violations.push(format!("L2 neighbours: run {} due {} began {at}", run.id, run.due_at));
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A server dies, and the one that takes its runs over is never reached by their executors, which another server hears: the roll call
+//! goes by way of that one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{JobSpec, Run, RunId, Timestamp};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::check::{self, Facts};
+use crate::executor::ExecutorHost;
+use crate::faults::Hosts;
+use crate::node::NodeHost;
+use crate::profile::Profile;
+use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
+use crate::truth::Truth;
+use crate::world::World;
+
+const JOB_COUNT: usize = 16;
+/// Longer than a handler takes.
+const PERIOD: Duration = Duration::from_secs(6);
+const BEFORE: Duration = Duration::from_secs(13);
+const AFTER: Duration = Duration::from_secs(25);
+/// For the lease to end, the executors to connect by themselves, the question and its answer; or for a handler.
+const SETTLED_WITHIN: Duration = Duration::from_secs(14);
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct RelayReport {
+    /// What is wrong, each with the rule that it breaks.
+    pub violations: Vec<String>,
+    /// Rows of the ledger.
+    pub run_count: usize,
+}
+
+/// Lives through such a death.
+#[must_use]
+pub fn relay(seed: u64, options: Options) -> RelayReport {
+    on_a_clock_of_its_own(options, live(seed, options))
+}
+
+async fn live(seed: u64, options: Options) -> RelayReport {
+    let world = World::new(seed, Profile { node_count: 3, app_count: 2, ..Profile::steady(2, 100) }, options.is_told);
+    let nodes: Vec<_> = (0..3).map(|index| NodeHost::new(&world, index)).collect();
+    let reached = [Arc::clone(&nodes[0]), Arc::clone(&nodes[2])];
+    let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &reached)).collect();
+    let ends_at = world.now() + BEFORE + AFTER;
+    // The next living one in this order takes over.
+    nodes[0].start();
+    let all = Hosts { world: Arc::clone(&world), nodes: nodes.clone(), executors: executors.clone() };
+    create(&all, jobs(ends_at)).await;
+    for node in &nodes[1..] {
+        sleep(Duration::from_secs(1)).await;
+        node.start();
+    }
+    executors.iter().for_each(ExecutorHost::start);
+    sleep(BEFORE + Duration::from_millis(seed % 10 * 317)).await;
+    nodes[0].kill();
+    let left = Hosts { world: Arc::clone(&world), nodes: nodes[1..].to_vec(), executors };
+    settle(&left, ends_at).await;
+    let facts = Facts::read(&world, ends_at).await;
+    let truth = world.truth();
+    let mut report = RelayReport { run_count: facts.runs.len(), violations: check::check(&facts, &truth) };
+    report.violations.extend(settled_late(&facts, &truth));
+    drop(truth);
+    left.executors.iter().for_each(|executor| executor.let_go());
+    report
+}
+
+fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
+    let job = |index: usize| {
+        let mut job = json!({
+            "name": format!("j{index}"), "app": format!("app{}", index % 2), "handler": "h",
+            "schedule": {"every": format!("{}s", PERIOD.as_secs()), "end_at": ends_at.to_string()},
+            "misfire": {"tolerance": "1m"},
+        });
+        match index % 4 {
+            1 => job["delivery"] = json!("at_most_once"),
+            2 => job["overlap"] = json!({"policy": "allow"}),
+            3 => job["route"] = json!("broadcast"),
+            _ => {}
+        }
+        serde_json::from_value(job).unwrap_or_else(|error| unreachable!("a bad job: {error}"))
+    };
+    (0..JOB_COUNT).map(job).collect()
+}
+
+/// Runs that neither began nor had a verdict soon after they were due.
+fn settled_late(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
+    for start in &truth.starts {
+        first.entry(start.run).or_insert(start.at);
+    }
+    let is_late = |run: &&Run| {
+        let settled_at = first.get(&run.id).copied().or(run.finished_at);
+        run.attempt == 1 && !run.is_root() && settled_at.is_none_or(|at| at > run.due_at + SETTLED_WITHIN)
+    };
+    let describe = |run: &Run| {
+        let (began, ended) = (first.get(&run.id), run.finished_at);
+        format!("L1 roll call: run {} due {}, began {began:?}, ended {ended:?}: {}", run.id, run.due_at, run.status)
+    };
+    facts.runs.values().filter(is_late).map(describe).take(5).collect()
+}

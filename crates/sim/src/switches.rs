@@ -1,0 +1,42 @@
+//! Users switch executors off and on, in some of the seeds; once everything is well, all are on.
+
+use std::sync::Arc;
+
+use rondel_core::NamespaceId;
+use rondel_core::homes::Switch;
+use rondel_store::{Cluster as _, Namespaces as _};
+use tokio::time::sleep;
+
+use crate::chance::{Chance, mix};
+use crate::faults::Hosts;
+
+const NAMESPACE: NamespaceId = NamespaceId::new(1);
+/// Separates the draw of switches from other draws of the same seed.
+const SWITCHES: u64 = 0x5717_c4e5;
+/// In how many of a million seeds executors are switched.
+const SHARE_PPM: u64 = 250_000;
+
+/// Throws switches while faults happen.
+pub(crate) async fn switch_executors(hosts: Hosts, seed: u64) {
+    let world = Arc::clone(&hosts.world);
+    let mut chance = Chance::new(mix(seed ^ SWITCHES));
+    if !chance.happens(SHARE_PPM) {
+        return;
+    }
+    while world.is_faulty() {
+        sleep(chance.millis(300, 3_000)).await;
+        let executor = chance.index(hosts.executors.len());
+        let switch = *chance.pick(&[Switch::Draining, Switch::Draining, Switch::Stopped, Switch::Active]);
+        set(&hosts, executor, switch).await;
+    }
+    for executor in 0..hosts.executors.len() {
+        set(&hosts, executor, Switch::Active).await;
+    }
+}
+
+async fn set(hosts: &Hosts, executor: usize, switch: Switch) {
+    let (world, executor) = (&hosts.world, &hosts.executors[executor]);
+    let Ok(Some(app)) = world.store.app(NAMESPACE, &executor.app).await else { return };
+    world.record("executor switched", app.id.get(), || format!("{} {switch}", executor.name));
+    world.store.set_executor_switch(app.id, &executor.name, switch, world.now()).await.ok();
+}

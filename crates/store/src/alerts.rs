@@ -1,0 +1,286 @@
+//! Rules of alerts, their incidents and silences, and the runs that rules have not looked at yet.
+//!
+//! A run that fails or is skipped leaves an event in the transaction of its verdict, where a rule of its namespace is about such runs.
+//! What rules decide is written in one transaction: incidents, messages, the events that are done with, and when each rule is looked
+//! at next. It names the version of the namespace's alerts that it was decided from; where that is gone, nothing is written.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, Reason, RunId, RunStatus, SilenceId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::channels::NewMessage;
+use crate::error::Result;
+
+/// The most rules of a namespace.
+pub const RULE_COUNT_MAX: u32 = 100;
+/// The most silences of a namespace that have not ended.
+pub const SILENCE_COUNT_MAX: u32 = 200;
+/// The most rows that one call reads.
+pub const PAGE_MAX: u32 = 500;
+
+/// A rule as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleRecord {
+    /// Its id.
+    pub id: AlertRuleId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Counts its definitions from 1: what `If-Match` guards.
+    pub version: i64,
+    /// The definition.
+    pub spec: RuleSpec,
+    /// Who saved it.
+    pub author: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last saved.
+    pub updated_at: Timestamp,
+    /// When it is looked at next.
+    pub check_at: Option<Timestamp>,
+    /// How far the present look has come.
+    pub sweep: Option<Sweep>,
+}
+
+/// How far a look at the jobs of a rule has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// The instant that it is about.
+    pub at: Timestamp,
+    /// The last job that was looked at, by name.
+    pub after: String,
+    /// The earliest instant at which one of the jobs seen so far is to be looked at again.
+    pub next: Option<Timestamp>,
+}
+
+/// A rule to be saved, whether it exists or not.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleChange<'a> {
+    /// Its id, where it does not exist.
+    pub id: AlertRuleId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// The version that the author saw, 0 for none; `None` to change whatever is there.
+    pub expected_version: Option<i64>,
+    /// What is saved, checked; its name identifies the rule.
+    pub spec: &'a RuleSpec,
+    /// Who saves it.
+    pub author: &'a str,
+    /// When it is looked at first.
+    pub check_at: Option<Timestamp>,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// What saving a rule did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleSaved {
+    /// It is there now, and was not before.
+    Created(Box<RuleRecord>),
+    /// It has a new definition.
+    Changed(Box<RuleRecord>),
+    /// Another caller changed it first; its version now, 0 where it is gone.
+    Conflict(i64),
+    /// The namespace has [`RULE_COUNT_MAX`] rules.
+    Full,
+}
+
+/// A run that failed or was skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlertEvent {
+    /// The run.
+    pub run: RunId,
+    /// Its app.
+    pub app: AppId,
+    /// Its job.
+    pub job: JobId,
+    /// How it ended.
+    pub status: RunStatus,
+    /// Why.
+    pub reason: Option<Reason>,
+    /// Its planned instant.
+    pub fire_at: Timestamp,
+}
+
+/// An incident with its rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncidentRecord {
+    /// The incident.
+    pub incident: Incident,
+    /// The rule's id.
+    pub rule: AlertRuleId,
+    /// The rule as it was when the incident last changed.
+    pub spec: RuleSpec,
+}
+
+/// Which incidents, the newest first.
+#[derive(Clone, Copy, Debug)]
+pub struct IncidentQuery<'a> {
+    /// Their tenant.
+    pub namespace: NamespaceId,
+    /// Only open ones, or only resolved ones.
+    pub is_open: Option<bool>,
+    /// Only those about this job.
+    pub job: Option<JobId>,
+    /// Only those with ids before this.
+    pub before: Option<IncidentId>,
+    /// Only those about one of these apps or their jobs, by the apps' names: what the caller may see.
+    pub within: Option<&'a [String]>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// A silence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SilenceRecord {
+    /// Its id.
+    pub id: SilenceId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// What it matches.
+    pub spec: SilenceSpec,
+    /// Who made it.
+    pub author: String,
+    /// Why.
+    pub reason: String,
+    /// When.
+    pub created_at: Timestamp,
+    /// Its end.
+    pub ends_at: Timestamp,
+}
+
+/// What a look at the rules of a namespace decided.
+#[derive(Clone, Debug)]
+pub struct AlertWrite<'a> {
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The version that it was decided from.
+    pub version: i64,
+    /// Incidents as they are now.
+    pub incidents: &'a [IncidentRecord],
+    /// What is sent.
+    pub messages: &'a [NewMessage],
+    /// Events that every rule has looked at.
+    pub done: &'a [RunId],
+    /// When rules are looked at next, and how far the present look has come.
+    pub checks: &'a [RuleCheck],
+}
+
+/// When a rule is looked at next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleCheck {
+    /// The rule.
+    pub rule: AlertRuleId,
+    /// When; `None` for never.
+    pub at: Option<Timestamp>,
+    /// How far the present look has come.
+    pub sweep: Option<Sweep>,
+}
+
+/// A job as rules look at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedJob {
+    /// The job.
+    pub id: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its app.
+    pub app: AppId,
+    /// The name of its app.
+    pub app_name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// The planned instant of the newest run that is known to have succeeded; a later one may not be counted yet.
+    pub succeeded_at: Option<Timestamp>,
+}
+
+/// Rules, incidents, silences, and what rules look at.
+#[async_trait]
+pub trait Alerts {
+    /// Every rule of a namespace, by name.
+    async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>>;
+
+    /// Saves a rule.
+    async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved>;
+
+    /// Deletes a rule; its open incidents are resolved without a message. False where there is none.
+    async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool>;
+
+    /// The namespaces in which something is to be looked at: an event, a rule or an incident whose time has come.
+    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;
+
+    /// The version of a namespace's alerts, that a decision is made from; `None` where it never had a rule.
+    async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>>;
+
+    /// Events that no rule has looked at, the oldest runs first, at most `limit`.
+    async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
+
+    /// The open incidents of a rule about these subjects, with its group and how many others are open.
+    async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
+
+    /// The open incidents of a rule, groups left out, at most `limit`.
+    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
+
+    /// Incidents whose time has come, the longest due first, at most `limit`.
+    async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
+
+    /// Writes what was decided; false where another decision or change came first, and then nothing is written.
+    async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool>;
+
+    /// Incidents, the newest first.
+    async fn incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>>;
+
+    /// An incident.
+    async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>>;
+
+    /// Acknowledges an open incident; false where it is not open, or is acknowledged.
+    async fn acknowledge_incident(
+        &self,
+        namespace: NamespaceId,
+        id: IncidentId,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<bool>;
+
+    /// Silences of a namespace that end after an instant, the first end first.
+    async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>>;
+
+    /// Adds a silence; false where the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
+    async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool>;
+
+    /// Ends a silence now; false where there is none, or it has ended.
+    async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
+
+    /// Removes incidents that were resolved, and silences that ended, before an instant; at most `limit` of each. Answers how many.
+    async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64>;
+
+    /// A page of the jobs of a namespace or an app, by name, after `after_name`, at most `limit`.
+    async fn watched_jobs(
+        &self,
+        namespace: NamespaceId,
+        app: Option<AppId>,
+        after_name: &str,
+        limit: u32,
+    ) -> Result<Vec<WatchedJob>>;
+
+    /// Those of these jobs that are not deleted.
+    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
+
+    /// The newest planned instant from `since` on of which a run succeeded, for each of these jobs that has one, by the ledger.
+    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
+}
+
+impl IncidentQuery<'_> {
+    /// Whether it asks for this one, apart from its place in the order.
+    pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
+        let (subject, is_open) = (&record.incident.subject, record.incident.standing == Standing::Firing);
+        let own = (subject.kind == SubjectKind::App).then_some(&subject.name);
+        let app = subject.app.as_ref().or(own);
+        self.is_open.is_none_or(|wanted| wanted == is_open)
+            && self.within.is_none_or(|apps| app.is_some_and(|app| apps.contains(app)))
+    }
+}

@@ -1,0 +1,220 @@
+//! Where alerts are sent, the messages on their way there, and each try to deliver one.
+//!
+//! A message is written in the transaction of the incident's change and sent after it. One server at a time has the lease of a
+//! channel; while it holds, no other server sends to that channel. The messages of one incident are sent in their order; those
+//! of another incident do not wait for them.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rondel_core::channel::ChannelKind;
+use rondel_core::notice::{Notice, NoticeKind};
+use rondel_core::words::Lang;
+use rondel_core::{ChannelId, DeliveryId, IncidentId, MessageId, NamespaceId, NodeId, Timestamp};
+
+use crate::error::Result;
+
+/// How many channels a namespace may have.
+pub const CHANNEL_COUNT_MAX: u32 = 100;
+/// Channels that one call leases.
+pub const LEASE_COUNT_MAX: u32 = 500;
+/// Messages of one channel that one call answers.
+pub const LEASE_EACH_MAX: u32 = 500;
+/// Deliveries on one page.
+pub const DELIVERY_COUNT_MAX: u32 = 500;
+
+/// A channel.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Channel {
+    /// Its id. Saving a channel with a name that exists keeps the id that it has.
+    pub id: ChannelId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// Unique in its namespace.
+    pub name: String,
+    /// The service.
+    pub kind: ChannelKind,
+    /// How the service is used, as JSON. Nothing in it is secret.
+    pub settings: String,
+    /// What is secret of it, as JSON: sealed at rest.
+    pub secret: String,
+    /// The language of its messages.
+    pub lang: Lang,
+    /// Whether messages are sent. Those for a disabled channel are given up.
+    pub is_enabled: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last saved.
+    pub updated_at: Timestamp,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What saving a channel did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelSaved {
+    /// It is new.
+    Created(ChannelId),
+    /// It was there, with this id.
+    Changed(ChannelId),
+    /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or is gone.
+    Full,
+}
+
+/// A message to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMessage {
+    /// Its id: receivers get it with each try.
+    pub id: MessageId,
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// Where it is sent. A message to a channel that is gone is not written.
+    pub channel: ChannelId,
+    /// The incident. At most one message exists per incident, channel, kind and number.
+    pub incident: IncidentId,
+    /// Counts the messages of one kind about one incident to one channel.
+    pub number: i32,
+    /// What it reports; its kind is the message's.
+    pub notice: Notice,
+    /// When it is written: it is due at once.
+    pub created_at: Timestamp,
+}
+
+/// A message that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingMessage {
+    /// Its id.
+    pub id: MessageId,
+    /// The incident.
+    pub incident: IncidentId,
+    /// What it reports.
+    pub notice: Notice,
+    /// How often sending was tried.
+    pub try_count: i32,
+    /// When it was written.
+    pub created_at: Timestamp,
+}
+
+/// Which channels are leased, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseChannels<'a> {
+    /// The server that sends. A lease that it has from before its restart is its own to take again.
+    pub node: NodeId,
+    /// None of these channels: the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
+    pub without: &'a [ChannelId],
+    /// The present.
+    pub now: Timestamp,
+    /// How many channels, at most [`LEASE_COUNT_MAX`].
+    pub channel_max: u32,
+    /// How many messages of each, at most [`LEASE_EACH_MAX`].
+    pub each_max: u32,
+    /// How long no other server sends to them.
+    pub hold: Duration,
+}
+
+/// A channel that the caller has the lease of, with its messages that are due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedChannel {
+    /// The channel.
+    pub channel: Channel,
+    /// The end of the lease.
+    pub held_until: Timestamp,
+    /// At most one message per incident, the one due longest first. May be empty.
+    pub messages: Vec<WaitingMessage>,
+}
+
+/// What is decided about a message after a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterTry {
+    /// The receiver has it.
+    Sent,
+    /// It is tried again then.
+    Retry(Timestamp),
+    /// It is not tried again.
+    GivenUp,
+}
+
+impl AfterTry {
+    /// Its word in a delivery.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Retry(_) => "retry",
+            Self::GivenUp => "given_up",
+        }
+    }
+}
+
+/// One try to deliver a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Its id.
+    pub id: DeliveryId,
+    /// The channel.
+    pub channel: ChannelId,
+    /// The message.
+    pub message: MessageId,
+    /// The incident; none for a test.
+    pub incident: Option<IncidentId>,
+    /// Why the message was sent.
+    pub kind: NoticeKind,
+    /// Which try of this message it was, from 1.
+    pub try_number: i32,
+    /// When it began.
+    pub at: Timestamp,
+    /// How long it took.
+    pub latency_ms: i64,
+    /// What was decided: `sent`, `retry` or `given_up`.
+    pub verdict: String,
+    /// The status that the service answered with, 0 without an answer.
+    pub status: i32,
+    /// Why it was not delivered; at most 500 bytes.
+    pub error: Option<String>,
+}
+
+/// Channels and their messages.
+#[async_trait]
+pub trait Channels {
+    /// A channel by its name.
+    async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>>;
+
+    /// All channels of a namespace, by name.
+    async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>>;
+
+    /// Saves a channel under its name, whether it exists or not.
+    async fn save_channel(&self, channel: &Channel) -> Result<ChannelSaved>;
+
+    /// Deletes a channel with its messages and deliveries; `false` where there is none.
+    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<bool>;
+
+    /// Writes messages, without those that exist and those to channels that are gone; answers how many were written.
+    async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;
+
+    /// Leases channels that no server has the lease of and that have messages due, the one due longest first.
+    async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>>;
+
+    /// Ends a lease: from `free_at` on any server may lease the channel. Does nothing where another server has it.
+    async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()>;
+
+    /// Records a try. The message changes only where it still waits and no other try was recorded since; answers whether it did.
+    async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
+
+    /// Records a try of a message that is not stored, such as a test.
+    async fn note_delivery(&self, delivery: &Delivery) -> Result<()>;
+
+    /// Tries of a channel, the latest first, before `before`, at most `limit`.
+    async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>>;
+
+    /// The latest try of each channel of a namespace.
+    async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>>;
+
+    /// Removes tries, and messages that no longer wait, that are older than `before`; at most `limit` of each. Answers how
+    /// many were removed.
+    async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64>;
+}

@@ -1,0 +1,288 @@
+//! Checks of rules, incidents and silences.
+
+use std::time::Duration;
+
+use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, Subject, SubjectKind};
+use rondel_core::notice::RunSample;
+use rondel_core::outcome::Outcome;
+use rondel_core::{AlertRuleId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
+use serde_json::json;
+
+use super::broadcasts::expanded;
+use super::{DEFAULT, FAILED, finish, finish_one, job_with, join, name, next_id, pending, spec};
+use crate::Store;
+use crate::alerts::{
+    AlertWrite, IncidentQuery, IncidentRecord, RuleChange, RuleCheck, RuleRecord, RuleSaved, SilenceRecord, Sweep,
+};
+use crate::catalog::Namespace;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rule_spec(name: &str, condition: &serde_json::Value) -> RuleSpec {
+    serde_json::from_value(json!({"name": name, "condition": condition, "description": "规则 \u{1f980}"})).unwrap()
+}
+
+async fn tenant(store: &dyn Store) -> NamespaceId {
+    let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("tenant") };
+    assert!(store.create_namespace(&namespace, store.now().await.unwrap()).await.unwrap());
+    namespace.id
+}
+
+async fn save(store: &dyn Store, namespace: NamespaceId, spec: &RuleSpec, expected: Option<i64>) -> RuleSaved {
+    let now = store.now().await.unwrap();
+    let change = RuleChange {
+        id: AlertRuleId::new(next_id()),
+        namespace,
+        expected_version: expected,
+        spec,
+        author: "conformance",
+        check_at: Some(now + SECOND),
+        now,
+    };
+    store.save_alert_rule(change).await.unwrap()
+}
+
+async fn saved(store: &dyn Store, namespace: NamespaceId) -> RuleRecord {
+    let spec = rule_spec(&name("rule"), &json!({"no_success_for": {"length": "1h"}}));
+    match save(store, namespace, &spec, Some(0)).await {
+        RuleSaved::Created(record) => *record,
+        other => unreachable!("not created: {other:?}"),
+    }
+}
+
+fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> IncidentRecord {
+    let subject =
+        Subject { kind: SubjectKind::Job, id: subject, name: format!("job-{subject}"), app: Some("app".to_owned()) };
+    let sample = RunSample { run: RunId::new(7), job: "job".to_owned(), fire_at: now, message: "\"ä务\"".to_owned() };
+    let incident = Incident {
+        id: IncidentId::new(next_id()),
+        subject,
+        group: None,
+        standing: Standing::Firing,
+        started_at: now,
+        seen_at: now,
+        resolved_at: None,
+        count: 3,
+        reported_count: 2,
+        fired_at: Some(now),
+        reported_at: Some(now),
+        escalated_at: None,
+        acknowledged_by: None,
+        acknowledged_at: None,
+        message_count: 1,
+        act_at: Some(now + SECOND),
+        samples: vec![sample],
+    };
+    IncidentRecord { incident, rule: rule.id, spec: rule.spec.clone() }
+}
+
+async fn write(store: &dyn Store, rule: &RuleRecord, version: i64, incidents: &[IncidentRecord]) -> bool {
+    let write = AlertWrite { namespace: rule.namespace, version, incidents, messages: &[], done: &[], checks: &[] };
+    store.write_alerts(&write).await.unwrap()
+}
+
+async fn version(store: &dyn Store, namespace: NamespaceId) -> i64 {
+    store.alert_version(namespace).await.unwrap().unwrap()
+}
+
+/// What goes in comes out; each save is a version, guarded by the one before.
+pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
+    let namespace = tenant(store).await;
+    assert_eq!(store.alert_version(namespace).await.unwrap(), None);
+    let first = saved(store, namespace).await;
+    assert_eq!(store.alert_rules(namespace).await.unwrap(), std::slice::from_ref(&first));
+    assert_eq!((first.version, first.author.as_str()), (1, "conformance"));
+    assert_eq!(save(store, namespace, &first.spec, Some(0)).await, RuleSaved::Conflict(1));
+    let changed = rule_spec(&first.spec.name, &json!({"failed": {}}));
+    let RuleSaved::Changed(second) = save(store, namespace, &changed, Some(1)).await else { unreachable!() };
+    assert_eq!((second.id, second.version, second.created_at), (first.id, 2, first.created_at));
+    assert_eq!(store.alert_rules(namespace).await.unwrap(), [*second]);
+    let now = store.now().await.unwrap();
+    assert!(!store.delete_alert_rule(namespace, "unknown", now).await.unwrap());
+    assert!(store.delete_alert_rule(namespace, &first.spec.name, now).await.unwrap());
+    assert_eq!(store.alert_rules(namespace).await.unwrap(), []);
+    assert_eq!(save(store, namespace, &changed, Some(2)).await, RuleSaved::Conflict(0));
+}
+
+/// Of two decisions from the same version one is written, and none from before a change.
+pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Store) {
+    let namespace = tenant(store).await;
+    let rule = saved(store, namespace).await;
+    let (now, seen) = (store.now().await.unwrap(), version(store, namespace).await);
+    let first = incident(&rule, 1, now);
+    assert!(write(store, &rule, seen, std::slice::from_ref(&first)).await);
+    assert!(!write(store, &rule, seen, &[incident(&rule, 1, now)]).await, "another server's decision");
+    let open = store.open_incidents(rule.id, &[(SubjectKind::Job, 1), (SubjectKind::Job, 2)]).await.unwrap();
+    assert_eq!((open.incidents, open.single_count, open.member_count), (vec![first.incident.clone()], 1, 0));
+
+    let seen = version(store, namespace).await;
+    assert!(store.acknowledge_incident(namespace, first.incident.id, "ann", now).await.unwrap());
+    assert!(!store.acknowledge_incident(namespace, first.incident.id, "bob", now).await.unwrap());
+    assert!(!write(store, &rule, seen, std::slice::from_ref(&first)).await, "it would undo the acknowledgement");
+    let found = store.incident(namespace, first.incident.id).await.unwrap().unwrap();
+    assert_eq!(found.incident.acknowledged_by.as_deref(), Some("ann"));
+
+    let check = RuleCheck {
+        rule: rule.id,
+        at: Some(now + SECOND * 9),
+        sweep: Some(Sweep { at: now, after: "job".to_owned(), next: None }),
+    };
+    let seen = version(store, namespace).await;
+    let checks = AlertWrite {
+        namespace,
+        version: seen,
+        incidents: &[],
+        messages: &[],
+        done: &[],
+        checks: std::slice::from_ref(&check),
+    };
+    assert!(store.write_alerts(&checks).await.unwrap());
+    let kept = store.alert_rules(namespace).await.unwrap().remove(0);
+    assert_eq!((kept.check_at, kept.sweep), (check.at, check.sweep));
+}
+
+/// Members of a group are counted apart; what is resolved may open again, and is in the history.
+pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
+    let namespace = tenant(store).await;
+    let rule = saved(store, namespace).await;
+    let now = store.now().await.unwrap();
+    let mut group = incident(&rule, 0, now);
+    (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
+    let mut member = incident(&rule, 2, now);
+    (member.incident.group, member.incident.act_at) = (Some(group.incident.id), Some(now + SECOND * 60));
+    let mut single = incident(&rule, 1, now);
+    let all = [group.clone(), member.clone(), single.clone()];
+    assert!(write(store, &rule, version(store, namespace).await, &all).await);
+
+    let open = store.open_incidents(rule.id, &[]).await.unwrap();
+    assert_eq!((open.single_count, open.member_count, open.incidents.len()), (1, 1, 0));
+    assert_eq!(open.group, Some(group.incident.clone()));
+    assert_eq!(store.open_incidents_of(rule.id, 10).await.unwrap(), [member.incident.clone(), single.incident.clone()]);
+    assert!(!store.alerts_due(now).await.unwrap().contains(&namespace));
+    assert!(store.alerts_due(now + SECOND).await.unwrap().contains(&namespace));
+    let due = store.due_incidents(namespace, now + SECOND, 10).await.unwrap();
+    let ids: Vec<IncidentId> = due.iter().map(|record| record.incident.id).collect();
+    assert_eq!(ids.len(), 2);
+    assert!(!ids.contains(&member.incident.id));
+
+    (single.incident.standing, single.incident.resolved_at) = (Standing::Resolved, Some(now));
+    single.incident.act_at = None;
+    let again = incident(&rule, 1, now);
+    let seen = version(store, namespace).await;
+    assert!(write(store, &rule, seen, &[single.clone(), again.clone()]).await, "one open incident for a subject");
+    let query = IncidentQuery { namespace, is_open: None, job: None, before: None, within: None, limit: 10 };
+    let listed = async |query: IncidentQuery<'_>| -> Vec<IncidentId> {
+        store.incidents(query).await.unwrap().into_iter().map(|record| record.incident.id).collect()
+    };
+    let [group, member, single, again] = [group, member, single, again].map(|record| record.incident.id);
+    assert_eq!(listed(query).await, [again, single, member, group]);
+    assert_eq!(listed(IncidentQuery { is_open: Some(true), ..query }).await, [again, member, group]);
+    assert_eq!(listed(IncidentQuery { is_open: Some(false), ..query }).await, [single]);
+    assert_eq!(listed(IncidentQuery { job: Some(JobId::new(1)), ..query }).await, [again, single]);
+    assert_eq!(listed(IncidentQuery { before: Some(single), limit: 1, ..query }).await, [member]);
+    let apps = ["app".to_owned()];
+    assert_eq!(listed(IncidentQuery { within: Some(&apps), ..query }).await, [again, single, member]);
+    assert_eq!(listed(IncidentQuery { within: Some(&[]), ..query }).await, []);
+
+    assert!(store.delete_alert_rule(namespace, &rule.spec.name, now).await.unwrap());
+    assert_eq!(listed(IncidentQuery { is_open: Some(true), ..query }).await, []);
+    assert_eq!(store.incidents(query).await.unwrap()[0].spec, rule.spec, "the rule as it was");
+    while store.forget_incidents(now + SECOND, 500).await.unwrap() > 0 {}
+    assert_eq!(listed(query).await, []);
+}
+
+/// A silence ends at its time or earlier by a call, and only once.
+pub async fn a_silence_has_an_end(store: &dyn Store) {
+    let namespace = tenant(store).await;
+    let now = store.now().await.unwrap();
+    let silence = SilenceRecord {
+        id: SilenceId::new(next_id()),
+        namespace,
+        spec: SilenceSpec { job: Some("nightly-close".to_owned()), ..SilenceSpec::default() },
+        author: "ann".to_owned(),
+        reason: "维护".to_owned(),
+        created_at: now,
+        ends_at: now + SECOND * 60,
+    };
+    assert!(store.add_silence(&silence).await.unwrap());
+    assert_eq!(store.silences(namespace, now).await.unwrap(), std::slice::from_ref(&silence));
+    assert_eq!(store.silences(namespace, silence.ends_at).await.unwrap(), []);
+    assert!(!store.end_silence(DEFAULT, silence.id, now).await.unwrap());
+    assert!(store.end_silence(namespace, silence.id, now).await.unwrap());
+    assert!(!store.end_silence(namespace, silence.id, now).await.unwrap());
+    assert_eq!(store.silences(namespace, now).await.unwrap(), []);
+}
+
+/// A verdict leaves an event in its transaction where a rule is about such runs, and nowhere else.
+pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store) {
+    let token = join(store).await;
+    let before = pending(store, token).await;
+    finish_one(store, finish(&before, FAILED)).await;
+    let rule = rule_spec(&name("rule"), &json!({"failed": {}}));
+    assert!(matches!(save(store, DEFAULT, &rule, Some(0)).await, RuleSaved::Created(_)));
+
+    let (fails, well) = (pending(store, token).await, pending(store, token).await);
+    finish_one(store, finish(&fails, FAILED)).await;
+    finish_one(store, finish(&fails, FAILED)).await;
+    finish_one(store, finish(&well, Outcome::Succeeded)).await;
+    let (_, shards) = expanded(store, token, 2).await;
+    for shard in &shards {
+        finish_one(store, finish(shard, FAILED)).await;
+    }
+    let whole = shards[0].parent.unwrap();
+    let ids = [before.id, fails.id, well.id, whole, shards[0].id, shards[1].id];
+    let events = store.alert_events(DEFAULT, 500).await.unwrap();
+    let mut runs: Vec<RunId> = events.iter().map(|event| event.run).filter(|run| ids.contains(run)).collect();
+    let mut expected = vec![fails.id, whole];
+    runs.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(runs, expected);
+    let event = events.iter().find(|event| event.run == fails.id).unwrap();
+    assert_eq!((event.job, event.status, event.fire_at), (fails.job, RunStatus::Failed, fails.fire_at));
+    let now = store.now().await.unwrap();
+    assert!(store.alerts_due(now).await.unwrap().contains(&DEFAULT));
+
+    let write = AlertWrite {
+        namespace: DEFAULT,
+        version: version(store, DEFAULT).await,
+        incidents: &[],
+        messages: &[],
+        done: &expected,
+        checks: &[],
+    };
+    assert!(store.write_alerts(&write).await.unwrap());
+    let events = store.alert_events(DEFAULT, 500).await.unwrap();
+    assert!(!events.iter().any(|event| ids.contains(&event.run)));
+    assert!(store.delete_alert_rule(DEFAULT, &rule.name, now).await.unwrap());
+}
+
+/// Jobs are read by pages of their names, with their newest success.
+pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
+    let token = join(store).await;
+    let labelled = job_with(store, spec(&name("watched"), json!({"labels": {"team": "pay"}})), None).await;
+    let other = job_with(store, spec(&name("watched"), json!({})), None).await;
+    let page = async |after: &str, limit| store.watched_jobs(DEFAULT, None, after, limit).await.unwrap();
+    let mut names: Vec<String> = Vec::new();
+    loop {
+        let found = page(names.last().map_or("", String::as_str), 3).await;
+        names.extend(found.iter().map(|job| job.name.clone()));
+        if found.len() < 3 {
+            break;
+        }
+    }
+    assert!(names.contains(&labelled.spec.name) && names.contains(&other.spec.name) && names.is_sorted());
+    let found = store.watched_by_id(&[labelled.id, other.id, JobId::new(1)]).await.unwrap();
+    let job = found.iter().find(|job| job.id == labelled.id).unwrap();
+    assert_eq!((job.name.as_str(), job.app_name.as_str()), (labelled.spec.name.as_str(), "conformance"));
+    assert_eq!((job.labels.get("team").map(String::as_str), job.succeeded_at), (Some("pay"), None));
+    let of_app = store.watched_jobs(DEFAULT, Some(labelled.app), &labelled.spec.name[..7], 500).await.unwrap();
+    assert!(of_app.iter().all(|job| job.app == labelled.app) && !of_app.is_empty());
+
+    let (well, fails) = (pending(store, token).await, pending(store, token).await);
+    finish_one(store, finish(&well, Outcome::Succeeded)).await;
+    finish_one(store, finish(&fails, FAILED)).await;
+    let jobs = [well.job, fails.job];
+    let since = |at| store.succeeded_since(&jobs, at);
+    assert_eq!(since(well.fire_at).await.unwrap(), [(well.job, well.fire_at)]);
+    assert_eq!(since(well.fire_at + SECOND).await.unwrap(), []);
+}

@@ -1,0 +1,195 @@
+//! Checks of what charts and overviews read.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::run::BROADCAST;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::{AppId, Reason, Run, RunId, RunStatus, Timestamp};
+
+use super::stats::roll_up;
+use super::{FAILED, claim, finish, finish_all, job, join, next_id, run};
+use crate::Store;
+use crate::ledger::AttemptEnd;
+use crate::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
+
+async fn points(store: &dyn Store, kind: PointKind, owner: i64, step: Step) -> Vec<StatPoint> {
+    let query = PointQuery {
+        kind,
+        owners: &[owner],
+        step,
+        from: Timestamp::EPOCH,
+        to: Timestamp::MAX,
+        limit: 100,
+        detail: PointDetail::Whole,
+    };
+    store.points(&query).await.unwrap()
+}
+
+/// Points add up to the runs, whatever the batches and whenever verdicts come; nothing counts twice; old ones go.
+pub async fn points_add_up_to_the_runs(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    // Other checks count in the app of the other jobs.
+    let app = store.ensure_app(AppId::new(next_id()), super::DEFAULT, &super::name("points"), at).await.unwrap().id;
+    let job = crate::catalog::JobRecord { app, ..job(store, Some(at)).await };
+    let rows: Vec<Run> = (0..6).map(|number| run(&job, token, at + Duration::from_secs(number * 600))).collect();
+    let span = Run {
+        id: RunId::new(next_id()),
+        status: RunStatus::Skipped,
+        reason: Some(Reason::NoExecutor),
+        finished_at: Some(at),
+        span_end_at: Some(at + Duration::from_secs(3_000)),
+        span_count: 4,
+        fire_at: at + Duration::from_secs(100),
+        ..rows[0].clone()
+    };
+    let all: Vec<Run> = rows.iter().cloned().chain([span]).collect();
+    claim(store, token, &job, all).await;
+    let ended = |run: &Run, outcome: Outcome, late: u64, took: u64| AttemptEnd {
+        started_at: Some(run.fire_at + Duration::from_millis(late)),
+        finished_at: run.fire_at + Duration::from_millis(late + took),
+        ..finish(run, outcome)
+    };
+    finish_all(store, &[ended(&rows[0], Outcome::Succeeded, 5, 100), ended(&rows[1], FAILED, 7, 3_000)]).await;
+    roll_up(store).await;
+    finish_all(store, &[ended(&rows[2], Outcome::Succeeded, 9, 200), ended(&rows[3], Outcome::Succeeded, 11, 400)])
+        .await;
+    roll_up(store).await;
+    roll_up(store).await;
+
+    let stored = store.runs(&rows.iter().map(|run| run.id).collect::<Vec<_>>()).await.unwrap();
+    let (mut durations, mut lateness) = (Sketch::default(), Sketch::default());
+    for run in stored.iter().filter(|run| run.status.is_terminal()) {
+        durations.add(run.finished_at.unwrap().since(run.started_at.unwrap()));
+        lateness.add(run.started_at.unwrap().since(run.fire_at));
+    }
+    for (kind, owner) in [(PointKind::App, job.app.get()), (PointKind::Job, job.id.get())] {
+        for step in kind.steps() {
+            let found = points(store, kind, owner, *step).await;
+            let sum = found.iter().fold(Verdicts::default(), |sum, point| sum.plus(point.verdicts));
+            assert_eq!(
+                sum,
+                Verdicts { succeeded: 3, failed: 1, skipped: 4, ..Verdicts::default() },
+                "{kind:?} {step:?}"
+            );
+            assert!(found.iter().all(|point| step.floor(point.at) == point.at && point.owner == owner));
+            let (mut took, mut late) = (Sketch::default(), Sketch::default());
+            found.iter().for_each(|point| took.merge(&point.durations));
+            found.iter().for_each(|point| late.merge(&point.lateness));
+            assert_eq!((&took, &late), (&durations, &lateness), "{kind:?} {step:?}");
+        }
+    }
+    let of_namespace = points(store, PointKind::Namespace, job.namespace.get(), Step::Hour).await;
+    assert!(of_namespace.iter().map(|point| point.verdicts.total()).sum::<u64>() >= 8);
+
+    let first = Step::Hour.floor(at);
+    let query = PointQuery {
+        kind: PointKind::Job,
+        owners: &[job.id.get()],
+        step: Step::Hour,
+        from: first,
+        to: first + Duration::from_secs(1),
+        limit: 10,
+        detail: PointDetail::Whole,
+    };
+    let whole = store.points(&query).await.unwrap();
+    assert_eq!(whole.len(), 1);
+    let verdicts = store.points(&PointQuery { detail: PointDetail::Verdicts, ..query }).await.unwrap();
+    let bare = StatPoint { durations: Sketch::default(), lateness: Sketch::default(), ..whole[0].clone() };
+    assert_eq!(verdicts, [bare], "the verdicts without the lengths");
+    while store.forget_points(PointKind::Job, Step::Hour, first + Duration::from_secs(1), 1).await.unwrap() > 0 {}
+    assert!(store.points(&query).await.unwrap().is_empty());
+    assert!(!points(store, PointKind::Job, job.id.get(), Step::Day).await.is_empty());
+}
+
+/// A job fails from its first failure after a success to its next success.
+pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    let job = job(store, Some(at)).await;
+    let rows: Vec<Run> = (0..5).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
+    claim(store, token, &job, rows.clone()).await;
+    finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
+    roll_up(store).await;
+    finish_all(store, &[finish(&rows[2], FAILED), finish(&rows[3], FAILED)]).await;
+    roll_up(store).await;
+    let failing = |within: Option<Vec<AppId>>| async move {
+        let found = store.failing_jobs(job.namespace, within.as_deref(), 10_000).await.unwrap();
+        found.into_iter().find(|pulse| pulse.job == job.id)
+    };
+    let pulse = failing(None).await.unwrap();
+    assert_eq!((pulse.streak, pulse.failing_since), (3, Some(rows[1].fire_at)));
+    assert_eq!((pulse.succeeded_at, pulse.failed_at), (Some(rows[0].fire_at), Some(rows[3].fire_at)));
+    assert_eq!(failing(Some(vec![job.app])).await, Some(pulse));
+    assert_eq!(failing(Some(vec![AppId::new(next_id())])).await, None);
+    assert_eq!(failing(Some(Vec::new())).await, None);
+
+    let trouble = store.troubled_jobs(job.namespace, rows[0].id, 10_000).await.unwrap();
+    let trouble = trouble.into_iter().find(|trouble| trouble.job == job.id).unwrap();
+    assert_eq!((trouble.status, trouble.count, trouble.newest), (RunStatus::Failed, 3, rows[3].id));
+
+    finish_all(store, &[finish(&rows[4], Outcome::Succeeded)]).await;
+    roll_up(store).await;
+    assert_eq!(failing(None).await, None);
+}
+
+/// Drawings get whole runs: no shards, in the range that they show; open ones by their status; and who fires next.
+pub async fn drawings_read_whole_runs(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    let job = job(store, Some(at)).await;
+    let rows: Vec<Run> = (0..3).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
+    let root = Run {
+        id: RunId::new(next_id()),
+        shard_index: BROADCAST,
+        shard_total: None,
+        fire_at: at + Duration::from_secs(300),
+        ..rows[0].clone()
+    };
+    let all: Vec<Run> = rows.iter().cloned().chain([root.clone()]).collect();
+    claim(store, token, &job, all).await;
+    let shard = |index| Run {
+        id: RunId::new(next_id()),
+        shard_index: index,
+        shard_total: Some(2),
+        parent: Some(root.id),
+        ..root.clone()
+    };
+    assert!(store.expand(token, root.id, &[shard(0), shard(1)]).await.unwrap());
+    finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
+
+    let ids = |marks: Vec<crate::rollups::RunMark>| marks.into_iter().map(|mark| mark.id).collect::<Vec<_>>();
+    let end = at + Duration::from_secs(3_600);
+    let marks = store.marks(job.id, at, end, 10).await.unwrap();
+    assert_eq!(ids(marks), [root.id, rows[2].id, rows[1].id, rows[0].id]);
+    assert_eq!(ids(store.marks(job.id, at, end, 2).await.unwrap()), [root.id, rows[2].id]);
+    assert_eq!(ids(store.marks(job.id, at, rows[1].fire_at, 10).await.unwrap()), [rows[0].id]);
+    let open = store.open_marks(job.namespace, RunStatus::Pending, 10_000).await.unwrap();
+    let open: Vec<RunId> = open.into_iter().filter(|mark| mark.job == job.id).map(|mark| mark.id).collect();
+    assert!(open.contains(&rows[1].id) && open.contains(&rows[2].id) && !open.contains(&rows[0].id), "{open:?}");
+
+    let in_all = store.marks_of_namespace(job.namespace, (rows[0].id, RunId::new(next_id())), 10_000).await.unwrap();
+    let in_all = ids(in_all.into_iter().filter(|mark| mark.job == job.id).collect());
+    assert_eq!(in_all.len(), 6, "shards too: {in_all:?}");
+    assert_eq!(in_all.last(), Some(&rows[0].id));
+    let idle = super::job(store, None).await;
+    let later = idle.updated_at + Duration::from_millis(1);
+    let found = store.idle_jobs(idle.namespace, later, 10_000).await.unwrap();
+    let is_idle = found.contains(&(idle.id, idle.version, idle.updated_at));
+    assert!(!found.iter().any(|(id, ..)| *id == job.id), "it fires");
+    assert!(
+        !store.idle_jobs(idle.namespace, idle.updated_at, 10_000).await.unwrap().iter().any(|(id, ..)| *id == idle.id)
+    );
+    assert!(is_idle || !found.iter().any(|(id, ..)| *id == idle.id));
+
+    let next = at + Duration::from_secs(7_200);
+    let other = super::job(store, Some(next)).await;
+    let coming = |to| async move {
+        let found = store.coming_jobs(other.namespace, to, 10_000).await.unwrap();
+        found.into_iter().find(|coming| coming.job == other.id)
+    };
+    assert_eq!(coming(next).await, None);
+    let found = coming(next + Duration::from_millis(1)).await.unwrap();
+    assert_eq!((found.version, found.app, found.next_fire_at), (other.version, other.app, next));
+}

@@ -1,0 +1,133 @@
+//! Checks of searches among runs.
+
+use std::time::Duration;
+
+use rondel_core::filter::{Bound, Choice, LengthRange, Pattern};
+use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, NamespaceId, Run, RunId, RunStatus, Trigger};
+
+use super::{FAILED, claim, finish, finish_all, job, join, run};
+use crate::Store;
+use crate::catalog::JobRecord;
+use crate::ledger::{RunOrder, RunPlace, RunQuery, RunSearch, RunText};
+
+/// Runs of two jobs, twenty each; some ended, after different lengths.
+async fn runs(store: &dyn Store) -> (JobRecord, JobRecord, Vec<Run>) {
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let (first, second) = (job(store, Some(at)).await, job(store, Some(at)).await);
+    let mut rows = Vec::new();
+    for of in [&first, &second] {
+        let own: Vec<Run> = (0..20).map(|offset| run(of, token, at + Duration::from_secs(offset))).collect();
+        claim(store, token, of, own.clone()).await;
+        rows.extend(own);
+    }
+    let mut ends = Vec::new();
+    for (index, row) in rows.iter().enumerate().filter(|(index, _)| index % 3 == 0) {
+        let mut end = finish(row, if index % 2 == 0 { FAILED } else { Outcome::Succeeded });
+        let began = row.fire_at + Duration::from_millis(7 * u64::try_from(index).unwrap());
+        end.started_at = Some(began);
+        end.executor = Some((ExecutorId::new(77), format!("w{}", index % 4)));
+        end.message = (index % 2 == 0).then(|| format!("Connection {index} refused: 100%_ÄÖ"));
+        ends.push(end);
+    }
+    finish_all(store, &ends).await;
+    (first, second, rows)
+}
+
+/// Every page of a search, forwards; each page must be the same when it is read backwards from the first run behind it.
+async fn found(store: &dyn Store, namespace: NamespaceId, search: &RunSearch) -> Vec<RunId> {
+    let mut search = RunSearch { limit: 3, ..search.clone() };
+    let mut all: Vec<Run> = Vec::new();
+    loop {
+        let page = store.search_runs(namespace, &search).await.unwrap().runs;
+        if let Some(first) = page.first() {
+            let before = RunSearch { is_backward: true, from: Some(search.place(first)), ..search.clone() };
+            let before = store.search_runs(namespace, &before).await.unwrap().runs;
+            let expected: Vec<RunId> = all.iter().rev().take(3).rev().map(|run| run.id).collect();
+            assert_eq!(before.iter().map(|run| run.id).collect::<Vec<_>>(), expected, "{search:?}");
+        }
+        let is_last = page.len() < 3;
+        all.extend(page);
+        if is_last {
+            return all.into_iter().map(|run| run.id).collect();
+        }
+        search.from = all.last().map(|run| search.place(run));
+    }
+}
+
+/// Whatever is searched for, in each order: what a database finds is what passes, and a text is no pattern.
+pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
+    let (first, second, rows) = runs(store).await;
+    let namespace = first.namespace;
+    let now = store.now().await.unwrap() + Duration::from_secs(60);
+    let query = RunQuery { limit: 1000, ..RunQuery::default() };
+    let all = store.list_runs(namespace, &query).await.unwrap();
+    let any = || RunSearch::new(now, 100);
+    let text = |text: &str| RunText { text: text.to_owned(), ..RunText::default() };
+    let over = |millis| Bound { length: Duration::from_millis(millis), is_inclusive: true };
+    let of = |jobs: &[&JobRecord]| Some(jobs.iter().map(|job| job.id).collect());
+    let named = |name: &str| Choice { any: vec![Pattern(name.to_owned())], none: Vec::new() };
+    let both = || RunSearch { jobs: of(&[&first, &second]), ..any() };
+    let searches = [
+        (any(), None),
+        (both(), Some(40)),
+        (RunSearch { jobs: of(&[&second]), ..any() }, Some(20)),
+        (RunSearch { other_than: vec![first.id], ..both() }, Some(20)),
+        (RunSearch { jobs: Some(Vec::new()), ..any() }, Some(0)),
+        (RunSearch { apps: Some(vec![second.app]), ..both() }, None),
+        (RunSearch { apps: Some(Vec::new()), ..any() }, Some(0)),
+        (RunSearch { statuses: vec![RunStatus::Failed], ..both() }, Some(7)),
+        (RunSearch { statuses: vec![RunStatus::Succeeded], ..both() }, Some(7)),
+        (RunSearch { statuses: vec![RunStatus::Pending, RunStatus::Running], ..both() }, Some(26)),
+        (RunSearch { triggers: vec![Trigger::Manual], ..any() }, None),
+        (RunSearch { since: Some(rows[15].fire_at), until: Some(rows[17].fire_at), ..both() }, None),
+        (RunSearch { executors: named("w2"), ..both() }, None),
+        (RunSearch { executors: named("*2"), ..both() }, None),
+        (RunSearch { executors: Choice { none: vec![Pattern("w0".to_owned())], ..named("w*") }, ..both() }, None),
+        (RunSearch { late: LengthRange { over: Some(over(100)), under: None }, ..both() }, None),
+        (RunSearch { late: LengthRange { over: None, under: Some(over(100)) }, ..both() }, None),
+        (RunSearch { duration: LengthRange { over: Some(over(0)), under: None }, ..both() }, None),
+        (RunSearch { texts: vec![text("refused")], ..any() }, Some(7)),
+        (RunSearch { texts: vec![text("100%_äö")], ..any() }, Some(7)),
+        (RunSearch { texts: vec![text("on%ref")], ..any() }, Some(0)),
+        (RunSearch { texts: vec![text("refused"), text("on 6 ")], ..any() }, Some(1)),
+        (RunSearch { texts: vec![RunText { jobs: vec![second.id], ..text("refused") }], ..any() }, None),
+        (RunSearch { texts: vec![RunText { is_not: true, ..text("refused") }], ..both() }, Some(33)),
+    ];
+    for (search, count) in searches {
+        for order in [RunOrder::Newest, RunOrder::Longest, RunOrder::Latest] {
+            let search = RunSearch { order, ..search.clone() };
+            let mut expected: Vec<&Run> = all.iter().filter(|run| search.admits(run)).collect();
+            expected.sort_by_key(|run| std::cmp::Reverse(search.place(run)));
+            let expected: Vec<RunId> = expected.into_iter().map(|run| run.id).collect();
+            assert!(count.is_none_or(|count| count == expected.len()), "{search:?}: {}", expected.len());
+            assert_eq!(found(store, namespace, &search).await, expected, "{search:?}");
+        }
+    }
+    assert_eq!(found(store, NamespaceId::new(99), &any()).await, []);
+}
+
+/// It looks at the newest rows alone, states where it stopped, and goes on from there.
+pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
+    let (first, _, rows) = runs(store).await;
+    let now = store.now().await.unwrap();
+    let jobs = Some(vec![first.id, rows[20].job]);
+    let mut search = RunSearch {
+        jobs,
+        texts: vec![RunText { text: "on 6 ".to_owned(), ..RunText::default() }],
+        look_at: 10,
+        ..RunSearch::new(now, 5)
+    };
+    let (mut count, mut rounds) = (0, 0);
+    loop {
+        let page = store.search_runs(first.namespace, &search).await.unwrap();
+        count += page.runs.len();
+        rounds += 1;
+        assert!(rounds < 1000, "it goes on and on");
+        let Some(id) = page.stopped_at else { break };
+        assert!(page.runs.iter().all(|run| run.id >= id));
+        search.from = Some(RunPlace { value: 0, id });
+    }
+    assert_eq!(count, 1);
+}

@@ -1,0 +1,192 @@
+//! Searching runs: by everything that a filter names, in three orders, forwards and backwards, within a bound.
+
+use async_trait::async_trait;
+use rondel_core::filter::{Choice, LengthRange, Pattern};
+use rondel_core::{AppId, IdGen, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
+
+use crate::error::Result;
+
+/// How many rows of the ledger a search looks at, at most, where no index answers it.
+pub const SEARCHED_COUNT_MAX: u32 = 20_000;
+
+/// The order of the runs that a search finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunOrder {
+    /// The newest first.
+    #[default]
+    Newest,
+    /// The longest first.
+    Longest,
+    /// Those whose handlers began the latest after their planned instants first.
+    Latest,
+}
+
+/// A place in the order of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunPlace {
+    /// What the order is by; 0 where it is by id alone.
+    pub value: i64,
+    /// The run.
+    pub id: RunId,
+}
+
+/// A text to find in the message of a run or in the name of its job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunText {
+    /// The text, in lower case.
+    pub text: String,
+    /// Whether it must not occur.
+    pub is_not: bool,
+    /// Jobs whose names contain it.
+    pub jobs: Vec<JobId>,
+}
+
+/// What to search for. An id rises with the instant at which its row was made, so a stretch of time is a stretch of ids.
+#[derive(Clone, Debug)]
+pub struct RunSearch {
+    /// Only runs with one of these; empty for all.
+    pub statuses: Vec<RunStatus>,
+    /// Only runs with one of these causes; empty for all.
+    pub triggers: Vec<Trigger>,
+    /// Only runs of these apps.
+    pub apps: Option<Vec<AppId>>,
+    /// Only runs of these jobs.
+    pub jobs: Option<Vec<JobId>>,
+    /// No runs of these jobs.
+    pub other_than: Vec<JobId>,
+    /// The executors that have or had the run.
+    pub executors: Choice<Pattern>,
+    /// Only runs that were planned or made at this instant or later.
+    pub since: Option<Timestamp>,
+    /// Only runs that were planned and made up to this instant.
+    pub until: Option<Timestamp>,
+    /// How long they took, or take at `now`.
+    pub duration: LengthRange,
+    /// How late they began.
+    pub late: LengthRange,
+    /// Texts that must occur, or must not.
+    pub texts: Vec<RunText>,
+    /// For the lengths of open runs.
+    pub now: Timestamp,
+    /// The order.
+    pub order: RunOrder,
+    /// Only runs behind this place: after it, or before it where the search goes backwards.
+    pub from: Option<RunPlace>,
+    /// Whether the page ends at `from` instead of beginning there.
+    pub is_backward: bool,
+    /// How many rows to look at, at most.
+    pub look_at: u32,
+    /// How many runs to find, at most.
+    pub limit: u32,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FoundRuns {
+    /// The runs, in the order of the search.
+    pub runs: Vec<Run>,
+    /// Where the search stopped looking although there are further rows.
+    pub stopped_at: Option<RunId>,
+}
+
+impl RunSearch {
+    /// Everything, at this instant.
+    #[must_use]
+    pub fn new(now: Timestamp, limit: u32) -> Self {
+        Self {
+            statuses: Vec::new(),
+            triggers: Vec::new(),
+            apps: None,
+            jobs: None,
+            other_than: Vec::new(),
+            executors: Choice::default(),
+            since: None,
+            until: None,
+            duration: LengthRange::default(),
+            late: LengthRange::default(),
+            texts: Vec::new(),
+            now,
+            order: RunOrder::Newest,
+            from: None,
+            is_backward: false,
+            look_at: SEARCHED_COUNT_MAX,
+            limit,
+        }
+    }
+
+    /// Where a run is in the order.
+    #[must_use]
+    pub fn place(&self, run: &Run) -> RunPlace {
+        let value = match self.order {
+            RunOrder::Newest => 0,
+            RunOrder::Longest => self.duration_ms(run),
+            RunOrder::Latest => late_ms(run),
+        };
+        RunPlace { value, id: run.id }
+    }
+
+    fn duration_ms(&self, run: &Run) -> i64 {
+        let end = run.finished_at.unwrap_or(self.now).as_millis();
+        run.started_at.map_or(-1, |at| end.saturating_sub(at.as_millis()))
+    }
+
+    /// The ids from the first that can pass to before the first that is too new.
+    #[must_use]
+    pub fn ids(&self) -> (i64, i64) {
+        // A row is made some time ahead of its instant.
+        let from = self.since.map_or(0, |since| IdGen::first_at(since.saturating_sub(MADE_AHEAD_MAX)));
+        let to = self.until.map_or(i64::MAX, |until| IdGen::first_at(Timestamp::from_millis(until.as_millis() + 1)));
+        (from, to)
+    }
+
+    /// Whether a run passes, whatever its place.
+    #[must_use]
+    pub fn admits(&self, run: &Run) -> bool {
+        let is_in = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
+        let (first, end) = self.ids();
+        let late_enough = |since: Timestamp| {
+            run.id.get() >= first && (run.fire_at >= since || run.id.get() >= IdGen::first_at(since))
+        };
+        (self.statuses.is_empty() || self.statuses.contains(&run.status))
+            && (self.triggers.is_empty() || self.triggers.contains(&run.trigger))
+            && self.apps.as_ref().is_none_or(|apps| apps.contains(&run.app))
+            && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&run.job))
+            && !self.other_than.contains(&run.job)
+            && self.executors.admits(|wanted| run.executor.as_deref().is_some_and(|name| wanted.matches(name)))
+            && self.since.is_none_or(late_enough)
+            && self.until.is_none_or(|until| run.fire_at <= until && run.id.get() < end)
+            && is_in(millis_of(self.duration), self.duration_ms(run))
+            && is_in(millis_of(self.late), late_ms(run))
+            && self.texts.iter().all(|text| text.is_in(run) != text.is_not)
+    }
+}
+
+impl RunText {
+    fn is_in(&self, run: &Run) -> bool {
+        let has = |message: &String| message.to_lowercase().contains(&self.text);
+        self.jobs.contains(&run.job) || run.message.as_ref().is_some_and(has)
+    }
+}
+
+/// How long before its instant a row is made, at most.
+const MADE_AHEAD_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+
+/// The least and the greatest length that pass; what never began has none.
+pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
+    let (least, greatest) = range.millis();
+    if range.is_open() { (least, greatest) } else { (least.max(0), greatest) }
+}
+
+/// How late the first attempt began; -1 where it did not, or where another attempt followed.
+fn late_ms(run: &Run) -> i64 {
+    let began = run.started_at.filter(|_| run.attempt == 1);
+    began.map_or(-1, |at| at.as_millis().saturating_sub(run.fire_at.as_millis()))
+}
+
+/// Searches runs.
+#[async_trait]
+pub trait SearchRuns {
+    /// A page of the runs of a namespace that pass. Where an index does not answer the search, it looks at the newest rows of the
+    /// stretch of time alone, and returns where it stopped.
+    async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns>;
+}

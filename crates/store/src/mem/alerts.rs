@@ -1,0 +1,294 @@
+//! Rules of alerts, their incidents and silences.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
+
+use super::{MemStore, State, StoredJob, size};
+use crate::alerts::{
+    AlertEvent, AlertWrite, IncidentQuery, IncidentRecord, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved,
+    SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+};
+use crate::outbox::may_be_reported;
+use crate::{Alerts, Result};
+
+#[async_trait]
+impl Alerts for MemStore {
+    async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>> {
+        Ok(self.state().alert_rows.rules_of(namespace))
+    }
+
+    async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved> {
+        let rows = &mut self.state().alert_rows;
+        let rules = rows.rules_of(change.namespace);
+        let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
+        let version = before.map_or(0, |rule| rule.version);
+        if change.expected_version.is_some_and(|expected| expected != version) {
+            return Ok(RuleSaved::Conflict(version));
+        }
+        if before.is_none() && rules.len() >= size(RULE_COUNT_MAX) {
+            return Ok(RuleSaved::Full);
+        }
+        let record = RuleRecord {
+            id: before.map_or(change.id, |rule| rule.id),
+            namespace: change.namespace,
+            version: version + 1,
+            spec: change.spec.clone(),
+            author: change.author.to_owned(),
+            created_at: before.map_or(change.now, |rule| rule.created_at),
+            updated_at: change.now,
+            check_at: change.check_at,
+            sweep: None,
+        };
+        rows.raise(change.namespace);
+        rows.rules.insert(record.id, record.clone());
+        let record = Box::new(record);
+        Ok(if version == 0 { RuleSaved::Created(record) } else { RuleSaved::Changed(record) })
+    }
+
+    async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool> {
+        let rows = &mut self.state().alert_rows;
+        let Some(rule) = rows.rules_of(namespace).into_iter().find(|rule| rule.spec.name == name) else {
+            return Ok(false);
+        };
+        rows.raise(namespace);
+        rows.rules.remove(&rule.id);
+        let its = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
+        for (_, record) in its.filter(|(_, record)| record.incident.standing == Standing::Firing) {
+            let incident = &mut record.incident;
+            (incident.standing, incident.resolved_at, incident.act_at) = (Standing::Resolved, Some(now), None);
+        }
+        Ok(true)
+    }
+
+    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
+        let rows = &self.state().alert_rows;
+        let is_due = |namespace: &NamespaceId| {
+            let is_over = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+            rows.events.values().any(|(of, _)| of == namespace)
+                || rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
+                || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.act_at))
+        };
+        Ok(rows.versions.keys().copied().filter(is_due).collect())
+    }
+
+    async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>> {
+        Ok(self.state().alert_rows.versions.get(&namespace).copied())
+    }
+
+    async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
+        let state = self.state();
+        let its = state.alert_rows.events.values().filter(|(of, _)| *of == namespace);
+        Ok(its.map(|(_, event)| *event).take(size(limit)).collect())
+    }
+
+    async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
+        let state = self.state();
+        let open = || state.alert_rows.open_of(rule);
+        let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;
+        let is_asked = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
+        let count = |is_member| {
+            let its = open().filter(|one| !is_group(one) && one.group.is_some() == is_member);
+            u64::try_from(its.count()).unwrap_or(u64::MAX)
+        };
+        Ok(OpenIncidents {
+            incidents: open().filter(|one| !is_group(one)).filter(is_asked).cloned().collect(),
+            group: open().find(is_group).cloned(),
+            single_count: count(false),
+            member_count: count(true),
+        })
+    }
+
+    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+        let state = self.state();
+        let its = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
+        Ok(its.take(size(limit)).cloned().collect())
+    }
+
+    async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
+        let state = self.state();
+        let is_due = |(of, record): &&(NamespaceId, IncidentRecord)| {
+            *of == namespace && record.incident.act_at.is_some_and(|at| at <= now)
+        };
+        let mut due: Vec<IncidentRecord> =
+            state.alert_rows.incidents.values().filter(is_due).map(|(_, record)| record.clone()).collect();
+        due.sort_by_key(|record| record.incident.act_at);
+        due.truncate(size(limit));
+        Ok(due)
+    }
+
+    async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
+        let mut state = self.state();
+        if state.alert_rows.versions.get(&write.namespace) != Some(&write.version) {
+            return Ok(false);
+        }
+        let rows = &mut state.alert_rows;
+        rows.raise(write.namespace);
+        for record in write.incidents {
+            rows.incidents.insert(record.incident.id, (write.namespace, record.clone()));
+        }
+        for check in write.checks {
+            if let Some(rule) = rows.rules.get_mut(&check.rule) {
+                (rule.check_at, rule.sweep) = (check.at, check.sweep.clone());
+            }
+        }
+        rows.events.retain(|run, _| !write.done.contains(run));
+        write.messages.iter().for_each(|message| {
+            state.alerts.write(message);
+        });
+        Ok(true)
+    }
+
+    async fn incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+        let state = self.state();
+        let is_asked = |record: &&IncidentRecord| {
+            let subject = &record.incident.subject;
+            let is_of_job = |job: JobId| subject.kind == SubjectKind::Job && subject.id == job.get();
+            query.before.is_none_or(|before| record.incident.id < before)
+                && query.job.is_none_or(is_of_job)
+                && query.admits(record)
+        };
+        let its = state.alert_rows.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
+        Ok(its.map(|(_, record)| record).filter(is_asked).take(size(query.limit)).cloned().collect())
+    }
+
+    async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
+        let state = self.state();
+        let found = state.alert_rows.incidents.get(&id).filter(|(of, _)| *of == namespace);
+        Ok(found.map(|(_, record)| record.clone()))
+    }
+
+    async fn acknowledge_incident(
+        &self,
+        namespace: NamespaceId,
+        id: IncidentId,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let rows = &mut self.state().alert_rows;
+        rows.raise(namespace);
+        let Some((_, record)) = rows.incidents.get_mut(&id).filter(|(of, _)| *of == namespace) else {
+            return Ok(false);
+        };
+        let incident = &mut record.incident;
+        if incident.standing == Standing::Resolved || incident.acknowledged_at.is_some() {
+            return Ok(false);
+        }
+        (incident.acknowledged_by, incident.acknowledged_at) = (Some(by.to_owned()), Some(now));
+        Ok(true)
+    }
+
+    async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>> {
+        let state = self.state();
+        let mut its: Vec<SilenceRecord> = state.alert_rows.silences.values().cloned().collect();
+        its.retain(|silence| silence.namespace == namespace && silence.ends_at > after);
+        its.sort_by_key(|silence| (silence.ends_at, silence.id));
+        Ok(its)
+    }
+
+    async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
+        if self.silences(silence.namespace, silence.created_at).await?.len() >= size(SILENCE_COUNT_MAX) {
+            return Ok(false);
+        }
+        let rows = &mut self.state().alert_rows;
+        rows.raise(silence.namespace);
+        rows.silences.insert(silence.id, silence.clone());
+        Ok(true)
+    }
+
+    async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool> {
+        let rows = &mut self.state().alert_rows;
+        rows.raise(namespace);
+        let is_its = |silence: &&mut SilenceRecord| silence.namespace == namespace && silence.ends_at > now;
+        let Some(silence) = rows.silences.get_mut(&id).filter(is_its) else { return Ok(false) };
+        silence.ends_at = now;
+        Ok(true)
+    }
+
+    async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let rows = &mut self.state().alert_rows;
+        let old = rows.incidents.values().map(|(_, record)| &record.incident);
+        let old = old.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
+        let old: Vec<IncidentId> = old.take(size(limit)).collect();
+        rows.incidents.retain(|id, _| !old.contains(id));
+        let count = rows.silences.len();
+        rows.silences.retain(|_, silence| silence.ends_at >= before);
+        Ok(u64::try_from(old.len() + count - rows.silences.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn watched_jobs(
+        &self,
+        namespace: NamespaceId,
+        app: Option<AppId>,
+        after_name: &str,
+        limit: u32,
+    ) -> Result<Vec<WatchedJob>> {
+        let state = self.state();
+        let is_asked = |job: &&StoredJob| {
+            let record = &job.record;
+            !job.is_deleted
+                && record.namespace == namespace
+                && app.is_none_or(|app| record.app == app)
+                && record.spec.name.as_str() > after_name
+        };
+        let mut jobs: Vec<WatchedJob> = state.jobs.values().filter(is_asked).map(|job| state.watched(job)).collect();
+        jobs.sort_by(|a, b| a.name.cmp(&b.name));
+        jobs.truncate(size(limit));
+        Ok(jobs)
+    }
+
+    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+        let state = self.state();
+        let found = state.jobs.values().filter(|job| !job.is_deleted && jobs.contains(&job.record.id));
+        Ok(found.map(|job| state.watched(job)).collect())
+    }
+
+    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
+        let state = self.state();
+        let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
+        let good = state.runs.values().filter(|run| run.status == RunStatus::Succeeded && run.fire_at >= since);
+        for run in good.filter(|run| jobs.contains(&run.job)) {
+            let at = newest.entry(run.job).or_insert(run.fire_at);
+            *at = run.fire_at.max(*at);
+        }
+        Ok(newest.into_iter().collect())
+    }
+}
+
+impl State {
+    /// Leaves an event of a run that failed or was skipped, where a rule of its namespace is about such runs.
+    pub(super) fn add_alert_event(&mut self, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
+        let is_shard = run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1);
+        let watches = |rule: &RuleRecord| {
+            rule.namespace == run.namespace && rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events
+        };
+        if is_shard || !self.alert_rows.rules.values().any(watches) {
+            return;
+        }
+        let event = AlertEvent {
+            run: id,
+            app: run.app,
+            job: run.job,
+            status: run.status,
+            reason: run.reason,
+            fire_at: run.fire_at,
+        };
+        self.alert_rows.events.insert(id, (run.namespace, event));
+    }
+
+    fn watched(&self, job: &StoredJob) -> WatchedJob {
+        let record = &job.record;
+        WatchedJob {
+            id: record.id,
+            name: record.spec.name.clone(),
+            app: record.app,
+            app_name: record.spec.app.clone(),
+            labels: record.spec.labels.clone(),
+            created_at: record.created_at,
+            succeeded_at: self.pulses.get(&record.id).and_then(|pulse| pulse.succeeded_at),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The rows of channels, and of messages on their way to them.
+
+use std::collections::BTreeMap;
+
+use rondel_core::{ChannelId, DeliveryId, MessageId, NamespaceId, NodeId, Timestamp};
+
+use crate::channels::{Channel, Delivery, NewMessage, WaitingMessage};
+
+/// Channels with their leases, messages and tries.
+#[derive(Default)]
+pub(super) struct Alerts {
+    pub(super) channels: BTreeMap<ChannelId, (Channel, Lease)>,
+    pub(super) messages: BTreeMap<MessageId, StoredMessage>,
+    pub(super) deliveries: BTreeMap<DeliveryId, Delivery>,
+}
+
+pub(super) struct Lease {
+    pub(super) held_by: NodeId,
+    pub(super) held_until: Timestamp,
+}
+
+pub(super) struct StoredMessage {
+    pub(super) message: NewMessage,
+    pub(super) is_waiting: bool,
+    pub(super) try_count: i32,
+    pub(super) next_try_at: Timestamp,
+}
+
+impl Alerts {
+    /// Removes what a namespace has.
+    pub(super) fn leave(&mut self, namespace: NamespaceId) {
+        let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
+        let ids: Vec<ChannelId> = names.map(|(channel, _)| channel.id).collect();
+        for id in ids {
+            self.remove(id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: ChannelId) {
+        self.channels.remove(&id);
+        self.messages.retain(|_, stored| stored.message.channel != id);
+        self.deliveries.retain(|_, delivery| delivery.channel != id);
+    }
+
+    pub(super) fn named(&self, namespace: NamespaceId, name: &str) -> Option<&Channel> {
+        let mut channels = self.channels.values().map(|(channel, _)| channel);
+        channels.find(|channel| channel.namespace == namespace && channel.name == name)
+    }
+
+    pub(super) fn write(&mut self, message: &NewMessage) -> bool {
+        let key = |it: &NewMessage| (it.incident, it.channel, it.notice.kind, it.number);
+        let is_there = self.messages.values().any(|stored| key(&stored.message) == key(message));
+        if is_there || !self.channels.contains_key(&message.channel) {
+            return false;
+        }
+        let notice = message.notice.clone().bounded();
+        let (message, next_try_at) = (NewMessage { notice, ..message.clone() }, message.created_at);
+        let stored = StoredMessage { message, is_waiting: true, try_count: 0, next_try_at };
+        self.messages.insert(stored.message.id, stored);
+        true
+    }
+
+    /// The messages of a channel that are due and first of their incidents, the one due longest first.
+    pub(super) fn due(&self, channel: ChannelId, now: Timestamp, limit: usize) -> Vec<WaitingMessage> {
+        let waiting = || self.messages.values().filter(|stored| stored.is_waiting && stored.message.channel == channel);
+        let is_first =
+            |it: &NewMessage| waiting().all(|other| other.message.incident != it.incident || other.message.id >= it.id);
+        let mut due: Vec<&StoredMessage> =
+            waiting().filter(|stored| stored.next_try_at <= now && is_first(&stored.message)).collect();
+        due.sort_by_key(|stored| (stored.next_try_at, stored.message.id));
+        due.truncate(limit);
+        let waiting = |stored: &&StoredMessage| WaitingMessage {
+            id: stored.message.id,
+            incident: stored.message.incident,
+            notice: stored.message.notice.clone(),
+            try_count: stored.try_count,
+            created_at: stored.message.created_at,
+        };
+        due.iter().map(waiting).collect()
+    }
+}

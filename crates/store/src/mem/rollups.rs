@@ -1,0 +1,181 @@
+//! Counts with distributions, and what overviews read of the ledger.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
+
+use crate::mem::{MemStore, State, StoredJob, size};
+use crate::rollups::{
+    ComingJob, Gains, JobPulse, JobTrouble, PointDetail, PointKind, PointQuery, RunMark, StatPoint, Verdicts,
+};
+use crate::{Result, Rollups};
+
+#[async_trait]
+impl Rollups for MemStore {
+    async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>> {
+        let state = self.state();
+        let is_asked = |(owner, kind, step, at): &(i64, PointKind, Step, Timestamp)| {
+            query.owners.contains(owner)
+                && *kind == query.kind
+                && *step == query.step
+                && (query.from..query.to).contains(at)
+        };
+        let mut points: Vec<StatPoint> =
+            state.points.iter().filter(|(key, _)| is_asked(key)).map(|(_, point)| point.clone()).collect();
+        points.sort_by_key(|point| (point.owner, point.at));
+        points.truncate(size(query.limit));
+        if query.detail == PointDetail::Verdicts {
+            points.iter_mut().for_each(|point| (point.durations, point.lateness) = Default::default());
+        }
+        Ok(points)
+    }
+
+    async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let is_of = |of: &(i64, PointKind, Step, Timestamp)| of.1 == kind && of.2 == step;
+        let mut ats: Vec<Timestamp> =
+            state.points.keys().filter(|of| is_of(of) && of.3 < before).map(|of| of.3).collect();
+        ats.sort_unstable();
+        let Some(last) = ats.get(..ats.len().min(size(limit))).and_then(<[Timestamp]>::last).copied() else {
+            return Ok(0);
+        };
+        let count = state.points.len();
+        state.points.retain(|of, _| !is_of(of) || of.3 > last);
+        Ok(u64::try_from(count - state.points.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn failing_jobs(
+        &self,
+        namespace: NamespaceId,
+        within: Option<&[AppId]>,
+        limit: u32,
+    ) -> Result<Vec<JobPulse>> {
+        let state = self.state();
+        let failing = state.pulses.values().filter(|pulse| pulse.namespace == namespace && pulse.streak > 0);
+        let mut failing: Vec<JobPulse> = failing
+            .filter_map(|pulse| {
+                let stored = state.jobs.get(&pulse.job).filter(|job| !job.is_deleted)?;
+                let app = stored.record.app;
+                within.is_none_or(|apps| apps.contains(&app)).then_some(JobPulse { app, ..*pulse })
+            })
+            .collect();
+        failing.sort_by_key(|pulse| Reverse(pulse.streak));
+        failing.truncate(size(limit));
+        Ok(failing)
+    }
+
+    async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>> {
+        let state = self.state();
+        let is_trouble = |run: &&Run| {
+            let is_good = run.status == RunStatus::Succeeded || !run.status.is_terminal();
+            run.namespace == namespace && !is_good
+        };
+        let newest = state.runs.range(since..).rev().map(|(_, run)| run).filter(is_trouble).take(size(row_count));
+        let mut troubles: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
+        for run in newest.filter(|run| run.status != RunStatus::Cancelled) {
+            let had_none = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
+            let (count, newest) = troubles.entry((run.job, run.status, had_none)).or_insert((0, run.id));
+            (*count, *newest) = (*count + 1, run.id.max(*newest));
+        }
+        let trouble = |((job, status, had_no_executor), (count, newest))| JobTrouble {
+            job,
+            status,
+            had_no_executor,
+            count,
+            newest,
+        };
+        let mut troubles: Vec<JobTrouble> = troubles.into_iter().map(trouble).collect();
+        troubles.sort_by_key(|trouble| (Reverse(trouble.count), trouble.job));
+        Ok(troubles)
+    }
+
+    async fn marks(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
+        let state = self.state();
+        let its = state.runs.values().filter(|run| run.job == job && (from..to).contains(&run.fire_at));
+        let mut marks: Vec<RunMark> = its.filter(|run| is_whole(run)).map(RunMark::from).collect();
+        marks.sort_by_key(|mark| Reverse(mark.fire_at));
+        marks.truncate(size(limit));
+        Ok(marks)
+    }
+
+    async fn marks_of_namespace(
+        &self,
+        namespace: NamespaceId,
+        (from, to): (RunId, RunId),
+        limit: u32,
+    ) -> Result<Vec<RunMark>> {
+        let state = self.state();
+        let its = state.runs.range(from..to).rev().map(|(_, run)| run).filter(|run| run.namespace == namespace);
+        Ok(its.map(RunMark::from).take(size(limit)).collect())
+    }
+
+    async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>> {
+        let state = self.state();
+        let its = state.runs.values().filter(|run| run.namespace == namespace && run.status == status);
+        Ok(its.filter(|run| is_whole(run)).map(RunMark::from).take(size(limit)).collect())
+    }
+
+    async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
+        let state = self.state();
+        let coming = state.jobs.values().filter(|job| !job.is_deleted && job.record.namespace == namespace);
+        let mut coming: Vec<ComingJob> = coming
+            .filter_map(|job| {
+                let next_fire_at = state.due.get(&job.record.id)?.next_fire_at.filter(|at| *at < to)?;
+                let (job, version, app) = (job.record.id, job.record.version, job.record.app);
+                Some(ComingJob { job, version, app, next_fire_at })
+            })
+            .collect();
+        coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
+        coming.truncate(size(limit));
+        Ok(coming)
+    }
+
+    async fn idle_jobs(
+        &self,
+        namespace: NamespaceId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<(JobId, i64, Timestamp)>> {
+        let state = self.state();
+        let is_idle = |job: &&StoredJob| {
+            let is_over = state.due.get(&job.record.id).is_some_and(|due| due.next_fire_at.is_none() && due.is_over);
+            !job.is_deleted && job.record.namespace == namespace && job.record.updated_at < before && is_over
+        };
+        let idle = state.jobs.values().filter(is_idle).map(|job| &job.record);
+        let mut idle: Vec<_> = idle.map(|job| (job.id, job.version, job.updated_at)).collect();
+        idle.sort_by_key(|(job, _, at)| (Reverse(*at), *job));
+        idle.truncate(size(limit));
+        Ok(idle)
+    }
+}
+
+impl State {
+    pub(in crate::mem) fn add_gains(&mut self, gains: &Gains) {
+        for (key, gain) in &gains.points {
+            let (owner, _, _, at) = *key;
+            let point = self.points.entry(*key).or_insert_with(|| StatPoint {
+                owner,
+                at,
+                verdicts: Verdicts::default(),
+                durations: Sketch::default(),
+                lateness: Sketch::default(),
+            });
+            point.verdicts = gain.onto(point.verdicts);
+            point.durations.merge(&gain.durations);
+            point.lateness.merge(&gain.lateness);
+        }
+        for (job, runs) in &gains.pulses {
+            let Some(first) = runs.first() else { continue };
+            let pulse = self.pulses.entry(*job).or_insert(JobPulse::of(first));
+            runs.iter().for_each(|run| pulse.note(run));
+        }
+    }
+}
+
+/// Whether it is no shard of a broadcast.
+fn is_whole(run: &Run) -> bool {
+    run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
+}

@@ -1,0 +1,30 @@
+//! Searching runs.
+
+use async_trait::async_trait;
+use rondel_core::{NamespaceId, Run};
+
+use crate::ledger::{FoundRuns, RunSearch};
+use crate::mem::{MemStore, size};
+use crate::{Result, SearchRuns};
+
+#[async_trait]
+impl SearchRuns for MemStore {
+    async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns> {
+        let state = self.state();
+        let is_behind = |run: &Run| {
+            search.from.is_none_or(|from| {
+                let place = search.place(run);
+                if search.is_backward { place > from } else { place < from }
+            })
+        };
+        let matches = |run: &&Run| run.namespace == namespace && search.admits(run) && is_behind(run);
+        let mut runs: Vec<Run> = state.runs.values().filter(matches).cloned().collect();
+        runs.sort_by_key(|run| std::cmp::Reverse(search.place(run)));
+        let limit = size(search.limit);
+        if search.is_backward {
+            runs.drain(..runs.len().saturating_sub(limit));
+        }
+        runs.truncate(limit);
+        Ok(FoundRuns { runs, stopped_at: None })
+    }
+}

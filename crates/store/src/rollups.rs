@@ -1,0 +1,380 @@
+//! What charts read: counts with distributions per namespace, app and job in buckets of time, and which jobs fail now.
+//!
+//! [`Stats::roll_up`](crate::Stats::roll_up) makes them from the ledger, each run once, together with the counts per job and hour.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
+
+use crate::error::Result;
+use crate::upkeep::CountedRun;
+
+/// Whose runs are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PointKind {
+    /// All of a namespace.
+    Namespace,
+    /// All of an app.
+    App,
+    /// Those of one job.
+    Job,
+}
+
+impl PointKind {
+    /// The word for it in SQL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::App => "app",
+            Self::Job => "job",
+        }
+    }
+
+    /// The buckets in which such runs are counted.
+    #[must_use]
+    pub const fn steps(self) -> &'static [Step] {
+        match self {
+            Self::Namespace | Self::App => &[Step::Minute, Step::Quarter, Step::Hour],
+            Self::Job => &[Step::Hour, Step::Day],
+        }
+    }
+}
+
+/// Runs by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// Runs that succeeded.
+    pub succeeded: u64,
+    /// Runs that failed.
+    pub failed: u64,
+    /// Runs that took longer than they may.
+    pub timed_out: u64,
+    /// Runs that were cancelled.
+    pub cancelled: u64,
+    /// Runs whose end is not known.
+    pub unknown: u64,
+    /// Fires that were skipped.
+    pub skipped: u64,
+}
+
+impl Verdicts {
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.succeeded + self.cancelled + self.skipped + self.trouble()
+    }
+
+    /// Runs that failed, timed out, or whose end is not known.
+    #[must_use]
+    pub const fn trouble(&self) -> u64 {
+        self.failed + self.timed_out + self.unknown
+    }
+
+    /// The sum of two.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            succeeded: self.succeeded + other.succeeded,
+            failed: self.failed + other.failed,
+            timed_out: self.timed_out + other.timed_out,
+            cancelled: self.cancelled + other.cancelled,
+            unknown: self.unknown + other.unknown,
+            skipped: self.skipped + other.skipped,
+        }
+    }
+}
+
+/// What became of the runs of one owner that were planned in one bucket of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatPoint {
+    /// The namespace, app or job.
+    pub owner: i64,
+    /// When the bucket begins.
+    pub at: Timestamp,
+    /// How they ended.
+    pub verdicts: Verdicts,
+    /// How long their handlers took.
+    pub durations: Sketch,
+    /// How much later than planned the handlers of first attempts of scheduled fires began.
+    pub lateness: Sketch,
+}
+
+/// How much of each point is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PointDetail {
+    /// Everything.
+    #[default]
+    Whole,
+    /// The verdicts alone: durations and lateness are empty.
+    Verdicts,
+}
+
+/// Which points.
+#[derive(Clone, Copy, Debug)]
+pub struct PointQuery<'a> {
+    /// Whose.
+    pub kind: PointKind,
+    /// The ids of the namespaces, apps or jobs.
+    pub owners: &'a [i64],
+    /// The length of the buckets; one of [`PointKind::steps`].
+    pub step: Step,
+    /// Buckets that begin at or after this …
+    pub from: Timestamp,
+    /// … and before this.
+    pub to: Timestamp,
+    /// At most so many of each 512 owners, by owner and time.
+    pub limit: u32,
+    /// How much of each.
+    pub detail: PointDetail,
+}
+
+/// How the newest runs of a job ended, by the planned instants of its counted runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobPulse {
+    /// The job.
+    pub job: JobId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// The app of its newest counted run.
+    pub app: AppId,
+    /// The newest run that succeeded.
+    pub succeeded_at: Option<Timestamp>,
+    /// The newest run that failed, timed out, or whose end is unknown.
+    pub failed_at: Option<Timestamp>,
+    /// The first of those since the last success; `None` while the newest run succeeded.
+    pub failing_since: Option<Timestamp>,
+    /// How many there are since then.
+    pub streak: u64,
+}
+
+impl JobPulse {
+    pub(crate) const fn of(run: &CountedRun) -> Self {
+        Self {
+            job: run.job,
+            namespace: run.namespace,
+            app: run.app,
+            succeeded_at: None,
+            failed_at: None,
+            failing_since: None,
+            streak: 0,
+        }
+    }
+
+    /// Takes a verdict into account. Runs come about in the order in which they ended: an earlier success does not end a streak.
+    pub(crate) fn note(&mut self, run: &CountedRun) {
+        match run.status {
+            RunStatus::Succeeded => {
+                self.succeeded_at = self.succeeded_at.max(Some(run.fire_at));
+                if self.failed_at.is_none_or(|failed_at| failed_at <= run.fire_at) {
+                    (self.failing_since, self.streak) = (None, 0);
+                }
+            }
+            RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown => {
+                self.failed_at = self.failed_at.max(Some(run.fire_at));
+                if self.succeeded_at.is_none_or(|succeeded_at| succeeded_at <= run.fire_at) {
+                    let since = self.failing_since.map_or(run.fire_at, |since| since.min(run.fire_at));
+                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(1));
+                }
+            }
+            RunStatus::Pending
+            | RunStatus::Waiting
+            | RunStatus::Running
+            | RunStatus::Cancelled
+            | RunStatus::Skipped => {}
+        }
+        (self.namespace, self.app) = (run.namespace, run.app);
+    }
+}
+
+/// How often a job's runs ended in trouble since some instant, by the newest rows of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobTrouble {
+    /// The job.
+    pub job: JobId,
+    /// How they ended.
+    pub status: RunStatus,
+    /// Why; only of skipped ones whether no executor was there.
+    pub had_no_executor: bool,
+    /// How many rows.
+    pub count: u64,
+    /// The newest of them.
+    pub newest: RunId,
+}
+
+/// A run as a drawing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunMark {
+    /// The run.
+    pub id: RunId,
+    /// The job.
+    pub job: JobId,
+    /// Its app.
+    pub app: AppId,
+    /// The planned instant.
+    pub fire_at: Timestamp,
+    /// Its status.
+    pub status: RunStatus,
+    /// When the handler began.
+    pub started_at: Option<Timestamp>,
+    /// When the verdict was made.
+    pub finished_at: Option<Timestamp>,
+    /// The executor that has or had it.
+    pub executor: Option<String>,
+    /// How many fires it stands for …
+    pub span_count: i64,
+    /// … and the last of them.
+    pub span_end_at: Option<Timestamp>,
+}
+
+impl From<&Run> for RunMark {
+    fn from(run: &Run) -> Self {
+        Self {
+            id: run.id,
+            job: run.job,
+            app: run.app,
+            fire_at: run.fire_at,
+            status: run.status,
+            started_at: run.started_at,
+            finished_at: run.finished_at,
+            executor: run.executor.clone(),
+            span_count: run.span_count,
+            span_end_at: run.span_end_at,
+        }
+    }
+}
+
+/// A job that fires next in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComingJob {
+    /// The job.
+    pub job: JobId,
+    /// Its newest definition.
+    pub version: i64,
+    /// Its app.
+    pub app: AppId,
+    /// Its first fire that has no row.
+    pub next_fire_at: Timestamp,
+}
+
+/// Reads what charts and overviews show.
+#[async_trait]
+pub trait Rollups {
+    /// Points of these owners, by owner and time. Buckets without runs are left out.
+    async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>>;
+
+    /// Removes points of buckets that began before `before`; at most `limit`. Answers how many went.
+    async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64>;
+
+    /// The jobs of a namespace whose newest runs failed, the longest streak first, at most `limit`; deleted jobs are left out.
+    async fn failing_jobs(&self, namespace: NamespaceId, within: Option<&[AppId]>, limit: u32)
+    -> Result<Vec<JobPulse>>;
+
+    /// Of the newest `row_count` rows of a namespace from run `since` on that ended otherwise than well: how many there are by job and status,
+    /// the most first; those that were cancelled are left out.
+    async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>>;
+
+    /// Runs of a job for a drawing, planned from `from` on and before `to`, the newest first, at most `limit`; shards are left out.
+    async fn marks(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>>;
+
+    /// Runs and shards of a namespace for a drawing, with ids from the first of `ids` on and before the second, the newest first, at most `limit`.
+    async fn marks_of_namespace(&self, namespace: NamespaceId, ids: (RunId, RunId), limit: u32)
+    -> Result<Vec<RunMark>>;
+
+    /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit` of each node; shards are left out.
+    async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>>;
+
+    /// Jobs of a namespace whose next fire is before `to`, the earliest first, at most `limit`.
+    async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>>;
+
+    /// Jobs of a namespace that do not fire by themselves (paused, triggered only, or done) and were saved before `before`, the newest
+    /// first, at most `limit`: with their version and when they were saved.
+    async fn idle_jobs(
+        &self,
+        namespace: NamespaceId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<(JobId, i64, Timestamp)>>;
+}
+
+/// What is added to a point. Counts are taken back where a verdict turned out to be another one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gain {
+    pub(crate) verdicts: [i64; 6],
+    pub(crate) durations: Sketch,
+    pub(crate) lateness: Sketch,
+}
+
+impl Gain {
+    /// The verdicts of a point after this gain.
+    pub(crate) fn onto(&self, before: Verdicts) -> Verdicts {
+        let counts =
+            [before.succeeded, before.failed, before.timed_out, before.cancelled, before.unknown, before.skipped];
+        let mut sums = counts.into_iter().zip(self.verdicts).map(|(count, gain)| count.saturating_add_signed(gain));
+        let mut next = || sums.next().unwrap_or(0);
+        Verdicts {
+            succeeded: next(),
+            failed: next(),
+            timed_out: next(),
+            cancelled: next(),
+            unknown: next(),
+            skipped: next(),
+        }
+    }
+}
+
+/// The key of a point.
+pub(crate) type PointKey = (i64, PointKind, Step, Timestamp);
+
+/// What a batch of runs adds.
+#[derive(Debug, Default)]
+pub(crate) struct Gains {
+    pub(crate) points: BTreeMap<PointKey, Gain>,
+    /// Verdicts by job, in the order in which they are counted.
+    pub(crate) pulses: BTreeMap<JobId, Vec<CountedRun>>,
+}
+
+impl Gains {
+    /// Counts a run that has a verdict; `before` is the one as which it was counted already.
+    pub(crate) fn add(&mut self, run: &CountedRun, before: Option<RunStatus>) {
+        let Some(stat) = run.stat() else { return };
+        let count = i64::try_from(stat.run_count).unwrap_or(i64::MAX);
+        let owners = [
+            (run.namespace.get(), PointKind::Namespace),
+            (run.app.get(), PointKind::App),
+            (run.job.get(), PointKind::Job),
+        ];
+        for (owner, kind) in owners {
+            for step in kind.steps() {
+                let gain = self.points.entry((owner, kind, *step, step.floor(run.fire_at))).or_default();
+                for (status, count) in [(Some(stat.status), count), (before, -count)] {
+                    if let Some(place) = status.and_then(place) {
+                        gain.verdicts[place] += count;
+                    }
+                }
+                if let Some(duration) = run.duration() {
+                    gain.durations.add(duration);
+                }
+                if let Some(lateness) = run.lateness() {
+                    gain.lateness.add(lateness);
+                }
+            }
+        }
+        self.pulses.entry(run.job).or_default().push(*run);
+    }
+}
+
+/// Where the counts of a point have a verdict.
+const fn place(status: RunStatus) -> Option<usize> {
+    match status {
+        RunStatus::Succeeded => Some(0),
+        RunStatus::Failed => Some(1),
+        RunStatus::TimedOut => Some(2),
+        RunStatus::Cancelled => Some(3),
+        RunStatus::Unknown => Some(4),
+        RunStatus::Skipped => Some(5),
+        RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => None,
+    }
+}

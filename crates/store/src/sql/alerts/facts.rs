@@ -1,0 +1,176 @@
+//! What rules look at: events, jobs with their newest success, and the ledger.
+
+use std::collections::BTreeMap;
+
+use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
+use serde::Deserialize;
+use sqlx::any::AnyRow;
+
+use super::chunks;
+use crate::Result;
+use crate::alerts::{AlertEvent, PAGE_MAX, WatchedJob};
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx};
+
+macro_rules! select_watched {
+    ($rest:literal) => {
+        concat!(
+            "SELECT job.id, job.name, job.app_id, app.name, job_version.spec, job.created_at_ms, \
+             job_pulse.succeeded_at_ms FROM job JOIN app ON app.id = job.app_id \
+             JOIN job_version ON job_version.job_id = job.id AND job_version.version = job.version \
+             LEFT JOIN job_pulse ON job_pulse.job_id = job.id ",
+            $rest
+        )
+    };
+}
+
+pub(in crate::sql) const LIST_WATCHED: Statement = Statement {
+    name: "list_watched",
+    text: select_watched!("WHERE job.namespace_id = ? AND job.name > ? AND job.retired = 0 ORDER BY job.name LIMIT ?"),
+};
+const LIST_WATCHED_OF_APP: Statement = Statement {
+    name: "list_watched_of_app",
+    text: select_watched!(
+        "WHERE job.namespace_id = ? AND job.name > ? AND job.retired = 0 AND job.app_id = ? ORDER BY job.name LIMIT ?"
+    ),
+};
+const READ_WATCHED: Statement =
+    Statement { name: "read_watched", text: select_watched!("WHERE job.id {in_list} AND job.retired = 0") };
+const READ_SUCCEEDED_SINCE: Statement = Statement {
+    name: "read_succeeded_since",
+    text: "SELECT run.job_id, MAX(run.fire_at_ms) AS succeeded_ms FROM run WHERE run.job_id {in_list} \
+           AND run.fire_at_ms >= ? AND run.status = 'succeeded' GROUP BY run.job_id",
+};
+const LIST_EVENTS: Statement = Statement {
+    name: "list_alert_events",
+    text: "SELECT run_id, app_id, job_id, status, reason, fire_at_ms FROM alert_event \
+           WHERE namespace_id = ? ORDER BY run_id LIMIT ?",
+};
+const DELETE_EVENTS: Statement =
+    Statement { name: "delete_alert_events", text: "DELETE FROM alert_event WHERE run_id {in_list}" };
+/// Shards are left out: their broadcast ends with a verdict of its own.
+const READ_NEW_EVENTS: Statement = Statement {
+    name: "read_new_alert_events",
+    text: "SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.status, run.reason, run.fire_at_ms FROM run \
+           JOIN alert_space ON alert_space.namespace_id = run.namespace_id AND alert_space.watches_runs = 1 \
+           WHERE run.id {in_list} AND run.status IN ('failed', 'timed_out', 'unknown', 'skipped') \
+           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.id",
+};
+const INSERT_EVENTS: Statement = Statement {
+    name: "insert_alert_events",
+    text: "INSERT {ignore} INTO alert_event (run_id, namespace_id, app_id, job_id, status, reason, fire_at_ms) \
+           {values:iiiitti} {or_ignore}",
+};
+
+impl SqlStore {
+    pub(super) async fn read_alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
+        let query = Query::new(&LIST_EVENTS).int(namespace.get()).int(limit.into());
+        let event = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "alert_event");
+            Ok(AlertEvent {
+                run: RunId::new(columns.int("run_id")?),
+                app: AppId::new(columns.int("app_id")?),
+                job: JobId::new(columns.int("job_id")?),
+                status: columns.word("status")?,
+                reason: columns.opt_word("reason")?,
+                fire_at: columns.at("fire_at_ms")?,
+            })
+        };
+        self.rows(query).await?.iter().map(event).collect()
+    }
+
+    pub(super) async fn read_watched(
+        &self,
+        namespace: NamespaceId,
+        app: Option<AppId>,
+        (after_name, limit): (&str, u32),
+    ) -> Result<Vec<WatchedJob>> {
+        let statement = if app.is_some() { &LIST_WATCHED_OF_APP } else { &LIST_WATCHED };
+        let mut query = Query::new(statement).int(namespace.get()).text(after_name);
+        if let Some(app) = app {
+            query = query.int(app.get());
+        }
+        self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched).collect()
+    }
+
+    pub(super) async fn read_watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+        let mut found = Vec::with_capacity(jobs.len());
+        for chunk in chunks(jobs) {
+            for row in self.rows(Query::new(&READ_WATCHED).list(chunk.iter().map(|job| job.get()))).await? {
+                found.push(watched(&row)?);
+            }
+        }
+        found.sort_by_key(|job: &WatchedJob| job.id);
+        found.dedup_by_key(|job| job.id);
+        Ok(found)
+    }
+
+    pub(super) async fn read_succeeded_since(
+        &self,
+        jobs: &[JobId],
+        since: Timestamp,
+    ) -> Result<Vec<(JobId, Timestamp)>> {
+        let mut found = Vec::new();
+        for chunk in chunks(jobs) {
+            let query = Query::new(&READ_SUCCEEDED_SINCE).list(chunk.iter().map(|job| job.get())).at(since);
+            for row in self.rows(query).await? {
+                let mut columns = Reader::new(&row, "run");
+                found.push((JobId::new(columns.int("job_id")?), columns.at("succeeded_ms")?));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+impl Tx<'_> {
+    /// Leaves an event for each of these runs that failed or was skipped, where a rule of its namespace is about such runs.
+    pub(in crate::sql) async fn insert_alert_events(&mut self, runs: &[RunId]) -> Result<()> {
+        for chunk in chunks(runs) {
+            let rows = self.rows(Query::new(&READ_NEW_EVENTS).list(chunk.iter().map(|run| run.get()))).await?;
+            let mut events = Vec::with_capacity(rows.len());
+            for row in &rows {
+                let mut columns = Reader::new(row, "run");
+                let ids =
+                    [columns.int("id")?, columns.int("namespace_id")?, columns.int("app_id")?, columns.int("job_id")?];
+                events.push((ids, columns.text("status")?, columns.opt_text("reason")?, columns.int("fire_at_ms")?));
+            }
+            let size = self.size;
+            let queries = size.queries(&INSERT_EVENTS, &events, |query, (ids, status, reason, fire_at)| {
+                let query = ids.iter().fold(query, |query, id| query.int(*id));
+                query.text(status).opt_text(reason.as_deref()).int(*fire_at)
+            });
+            for (query, _) in queries {
+                self.execute(query).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn delete_events(&mut self, runs: &[RunId]) -> Result<()> {
+        for chunk in chunks(runs) {
+            self.execute(Query::new(&DELETE_EVENTS).list(chunk.iter().map(|run| run.get()))).await?;
+        }
+        Ok(())
+    }
+}
+
+fn watched(row: &AnyRow) -> Result<WatchedJob> {
+    /// The part of a definition that counts here.
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Part {
+        labels: BTreeMap<String, String>,
+    }
+    let mut columns = Reader::new(row, "job");
+    let (id, name) = (JobId::new(columns.int("id")?), columns.text("name")?);
+    let (app, app_name) = (AppId::new(columns.int("app_id")?), columns.text("name")?);
+    let spec = columns.text("spec")?;
+    let labels = match spec.contains("\"labels\"") {
+        true => serde_json::from_str::<Part>(&spec).unwrap_or_default().labels,
+        false => BTreeMap::new(),
+    };
+    let (created_at, succeeded_at) = (columns.at("created_at_ms")?, columns.opt_at("succeeded_at_ms")?);
+    Ok(WatchedJob { id, name, app, app_name, labels, created_at, succeeded_at })
+}

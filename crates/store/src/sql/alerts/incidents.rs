@@ -1,0 +1,268 @@
+//! The rows of incidents.
+
+use rondel_core::alert::{Incident, OpenIncidents, Standing, Subject, SubjectKind};
+use rondel_core::{AlertRuleId, IncidentId, NamespaceId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::{chunks, json};
+use crate::Result;
+use crate::alerts::{IncidentQuery, IncidentRecord, PAGE_MAX};
+use crate::settle::clean_name;
+use crate::sql::query::{Query, Reader, Statement, read_ids};
+use crate::sql::{SqlStore, Tx};
+
+macro_rules! select_incident {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, rule_id, rule_spec, subject_kind, subject_id, subject_name, app_name, is_open, group_id, \
+             started_at_ms, seen_at_ms, resolved_at_ms, occurrence_count, reported_count, fired_at_ms, reported_at_ms, \
+             escalated_at_ms, acknowledged_by, acknowledged_at_ms, message_count, act_at_ms, samples FROM incident ",
+            $rest
+        )
+    };
+}
+
+pub(in crate::sql) const READ_OPEN: Statement = Statement {
+    name: "read_open_incidents",
+    text: select_incident!("WHERE rule_id = ? AND subject_kind = ? AND subject_id {in_list} AND is_open = 1"),
+};
+const LIST_OPEN_OF: Statement = Statement {
+    name: "list_open_incidents_of",
+    text: select_incident!("WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group' ORDER BY id LIMIT ?"),
+};
+const COUNT_OPEN: Statement = Statement {
+    name: "count_open_incidents",
+    text: "SELECT CAST(COALESCE(SUM(CASE WHEN group_id IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) AS singles, \
+           CAST(COUNT(*) AS {bigint}) AS total FROM incident WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group'",
+};
+pub(in crate::sql) const LIST_DUE: Statement = Statement {
+    name: "list_due_incidents",
+    text: select_incident!("WHERE namespace_id = ? AND act_at_ms <= ? ORDER BY act_at_ms LIMIT ?"),
+};
+pub(in crate::sql) const LIST_ALL: Statement = Statement {
+    name: "list_incidents",
+    text: select_incident!("WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
+};
+pub(in crate::sql) const LIST_OPEN: Statement = Statement {
+    name: "list_open_incidents",
+    text: select_incident!("WHERE namespace_id = ? AND is_open = 1 AND id < ? ORDER BY id DESC LIMIT ?"),
+};
+const LIST_OF_JOB: Statement = Statement {
+    name: "list_incidents_of_job",
+    text: select_incident!(
+        "WHERE subject_kind = 'job' AND subject_id = ? AND namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
+    ),
+};
+const READ_INCIDENT: Statement =
+    Statement { name: "read_incident", text: select_incident!("WHERE namespace_id = ? AND id = ?") };
+const FIND_INCIDENTS: Statement =
+    Statement { name: "find_incidents", text: "SELECT id FROM incident WHERE id {in_list}" };
+const INSERT_INCIDENT: Statement = Statement {
+    name: "insert_incident",
+    text: "INSERT INTO incident (rule_id, rule_name, rule_spec, subject_kind, subject_id, subject_name, app_name, is_open, \
+           group_id, started_at_ms, seen_at_ms, resolved_at_ms, occurrence_count, reported_count, fired_at_ms, \
+           reported_at_ms, escalated_at_ms, acknowledged_by, acknowledged_at_ms, message_count, act_at_ms, samples, id, \
+           namespace_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+};
+const UPDATE_INCIDENT: Statement = Statement {
+    name: "update_incident",
+    text: "UPDATE incident SET rule_id = ?, rule_name = ?, rule_spec = ?, subject_kind = ?, subject_id = ?, \
+           subject_name = ?, app_name = ?, is_open = ?, group_id = ?, started_at_ms = ?, seen_at_ms = ?, \
+           resolved_at_ms = ?, occurrence_count = ?, reported_count = ?, fired_at_ms = ?, reported_at_ms = ?, \
+           escalated_at_ms = ?, acknowledged_by = ?, acknowledged_at_ms = ?, message_count = ?, act_at_ms = ?, samples = ? \
+           WHERE id = ? AND namespace_id = ?",
+};
+const ACKNOWLEDGE: Statement = Statement {
+    name: "acknowledge_incident",
+    text: "UPDATE incident SET acknowledged_by = ?, acknowledged_at_ms = ? WHERE id = ? AND namespace_id = ? \
+           AND is_open = 1 AND acknowledged_at_ms IS NULL",
+};
+const FIND_OLD: Statement = Statement {
+    name: "find_old_incidents",
+    text: "SELECT id FROM incident WHERE resolved_at_ms < ? ORDER BY resolved_at_ms LIMIT ?",
+};
+const DELETE_INCIDENTS: Statement =
+    Statement { name: "delete_incidents", text: "DELETE FROM incident WHERE id {in_list}" };
+const FIND_OLD_SILENCES: Statement = Statement {
+    name: "find_old_silences",
+    text: "SELECT id FROM silence WHERE ends_at_ms < ? ORDER BY ends_at_ms LIMIT ?",
+};
+const DELETE_SILENCES: Statement =
+    Statement { name: "delete_silences", text: "DELETE FROM silence WHERE id {in_list}" };
+
+/// So that a page of what a caller may see is filled although others lie between: rows read for one that is answered.
+const WITHIN_FACTOR: i64 = 10;
+
+impl SqlStore {
+    pub(super) async fn read_open_incidents(
+        &self,
+        rule: AlertRuleId,
+        subjects: &[(SubjectKind, i64)],
+    ) -> Result<OpenIncidents> {
+        let mut open = OpenIncidents::default();
+        for kind in SubjectKind::ALL.iter().filter(|kind| **kind != SubjectKind::Group) {
+            let ids: Vec<i64> = subjects.iter().filter(|subject| subject.0 == *kind).map(|subject| subject.1).collect();
+            for chunk in chunks(&ids) {
+                let query = Query::new(&READ_OPEN).int(rule.get()).text(kind.as_str()).list(chunk.iter().copied());
+                for row in self.rows(query).await? {
+                    open.incidents.push(incident(&row)?.incident);
+                }
+            }
+        }
+        open.incidents.sort_by_key(|incident| incident.id);
+        open.incidents.dedup_by_key(|incident| incident.id);
+        let group = Query::new(&READ_OPEN).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
+        open.group = self.row(group).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
+        if let Some(row) = self.row(Query::new(&COUNT_OPEN).int(rule.get())).await? {
+            let mut columns = Reader::new(&row, "incident");
+            let (singles, total) = (columns.int("singles")?, columns.int("total")?);
+            open.single_count = u64::try_from(singles).unwrap_or(0);
+            open.member_count = u64::try_from(total - singles).unwrap_or(0);
+        }
+        Ok(open)
+    }
+
+    pub(super) async fn read_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+        let rows = self.rows(Query::new(&LIST_OPEN_OF).int(rule.get()).int(limit.into())).await?;
+        rows.iter().map(|row| incident(row).map(|record| record.incident)).collect()
+    }
+
+    pub(super) async fn read_due_incidents(
+        &self,
+        namespace: NamespaceId,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<IncidentRecord>> {
+        let query = Query::new(&LIST_DUE).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
+        self.rows(query).await?.iter().map(incident).collect()
+    }
+
+    pub(super) async fn list_incidents(&self, asked: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+        let (namespace, before) = (asked.namespace.get(), asked.before.map_or(i64::MAX, IncidentId::get));
+        let query = match (asked.job, asked.is_open) {
+            (Some(job), _) => Query::new(&LIST_OF_JOB).int(job.get()).int(namespace),
+            (None, Some(true)) => Query::new(&LIST_OPEN).int(namespace),
+            (None, _) => Query::new(&LIST_ALL).int(namespace),
+        };
+        let limit = asked.limit.min(PAGE_MAX);
+        let is_filtered = asked.within.is_some() || asked.is_open.is_some();
+        let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
+        let mut found = Vec::new();
+        for row in self.rows(query.int(before).int(row_count)).await? {
+            found.push(incident(&row)?);
+        }
+        found.retain(|record| asked.admits(record));
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    pub(super) async fn read_incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
+        let row = self.row(Query::new(&READ_INCIDENT).int(namespace.get()).int(id.get())).await?;
+        row.as_ref().map(incident).transpose()
+    }
+
+    pub(super) async fn remove_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut removed = 0;
+        for (find, delete, table) in
+            [(&FIND_OLD, &DELETE_INCIDENTS, "incident"), (&FIND_OLD_SILENCES, &DELETE_SILENCES, "silence")]
+        {
+            let old = self.rows(Query::new(find).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;
+            let old = read_ids(&old, table, "id")?;
+            if !old.is_empty() {
+                removed += self.execute(Query::new(delete).list(old.into_iter())).await?;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl Tx<'_> {
+    /// The caller has raised the version of the namespace: no other transaction changes its incidents meanwhile.
+    pub(super) async fn write_incidents(&mut self, namespace: NamespaceId, records: &[IncidentRecord]) -> Result<()> {
+        for chunk in chunks(records) {
+            let find = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));
+            let known = read_ids(&self.rows(find).await?, "incident", "id")?;
+            for record in chunk {
+                let is_known = known.contains(&record.incident.id.get());
+                let statement = if is_known { &UPDATE_INCIDENT } else { &INSERT_INCIDENT };
+                self.execute(
+                    columns(Query::new(statement), record)?.int(record.incident.id.get()).int(namespace.get()),
+                )
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn acknowledge(
+        &mut self,
+        namespace: NamespaceId,
+        id: IncidentId,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let query = Query::new(&ACKNOWLEDGE).text(&clean_name(by)).at(now).int(id.get()).int(namespace.get());
+        Ok(self.execute(query).await? == 1)
+    }
+}
+
+fn columns(query: Query, record: &IncidentRecord) -> Result<Query> {
+    let one = &record.incident;
+    let query = query
+        .int(record.rule.get())
+        .text(&record.spec.name)
+        .text(&json("write_alerts", &record.spec)?)
+        .text(one.subject.kind.as_str())
+        .int(one.subject.id)
+        .text(&clean_name(&one.subject.name))
+        .opt_text(one.subject.app.as_deref())
+        .opt_int((one.standing == Standing::Firing).then_some(1))
+        .opt_int(one.group.map(IncidentId::get));
+    Ok(query
+        .at(one.started_at)
+        .at(one.seen_at)
+        .opt_at(one.resolved_at)
+        .int(i64::try_from(one.count).unwrap_or(i64::MAX))
+        .int(i64::try_from(one.reported_count).unwrap_or(i64::MAX))
+        .opt_at(one.fired_at)
+        .opt_at(one.reported_at)
+        .opt_at(one.escalated_at)
+        .opt_text(one.acknowledged_by.as_deref())
+        .opt_at(one.acknowledged_at)
+        .int(one.message_count.into())
+        .opt_at(one.act_at)
+        .text(&json("write_alerts", &one.samples)?.replace("\\u0000", "\\ufffd")))
+}
+
+fn incident(row: &AnyRow) -> Result<IncidentRecord> {
+    let mut columns = Reader::new(row, "incident");
+    let (id, rule) = (IncidentId::new(columns.int("id")?), AlertRuleId::new(columns.int("rule_id")?));
+    let spec = columns.json("rule_spec")?;
+    let subject = Subject {
+        kind: columns.word("subject_kind")?,
+        id: columns.int("subject_id")?,
+        name: columns.text("subject_name")?,
+        app: columns.opt_text("app_name")?,
+    };
+    let standing = if columns.opt_int("is_open")?.is_some() { Standing::Firing } else { Standing::Resolved };
+    let incident = Incident {
+        id,
+        subject,
+        standing,
+        group: columns.opt_int("group_id")?.map(IncidentId::new),
+        started_at: columns.at("started_at_ms")?,
+        seen_at: columns.at("seen_at_ms")?,
+        resolved_at: columns.opt_at("resolved_at_ms")?,
+        count: u64::try_from(columns.int("occurrence_count")?).unwrap_or(0),
+        reported_count: u64::try_from(columns.int("reported_count")?).unwrap_or(0),
+        fired_at: columns.opt_at("fired_at_ms")?,
+        reported_at: columns.opt_at("reported_at_ms")?,
+        escalated_at: columns.opt_at("escalated_at_ms")?,
+        acknowledged_by: columns.opt_text("acknowledged_by")?,
+        acknowledged_at: columns.opt_at("acknowledged_at_ms")?,
+        message_count: u32::try_from(columns.int("message_count")?).unwrap_or(0),
+        act_at: columns.opt_at("act_at_ms")?,
+        samples: columns.json("samples")?,
+    };
+    Ok(IncidentRecord { incident, rule, spec })
+}

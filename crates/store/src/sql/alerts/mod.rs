@@ -1,0 +1,215 @@
+//! Rules of alerts, their incidents and silences.
+
+mod facts;
+pub(super) mod incidents;
+mod rules;
+
+use async_trait::async_trait;
+use rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, SilenceId, Timestamp};
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use super::{SqlStore, Tx, failure, transact};
+use crate::alerts::{
+    AlertEvent, AlertWrite, IncidentQuery, IncidentRecord, PAGE_MAX, RuleChange, RuleRecord, RuleSaved,
+    SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+};
+use crate::{Alerts, Result};
+
+/// One look into an index for each namespace that has rules.
+pub(super) const FIND_DUE_SPACES: Statement = Statement {
+    name: "find_due_spaces",
+    text: "SELECT alert_space.namespace_id FROM alert_space WHERE EXISTS (SELECT 1 FROM alert_event \
+           WHERE alert_event.namespace_id = alert_space.namespace_id) OR EXISTS (SELECT 1 FROM alert_rule \
+           WHERE alert_rule.namespace_id = alert_space.namespace_id AND alert_rule.check_at_ms <= ?) \
+           OR EXISTS (SELECT 1 FROM incident WHERE incident.namespace_id = alert_space.namespace_id \
+           AND incident.act_at_ms <= ?) ORDER BY alert_space.namespace_id",
+};
+const READ_SPACE: Statement =
+    Statement { name: "read_alert_space", text: "SELECT version FROM alert_space WHERE namespace_id = ?" };
+const INSERT_SPACE: Statement = Statement {
+    name: "insert_alert_space",
+    text: "INSERT {ignore} INTO alert_space (namespace_id, version, watches_runs) VALUES (?, 0, 0) {or_ignore}",
+};
+const RAISE_SPACE: Statement = Statement {
+    name: "raise_alert_space",
+    text: "UPDATE alert_space SET version = version + 1 WHERE namespace_id = ?",
+};
+const RAISE_SPACE_FROM: Statement = Statement {
+    name: "raise_alert_space_from",
+    text: "UPDATE alert_space SET version = version + 1 WHERE namespace_id = ? AND version = ?",
+};
+const LIST_SILENCES: Statement = Statement {
+    name: "list_silences",
+    text: "SELECT id, namespace_id, spec, author, reason, created_at_ms, ends_at_ms FROM silence \
+           WHERE namespace_id = ? AND ends_at_ms > ? ORDER BY ends_at_ms, id LIMIT ?",
+};
+const INSERT_SILENCE: Statement = Statement {
+    name: "insert_silence",
+    text: "INSERT INTO silence (id, namespace_id, spec, author, reason, created_at_ms, ends_at_ms) \
+           VALUES (?, ?, ?, ?, ?, ?, ?)",
+};
+const END_SILENCE: Statement = Statement {
+    name: "end_silence",
+    text: "UPDATE silence SET ends_at_ms = ? WHERE id = ? AND namespace_id = ? AND ends_at_ms > ?",
+};
+
+#[async_trait]
+impl Alerts for SqlStore {
+    async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>> {
+        self.read_alert_rules(namespace).await
+    }
+
+    async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved> {
+        transact!(self, "save_alert_rule", |tx| tx.save_alert_rule(change).await)
+    }
+
+    async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool> {
+        transact!(self, "delete_alert_rule", |tx| tx.delete_alert_rule(namespace, name, now).await)
+    }
+
+    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
+        let rows = self.rows(Query::new(&FIND_DUE_SPACES).at(now).at(now)).await?;
+        Ok(read_ids(&rows, "alert_space", "namespace_id")?.into_iter().map(NamespaceId::new).collect())
+    }
+
+    async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>> {
+        let row = self.row(Query::new(&READ_SPACE).int(namespace.get())).await?;
+        row.map(|row| Reader::new(&row, "alert_space").int("version")).transpose()
+    }
+
+    async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
+        self.read_alert_events(namespace, limit).await
+    }
+
+    async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
+        self.read_open_incidents(rule, subjects).await
+    }
+
+    async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+        self.read_incidents_of(rule, limit).await
+    }
+
+    async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
+        self.read_due_incidents(namespace, now, limit).await
+    }
+
+    async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
+        transact!(self, "write_alerts", |tx| {
+            if !tx.raise_space_from(write.namespace, write.version).await? {
+                return Ok(false);
+            }
+            tx.write_incidents(write.namespace, write.incidents).await?;
+            tx.write_checks(write.checks).await?;
+            tx.delete_events(write.done).await?;
+            tx.write_messages(write.messages).await?;
+            Ok(true)
+        })
+    }
+
+    async fn incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+        self.list_incidents(query).await
+    }
+
+    async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
+        self.read_incident(namespace, id).await
+    }
+
+    async fn acknowledge_incident(
+        &self,
+        namespace: NamespaceId,
+        id: IncidentId,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<bool> {
+        transact!(self, "acknowledge_incident", |tx| {
+            tx.raise_space(namespace).await?;
+            tx.acknowledge(namespace, id, by, now).await
+        })
+    }
+
+    async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>> {
+        let query = Query::new(&LIST_SILENCES).int(namespace.get()).at(after).int(PAGE_MAX.into());
+        let silence = |row| {
+            let mut columns = Reader::new(row, "silence");
+            Ok(SilenceRecord {
+                id: SilenceId::new(columns.int("id")?),
+                namespace: NamespaceId::new(columns.int("namespace_id")?),
+                spec: columns.json("spec")?,
+                author: columns.text("author")?,
+                reason: columns.text("reason")?,
+                created_at: columns.at("created_at_ms")?,
+                ends_at: columns.at("ends_at_ms")?,
+            })
+        };
+        self.rows(query).await?.iter().map(silence).collect()
+    }
+
+    async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
+        let spec = json("add_silence", &silence.spec)?;
+        transact!(self, "add_silence", |tx| {
+            tx.raise_space(silence.namespace).await?;
+            let open = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
+            if tx.rows(open.int(SILENCE_COUNT_MAX.into())).await?.len()
+                >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0)
+            {
+                return Ok(false);
+            }
+            let insert = Query::new(&INSERT_SILENCE).int(silence.id.get()).int(silence.namespace.get()).text(&spec);
+            let insert =
+                insert.text(&crate::settle::clean_name(&silence.author)).text(&silence.reason.replace('\0', ""));
+            tx.execute_all(insert.at(silence.created_at).at(silence.ends_at), 1).await?;
+            Ok(true)
+        })
+    }
+
+    async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool> {
+        transact!(self, "end_silence", |tx| {
+            tx.raise_space(namespace).await?;
+            let end = Query::new(&END_SILENCE).at(now).int(id.get()).int(namespace.get()).at(now);
+            Ok(tx.execute(end).await? == 1)
+        })
+    }
+
+    async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        self.remove_incidents(before, limit).await
+    }
+
+    async fn watched_jobs(
+        &self,
+        namespace: NamespaceId,
+        app: Option<AppId>,
+        after_name: &str,
+        limit: u32,
+    ) -> Result<Vec<WatchedJob>> {
+        self.read_watched(namespace, app, (after_name, limit)).await
+    }
+
+    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+        self.read_watched_by_id(jobs).await
+    }
+
+    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
+        self.read_succeeded_since(jobs, since).await
+    }
+}
+
+impl Tx<'_> {
+    /// Every decision that was made from what was there before is void. The row is locked until the transaction ends.
+    pub(super) async fn raise_space(&mut self, namespace: NamespaceId) -> Result<()> {
+        self.execute(Query::new(&INSERT_SPACE).int(namespace.get())).await?;
+        self.execute_all(Query::new(&RAISE_SPACE).int(namespace.get()), 1).await
+    }
+
+    async fn raise_space_from(&mut self, namespace: NamespaceId, version: i64) -> Result<bool> {
+        Ok(self.execute(Query::new(&RAISE_SPACE_FROM).int(namespace.get()).int(version)).await? == 1)
+    }
+}
+
+fn json(operation: &'static str, value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| failure::refused(operation, &error.to_string()))
+}
+
+fn chunks<T>(items: &[T]) -> std::slice::Chunks<'_, T> {
+    items.chunks(CHUNK_MAX)
+}

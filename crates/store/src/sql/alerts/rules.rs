@@ -1,0 +1,137 @@
+//! The rows of rules.
+
+use rondel_core::alert::ConditionKind;
+use rondel_core::{AlertRuleId, NamespaceId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::json;
+use crate::Result;
+use crate::alerts::{RULE_COUNT_MAX, RuleChange, RuleCheck, RuleRecord, RuleSaved};
+use crate::settle::clean_name;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx};
+
+const LIST_RULES: Statement = Statement {
+    name: "list_alert_rules",
+    text: "SELECT id, namespace_id, version, spec, author, created_at_ms, updated_at_ms, check_at_ms, sweep \
+           FROM alert_rule WHERE namespace_id = ? ORDER BY name LIMIT ?",
+};
+const INSERT_RULE: Statement = Statement {
+    name: "insert_alert_rule",
+    text: "INSERT INTO alert_rule (id, namespace_id, name, version, spec, author, created_at_ms, updated_at_ms, \
+           check_at_ms) VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?)",
+};
+const UPDATE_RULE: Statement = Statement {
+    name: "update_alert_rule",
+    text: "UPDATE alert_rule SET version = ?, spec = ?, author = ?, updated_at_ms = ?, check_at_ms = ?, sweep = NULL \
+           WHERE id = ? AND version = ?",
+};
+const DELETE_RULE: Statement = Statement { name: "delete_alert_rule", text: "DELETE FROM alert_rule WHERE id = ?" };
+const CLOSE_INCIDENTS: Statement = Statement {
+    name: "close_incidents",
+    text: "UPDATE incident SET is_open = NULL, resolved_at_ms = ?, act_at_ms = NULL WHERE rule_id = ? AND is_open = 1",
+};
+const SET_WATCHES: Statement =
+    Statement { name: "set_watches_runs", text: "UPDATE alert_space SET watches_runs = ? WHERE namespace_id = ?" };
+const SET_CHECK: Statement =
+    Statement { name: "set_rule_check", text: "UPDATE alert_rule SET check_at_ms = ?, sweep = ? WHERE id = ?" };
+
+impl SqlStore {
+    pub(super) async fn read_alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>> {
+        let query = Query::new(&LIST_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into());
+        self.rows(query).await?.iter().map(rule).collect()
+    }
+}
+
+impl Tx<'_> {
+    /// The caller has not locked anything yet.
+    pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
+        self.raise_space(change.namespace).await?;
+        let rules = self.alert_rules(change.namespace).await?;
+        let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
+        let version = before.map_or(0, |rule| rule.version);
+        if change.expected_version.is_some_and(|expected| expected != version) {
+            return Ok(RuleSaved::Conflict(version));
+        }
+        let (spec, author) = (json("save_alert_rule", change.spec)?, clean_name(change.author));
+        let record = RuleRecord {
+            id: before.map_or(change.id, |rule| rule.id),
+            namespace: change.namespace,
+            version: version + 1,
+            spec: change.spec.clone(),
+            author: author.to_string(),
+            created_at: before.map_or(change.now, |rule| rule.created_at),
+            updated_at: change.now,
+            check_at: change.check_at,
+            sweep: None,
+        };
+        if before.is_none() {
+            if rules.len() >= usize::try_from(RULE_COUNT_MAX).unwrap_or(usize::MAX) {
+                return Ok(RuleSaved::Full);
+            }
+            let insert =
+                Query::new(&INSERT_RULE).int(record.id.get()).int(change.namespace.get()).text(&change.spec.name);
+            let insert = insert.text(&spec).text(&author).at(change.now).at(change.now).opt_at(change.check_at);
+            self.execute_all(insert, 1).await?;
+        } else {
+            let update = Query::new(&UPDATE_RULE).int(record.version).text(&spec).text(&author).at(change.now);
+            let update = update.opt_at(change.check_at).int(record.id.get()).int(version);
+            self.execute_all(update, 1).await?;
+        }
+        self.set_watches(change.namespace).await?;
+        let record = Box::new(record);
+        Ok(if version == 0 { RuleSaved::Created(record) } else { RuleSaved::Changed(record) })
+    }
+
+    pub(super) async fn delete_alert_rule(
+        &mut self,
+        namespace: NamespaceId,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<bool> {
+        self.raise_space(namespace).await?;
+        let rules = self.alert_rules(namespace).await?;
+        let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(false) };
+        self.execute(Query::new(&CLOSE_INCIDENTS).at(now).int(rule.id.get())).await?;
+        self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
+        self.set_watches(namespace).await?;
+        Ok(true)
+    }
+
+    pub(super) async fn write_checks(&mut self, checks: &[RuleCheck]) -> Result<()> {
+        for check in checks {
+            let sweep = check.sweep.as_ref().map(|sweep| json("set_rule_check", sweep)).transpose()?;
+            let set = Query::new(&SET_CHECK).opt_at(check.at).opt_text(sweep.as_deref()).int(check.rule.get());
+            self.execute(set).await?;
+        }
+        Ok(())
+    }
+
+    async fn alert_rules(&mut self, namespace: NamespaceId) -> Result<Vec<RuleRecord>> {
+        let query = Query::new(&LIST_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into());
+        self.rows(query).await?.iter().map(rule).collect()
+    }
+
+    /// Whether verdicts leave events from now on.
+    async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
+        let rules = self.alert_rules(namespace).await?;
+        let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);
+        self.execute(Query::new(&SET_WATCHES).int(i64::from(watches)).int(namespace.get())).await?;
+        Ok(())
+    }
+}
+
+fn rule(row: &AnyRow) -> Result<RuleRecord> {
+    let mut columns = Reader::new(row, "alert_rule");
+    Ok(RuleRecord {
+        id: AlertRuleId::new(columns.int("id")?),
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        version: columns.int("version")?,
+        spec: columns.json("spec")?,
+        author: columns.text("author")?,
+        created_at: columns.at("created_at_ms")?,
+        updated_at: columns.at("updated_at_ms")?,
+        check_at: columns.opt_at("check_at_ms")?,
+        sweep: columns.opt_json("sweep")?,
+    })
+}

@@ -1,0 +1,442 @@
+//! Channels, and messages on their way to them.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use rondel_core::notice::{Notice, NoticeKind};
+use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, MessageId, NamespaceId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::catalog::namespaces::LOCK_NAMESPACE;
+use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use super::{SqlStore, Tx, failure, transact};
+use crate::channels::{
+    AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelSaved, DELIVERY_COUNT_MAX, Delivery, LEASE_COUNT_MAX, LEASE_EACH_MAX,
+    LeaseChannels, LeasedChannel, NewMessage, WaitingMessage,
+};
+use crate::settle::without_nul;
+use crate::{Channels, OpenError, Result, StoreError};
+
+macro_rules! select_channel {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, namespace_id, name, kind, settings, secret, lang, is_enabled, created_at_ms, updated_at_ms \
+             FROM alert_channel ",
+            $rest
+        )
+    };
+}
+
+macro_rules! select_delivery {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, channel_id, message_id, incident_id, kind, try_number, at_ms, latency_ms, verdict, status, \
+             error FROM alert_delivery ",
+            $rest
+        )
+    };
+}
+
+const READ_CHANNEL: Statement =
+    Statement { name: "read_channel", text: select_channel!("WHERE namespace_id = ? AND name = ?") };
+const READ_CHANNEL_BY_ID: Statement = Statement { name: "read_channel_by_id", text: select_channel!("WHERE id = ?") };
+const LIST_CHANNELS: Statement =
+    Statement { name: "list_channels", text: select_channel!("WHERE namespace_id = ? ORDER BY name") };
+const COUNT_CHANNELS: Statement =
+    Statement { name: "count_channels", text: "SELECT COUNT(*) FROM alert_channel WHERE namespace_id = ?" };
+const LOCK_CHANNEL: Statement = Statement {
+    name: "lock_channel",
+    text: "SELECT id FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
+};
+const INSERT_CHANNEL: Statement = Statement {
+    name: "insert_channel",
+    text: "INSERT INTO alert_channel (id, namespace_id, name, kind, settings, secret, lang, is_enabled, \
+           created_at_ms, updated_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+};
+const UPDATE_CHANNEL: Statement = Statement {
+    name: "update_channel",
+    text: "UPDATE alert_channel SET kind = ?, settings = ?, secret = ?, lang = ?, is_enabled = ?, updated_at_ms = ? \
+           WHERE id = ?",
+};
+const DELETE_CHANNEL: Statement = Statement { name: "delete_channel", text: "DELETE FROM alert_channel WHERE id = ?" };
+const DELETE_MESSAGES_OF: Statement =
+    Statement { name: "delete_messages_of", text: "DELETE FROM alert_message WHERE channel_id = ?" };
+const DELETE_DELIVERIES_OF: Statement =
+    Statement { name: "delete_deliveries_of", text: "DELETE FROM alert_delivery WHERE channel_id = ?" };
+const READ_SECRETS: Statement =
+    Statement { name: "read_channel_secrets", text: "SELECT id, name, secret FROM alert_channel ORDER BY id" };
+/// Where no other server has sealed or changed it meanwhile.
+const SEAL_CHANNEL: Statement =
+    Statement { name: "seal_channel", text: "UPDATE alert_channel SET secret = ? WHERE id = ? AND secret = ?" };
+const FIND_CHANNELS: Statement =
+    Statement { name: "find_channels", text: "SELECT id FROM alert_channel WHERE id {in_list}" };
+const INSERT_MESSAGES: Statement = Statement {
+    name: "insert_messages",
+    text: "INSERT {ignore} INTO alert_message (id, namespace_id, channel_id, incident_id, kind, number, notice, state, \
+           try_count, next_try_at_ms, created_at_ms) {values:iiiitittiii} {or_ignore}",
+};
+pub(super) const FIND_ANY_MESSAGE: Statement = Statement {
+    name: "find_any_message",
+    text: "SELECT id FROM alert_message WHERE state = 'waiting' AND next_try_at_ms <= ? LIMIT 1",
+};
+/// One look into the index for each channel, however many messages of it wait.
+pub(super) const FIND_DUE_CHANNELS: Statement = Statement {
+    name: "find_due_channels",
+    text: "SELECT waiting.id FROM (SELECT alert_channel.id, (SELECT MIN(alert_message.next_try_at_ms) \
+           FROM alert_message WHERE alert_message.channel_id = alert_channel.id \
+           AND alert_message.state = 'waiting') AS first_ms FROM alert_channel \
+           WHERE (held_until_ms <= ? OR held_by = ?) AND NOT (id {in_list})) waiting \
+           WHERE waiting.first_ms <= ? ORDER BY waiting.first_ms, waiting.id LIMIT ?",
+};
+const LEASE_CHANNEL: Statement = Statement {
+    name: "lease_channel",
+    text: "UPDATE alert_channel SET held_by = ?, held_until_ms = ? \
+           WHERE id = ? AND (held_until_ms <= ? OR held_by = ?)",
+};
+const FREE_CHANNEL: Statement = Statement {
+    name: "free_channel",
+    text: "UPDATE alert_channel SET held_by = 0, held_until_ms = ? WHERE id = ? AND held_until_ms = ?",
+};
+/// A message waits for the earlier ones of its incident.
+pub(super) const READ_DUE_MESSAGES: Statement = Statement {
+    name: "read_due_messages",
+    text: "SELECT id, incident_id, notice, try_count, created_at_ms FROM alert_message WHERE channel_id = ? \
+           AND state = 'waiting' AND next_try_at_ms <= ? AND NOT EXISTS (SELECT 1 FROM alert_message earlier \
+           WHERE earlier.incident_id = alert_message.incident_id AND earlier.channel_id = alert_message.channel_id \
+           AND earlier.state = 'waiting' AND earlier.id < alert_message.id) ORDER BY next_try_at_ms, id LIMIT ?",
+};
+const FINISH_MESSAGE: Statement = Statement {
+    name: "finish_message",
+    text: "UPDATE alert_message SET state = ?, try_count = ?, next_try_at_ms = ? \
+           WHERE id = ? AND state = 'waiting' AND try_count = ?",
+};
+const INSERT_DELIVERY: Statement = Statement {
+    name: "insert_delivery",
+    text: "INSERT INTO alert_delivery (id, channel_id, message_id, incident_id, kind, try_number, at_ms, latency_ms, \
+           verdict, status, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+};
+pub(super) const LIST_DELIVERIES: Statement = Statement {
+    name: "list_deliveries",
+    text: select_delivery!("WHERE channel_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
+};
+const LAST_DELIVERIES: Statement = Statement {
+    name: "last_deliveries",
+    text: select_delivery!(
+        "WHERE id IN (SELECT (SELECT MAX(latest.id) FROM alert_delivery latest \
+         WHERE latest.channel_id = alert_channel.id) FROM alert_channel WHERE alert_channel.namespace_id = ?) \
+         ORDER BY channel_id"
+    ),
+};
+const OLD_MESSAGES: Statement = Statement {
+    name: "old_messages",
+    text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' ORDER BY id LIMIT ?",
+};
+const DELETE_MESSAGES: Statement =
+    Statement { name: "delete_messages", text: "DELETE FROM alert_message WHERE id {in_list}" };
+const OLD_DELIVERIES: Statement =
+    Statement { name: "old_deliveries", text: "SELECT id FROM alert_delivery WHERE id < ? ORDER BY id LIMIT ?" };
+const DELETE_DELIVERIES: Statement =
+    Statement { name: "delete_deliveries", text: "DELETE FROM alert_delivery WHERE id {in_list}" };
+
+#[async_trait]
+impl Channels for SqlStore {
+    async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>> {
+        let row = self.row(Query::new(&READ_CHANNEL).int(namespace.get()).text(name)).await?;
+        row.as_ref().map(|row| self.read_channel(row)).transpose()
+    }
+
+    async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>> {
+        let rows = self.rows(Query::new(&LIST_CHANNELS).int(namespace.get())).await?;
+        rows.iter().map(|row| self.read_channel(row)).collect()
+    }
+
+    async fn save_channel(&self, channel: &Channel) -> Result<ChannelSaved> {
+        transact!(self, "save_channel", |tx| tx.save_channel(channel).await)
+    }
+
+    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<bool> {
+        transact!(self, "delete_channel", |tx| {
+            let found = tx.rows(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?;
+            let Some(id) = read_ids(&found, "alert_channel", "id")?.first().copied() else { return Ok(false) };
+            for statement in [&DELETE_MESSAGES_OF, &DELETE_DELIVERIES_OF, &DELETE_CHANNEL] {
+                tx.execute(Query::new(statement).int(id)).await?;
+            }
+            Ok(true)
+        })
+    }
+
+    async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64> {
+        transact!(self, "write_messages", |tx| tx.write_messages(messages).await)
+    }
+
+    async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
+        // Mostly there is nothing: a look costs no transaction.
+        if self.row(Query::new(&FIND_ANY_MESSAGE).at(lease.now)).await?.is_none() {
+            return Ok(Vec::new());
+        }
+        let limit = lease.channel_max.min(LEASE_COUNT_MAX);
+        let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
+        // No channel has this id: a list has at least one.
+        let mut without = vec![0];
+        without.extend(lease.without.iter().take(max).map(|channel| channel.get()));
+        let due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
+        let due = due.at(lease.now).int(limit.into());
+        let held_until = lease.now + lease.hold;
+        let mut leased = Vec::new();
+        for id in read_ids(&self.rows(due).await?, "alert_channel", "id")? {
+            let node = lease.node.get();
+            let take = Query::new(&LEASE_CHANNEL).int(node).at(held_until).int(id).at(lease.now).int(node);
+            if self.execute(take).await? == 0 {
+                continue;
+            }
+            let Some(row) = self.row(Query::new(&READ_CHANNEL_BY_ID).int(id)).await? else { continue };
+            let channel = self.read_channel(&row)?;
+            let each = i64::from(lease.each_max.min(LEASE_EACH_MAX));
+            let rows = self.rows(Query::new(&READ_DUE_MESSAGES).int(id).at(lease.now).int(each)).await?;
+            let messages = rows.iter().map(waiting_message).collect::<Result<_>>()?;
+            leased.push(LeasedChannel { channel, held_until, messages });
+        }
+        Ok(leased)
+    }
+
+    async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()> {
+        self.execute(Query::new(&FREE_CHANNEL).at(free_at).int(channel.get()).at(held_until)).await?;
+        Ok(())
+    }
+
+    async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
+        let (state, next) = match after {
+            AfterTry::Sent => ("sent", delivery.at),
+            AfterTry::Retry(at) => ("waiting", at),
+            AfterTry::GivenUp => ("given_up", delivery.at),
+        };
+        let tried = i64::from(delivery.try_number);
+        transact!(self, "finish_message", |tx| {
+            let update = Query::new(&FINISH_MESSAGE)
+                .text(state)
+                .int(tried)
+                .at(next)
+                .int(delivery.message.get())
+                .int(tried.saturating_sub(1));
+            let is_changed = tx.execute(update).await? == 1;
+            tx.execute(insert_delivery(delivery)).await?;
+            Ok(is_changed)
+        })
+    }
+
+    async fn note_delivery(&self, delivery: &Delivery) -> Result<()> {
+        self.execute(insert_delivery(delivery)).await?;
+        Ok(())
+    }
+
+    async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
+        let before = before.map_or(i64::MAX, DeliveryId::get);
+        let limit = i64::from(limit.min(DELIVERY_COUNT_MAX));
+        let query = Query::new(&LIST_DELIVERIES).int(channel.get()).int(before).int(limit);
+        self.rows(query).await?.iter().map(delivery).collect()
+    }
+
+    async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {
+        self.rows(Query::new(&LAST_DELIVERIES).int(namespace.get())).await?.iter().map(delivery).collect()
+    }
+
+    async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        // Ids rise with time.
+        let first = IdGen::first_at(before);
+        let limit = i64::from(limit).clamp(1, i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
+        let mut removed = 0;
+        for (find, delete, table) in [
+            (&OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
+            (&OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
+        ] {
+            let old = read_ids(&self.rows(Query::new(find).int(first).int(limit)).await?, table, "id")?;
+            if !old.is_empty() {
+                removed += self.execute(Query::new(delete).list(old.into_iter())).await?;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl Tx<'_> {
+    /// Writes messages in this transaction, without those that exist and those to channels that are gone.
+    pub(super) async fn write_messages(&mut self, messages: &[NewMessage]) -> Result<u64> {
+        let mut written = 0;
+        for chunk in messages.chunks(CHUNK_MAX) {
+            let named: BTreeSet<i64> = chunk.iter().map(|message| message.channel.get()).collect();
+            let there = self.rows(Query::new(&FIND_CHANNELS).list(named.into_iter())).await?;
+            let there: BTreeSet<i64> = read_ids(&there, "alert_channel", "id")?.into_iter().collect();
+            let chunk: Vec<(&NewMessage, String)> = chunk
+                .iter()
+                .filter(|message| there.contains(&message.channel.get()))
+                .map(|message| (message, notice_text(&message.notice)))
+                .collect();
+            let size = self.size;
+            let queries = size.queries(&INSERT_MESSAGES, &chunk, |query, (message, notice)| {
+                query
+                    .int(message.id.get())
+                    .int(message.namespace.get())
+                    .int(message.channel.get())
+                    .int(message.incident.get())
+                    .text(message.notice.kind.as_str())
+                    .int(message.number.into())
+                    .text(notice)
+                    .text("waiting")
+                    .int(0)
+                    .at(message.created_at)
+                    .at(message.created_at)
+            });
+            for (query, _) in queries {
+                written += self.execute(query).await?;
+            }
+        }
+        Ok(written)
+    }
+
+    async fn save_channel(&mut self, channel: &Channel) -> Result<ChannelSaved> {
+        let namespace = channel.namespace.get();
+        if self.row(Query::new(&LOCK_NAMESPACE).int(namespace)).await?.is_none() {
+            return Ok(ChannelSaved::Full);
+        }
+        let found = self.rows(Query::new(&LOCK_CHANNEL).int(namespace).text(&channel.name)).await?;
+        let enabled = i64::from(channel.is_enabled);
+        if let Some(id) = read_ids(&found, "alert_channel", "id")?.first().copied().map(ChannelId::new) {
+            let secret = self.store.seal_channel(id, &channel.secret)?;
+            let update = Query::new(&UPDATE_CHANNEL)
+                .text(channel.kind.as_str())
+                .text(&channel.settings)
+                .text(&secret)
+                .text(channel.lang.as_str())
+                .int(enabled)
+                .at(channel.updated_at)
+                .int(id.get());
+            self.execute_all(update, 1).await?;
+            return Ok(ChannelSaved::Changed(id));
+        }
+        let count = self.row(Query::new(&COUNT_CHANNELS).int(namespace)).await?;
+        let count = count.map(|row| Reader::new(&row, "alert_channel").int("count")).transpose()?.unwrap_or_default();
+        if count >= i64::from(CHANNEL_COUNT_MAX) {
+            return Ok(ChannelSaved::Full);
+        }
+        let secret = self.store.seal_channel(channel.id, &channel.secret)?;
+        let insert = Query::new(&INSERT_CHANNEL)
+            .int(channel.id.get())
+            .int(namespace)
+            .text(&channel.name)
+            .text(channel.kind.as_str())
+            .text(&channel.settings)
+            .text(&secret)
+            .text(channel.lang.as_str())
+            .int(enabled)
+            .at(channel.created_at)
+            .at(channel.updated_at);
+        self.execute(insert).await?;
+        Ok(ChannelSaved::Created(channel.id))
+    }
+}
+
+/// Where the secret of a channel is kept: no sealed text of another place is good there.
+fn place(id: ChannelId) -> String {
+    format!("alert_channel.secret {id}")
+}
+
+impl SqlStore {
+    fn seal_channel(&self, id: ChannelId, secret: &str) -> Result<String> {
+        let failed = |message: String| failure::refused("seal_channel", &message);
+        self.sealer.seal(&place(id), secret).map_err(failed)
+    }
+
+    fn read_channel(&self, row: &AnyRow) -> Result<Channel> {
+        let mut columns = Reader::new(row, "alert_channel");
+        let id = ChannelId::new(columns.int("id")?);
+        Ok(Channel {
+            id,
+            namespace: NamespaceId::new(columns.int("namespace_id")?),
+            name: columns.text("name")?,
+            kind: columns.word("kind")?,
+            settings: columns.text("settings")?,
+            secret: {
+                let kept = columns.text("secret")?;
+                self.sealer.open(&place(id), &kept).map_err(|message| columns.corrupt("secret", message))?
+            },
+            lang: columns.word("lang")?,
+            is_enabled: columns.int("is_enabled")? != 0,
+            created_at: columns.at("created_at_ms")?,
+            updated_at: columns.at("updated_at_ms")?,
+        })
+    }
+
+    /// Seals what an older key has left; fails where there is something that no key opens.
+    pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
+        for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
+            let mut columns = Reader::new(&row, "alert_channel");
+            let id = ChannelId::new(columns.int("id").map_err(not_sealed)?);
+            let name = columns.text("name").map_err(not_sealed)?;
+            let kept = columns.text("secret").map_err(not_sealed)?;
+            let opened = self.sealer.open(&place(id), &kept).map_err(|reason| OpenError::SecretKey {
+                message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
+            })?;
+            if self.sealer.is_stale(&kept) {
+                let sealed = self.seal_channel(id, &opened).map_err(not_sealed)?;
+                let update = Query::new(&SEAL_CHANNEL).text(&sealed).int(id.get()).text(&kept);
+                self.execute(update).await.map_err(not_sealed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn not_sealed(error: StoreError) -> OpenError {
+    match error {
+        StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
+        StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),
+    }
+}
+
+fn notice_text(notice: &Notice) -> String {
+    // A type of strings and numbers is always written.
+    serde_json::to_string(&notice.clone().bounded()).unwrap_or_default()
+}
+
+fn waiting_message(row: &AnyRow) -> Result<WaitingMessage> {
+    let mut columns = Reader::new(row, "alert_message");
+    Ok(WaitingMessage {
+        id: MessageId::new(columns.int("id")?),
+        incident: IncidentId::new(columns.int("incident_id")?),
+        notice: columns.json("notice")?,
+        try_count: columns.small("try_count")?,
+        created_at: columns.at("created_at_ms")?,
+    })
+}
+
+fn insert_delivery(delivery: &Delivery) -> Query {
+    Query::new(&INSERT_DELIVERY)
+        .int(delivery.id.get())
+        .int(delivery.channel.get())
+        .int(delivery.message.get())
+        .opt_int(delivery.incident.map(IncidentId::get))
+        .text(delivery.kind.as_str())
+        .int(delivery.try_number.into())
+        .at(delivery.at)
+        .int(delivery.latency_ms)
+        .text(&delivery.verdict)
+        .int(delivery.status.into())
+        .opt_text(delivery.error.as_deref().map(without_nul).as_deref())
+}
+
+fn delivery(row: &AnyRow) -> Result<Delivery> {
+    let mut columns = Reader::new(row, "alert_delivery");
+    Ok(Delivery {
+        id: DeliveryId::new(columns.int("id")?),
+        channel: ChannelId::new(columns.int("channel_id")?),
+        message: MessageId::new(columns.int("message_id")?),
+        incident: columns.opt_int("incident_id")?.map(IncidentId::new),
+        kind: columns.word::<NoticeKind>("kind")?,
+        try_number: columns.small("try_number")?,
+        at: columns.at("at_ms")?,
+        latency_ms: columns.int("latency_ms")?,
+        verdict: columns.text("verdict")?,
+        status: columns.small("status")?,
+        error: columns.opt_text("error")?,
+    })
+}

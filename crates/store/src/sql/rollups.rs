@@ -1,0 +1,423 @@
+//! Counts with distributions, and what overviews read of the ledger.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::time::millis;
+use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
+
+use crate::rollups::{
+    ComingJob, Gain, Gains, JobPulse, JobTrouble, PointDetail, PointKey, PointKind, PointQuery, RunMark, StatPoint,
+    Verdicts,
+};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx};
+use crate::{Result, Rollups};
+
+macro_rules! verdict_columns {
+    () => {
+        "stat_point.owner_id, stat_point.at_ms, stat_point.succeeded_count, stat_point.failed_count, \
+         stat_point.timed_out_count, stat_point.cancelled_count, stat_point.unknown_count, stat_point.skipped_count"
+    };
+}
+macro_rules! point_columns {
+    () => {
+        concat!(verdict_columns!(), ", stat_point.durations, stat_point.lateness")
+    };
+}
+macro_rules! of_owners {
+    () => {
+        " FROM stat_point WHERE stat_point.owner_id {in_list} AND stat_point.kind = ? AND stat_point.step_ms = ? \
+         AND stat_point.at_ms >= ? AND stat_point.at_ms < ? ORDER BY stat_point.owner_id, stat_point.at_ms LIMIT ?"
+    };
+}
+macro_rules! mark_columns {
+    () => {
+        "run.id, run.job_id, run.app_id, run.fire_at_ms, run.status, run.started_at_ms, run.finished_at_ms, run.executor, \
+         run.span_count, run.span_end_at_ms"
+    };
+}
+
+const INSERT_POINTS: Statement = Statement {
+    name: "insert_points",
+    text: "INSERT {ignore} INTO stat_point (owner_id, kind, step_ms, at_ms, succeeded_count, failed_count, timed_out_count, \
+           cancelled_count, unknown_count, skipped_count, durations, lateness) {values:itiiiiiiiitt} {or_ignore}",
+};
+const READ_KEYED_POINTS: Statement = Statement {
+    name: "read_keyed_points",
+    text: concat!(
+        "SELECT ",
+        point_columns!(),
+        ", stat_point.kind, stat_point.step_ms FROM {rows:itii} JOIN stat_point ON stat_point.owner_id = v.column1 \
+         AND stat_point.kind = v.column2 AND stat_point.step_ms = v.column3 AND stat_point.at_ms = v.column4"
+    ),
+};
+const UPDATE_POINTS: Statement = Statement {
+    name: "update_points",
+    text: "UPDATE {join:itiiiiiiiitt}stat_point SET succeeded_count = v.column5, failed_count = v.column6, \
+           timed_out_count = v.column7, cancelled_count = v.column8, unknown_count = v.column9, skipped_count = v.column10, \
+           durations = v.column11, lateness = v.column12 {from:itiiiiiiiitt} WHERE {of_rows:stat_point.owner_id} \
+           AND stat_point.kind = v.column2 AND stat_point.step_ms = v.column3 AND stat_point.at_ms = v.column4",
+};
+pub(super) const READ_POINTS: Statement =
+    Statement { name: "read_points", text: concat!("SELECT ", point_columns!(), of_owners!()) };
+pub(super) const READ_VERDICTS: Statement =
+    Statement { name: "read_verdicts", text: concat!("SELECT ", verdict_columns!(), of_owners!()) };
+pub(super) const READ_OLD_POINTS: Statement = Statement {
+    name: "read_old_points",
+    text: "SELECT at_ms FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms < ? ORDER BY at_ms LIMIT ?",
+};
+const DELETE_POINTS: Statement =
+    Statement { name: "delete_points", text: "DELETE FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms <= ?" };
+const INSERT_PULSES: Statement = Statement {
+    name: "insert_pulses",
+    text: "INSERT {ignore} INTO job_pulse (job_id, namespace_id, app_id, streak_count) {values:iiii} {or_ignore}",
+};
+const READ_PULSES: Statement = Statement {
+    name: "read_pulses",
+    text: "SELECT job_id, namespace_id, app_id, succeeded_at_ms, failed_at_ms, failing_since_ms, streak_count \
+           FROM job_pulse WHERE job_id {in_list}",
+};
+const UPDATE_PULSES: Statement = Statement {
+    name: "update_pulses",
+    text: "UPDATE {join:iiiiiii}job_pulse SET namespace_id = v.column2, app_id = v.column3, succeeded_at_ms = v.column4, \
+           failed_at_ms = v.column5, failing_since_ms = v.column6, streak_count = v.column7 {from:iiiiiii} \
+           WHERE {of_rows:job_pulse.job_id}",
+};
+pub(super) const READ_FAILING: Statement = Statement {
+    name: "read_failing",
+    text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
+           job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
+           WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 \
+           ORDER BY job_pulse.streak_count DESC LIMIT ?",
+};
+const READ_FAILING_OF_APPS: Statement = Statement {
+    name: "read_failing_of_apps",
+    text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
+           job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
+           WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND job.app_id {in_list} \
+           ORDER BY job_pulse.streak_count DESC LIMIT ?",
+};
+/// The partial index of trouble answers only where its condition stands in the text; a second condition on the status would have
+/// `PostgreSQL` expect so few rows that it reads the whole day instead.
+pub(super) const READ_TROUBLED: Statement = Statement {
+    name: "read_troubled",
+    text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
+           (SELECT run.id, run.job_id, run.status, \
+           CASE WHEN run.status = 'skipped' AND run.reason = 'no_executor' THEN 1 ELSE 0 END AS had_none \
+           FROM run WHERE run.namespace_id = ? AND run.id >= ? \
+           AND run.status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
+           ORDER BY run.id DESC LIMIT ?) AS t WHERE t.status <> 'cancelled' GROUP BY t.job_id, t.status, t.had_none ORDER BY row_count DESC, t.job_id",
+};
+pub(super) const READ_MARKS: Statement = Statement {
+    name: "read_marks",
+    text: concat!(
+        "SELECT ",
+        mark_columns!(),
+        " FROM run WHERE run.job_id = ? AND run.fire_at_ms >= ? AND run.fire_at_ms < ? \
+         AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
+    ),
+};
+pub(super) const READ_MARKS_OF_ALL: Statement = Statement {
+    name: "read_marks_of_all",
+    text: concat!(
+        "SELECT ",
+        mark_columns!(),
+        " FROM run WHERE run.namespace_id = ? AND run.id >= ? AND run.id < ? ORDER BY run.id DESC LIMIT ?"
+    ),
+};
+pub(super) const READ_IDLE: Statement = Statement {
+    name: "read_idle",
+    text: "SELECT job.id, job.version, job.updated_at_ms FROM job JOIN job_due ON job_due.job_id = job.id \
+           WHERE job.namespace_id = ? AND job.retired = 0 AND job.updated_at_ms < ? \
+           AND job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1 ORDER BY job.updated_at_ms DESC LIMIT ?",
+};
+const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
+pub(super) const READ_OPEN_MARKS: Statement = Statement {
+    name: "read_open_marks",
+    text: concat!(
+        "SELECT ",
+        mark_columns!(),
+        " FROM run WHERE run.node_id = ? AND run.status IN ('pending', 'waiting', 'running') AND run.status = ? \
+         AND +run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
+    ),
+};
+/// By home, because the index begins with it: one statement for each node, and one for jobs without a home.
+pub(super) const READ_COMING: Statement = Statement {
+    name: "read_coming",
+    text: "SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
+           WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
+           ORDER BY job_due.next_fire_at_ms LIMIT ?",
+};
+
+#[async_trait]
+impl Rollups for SqlStore {
+    async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>> {
+        let mut points = Vec::new();
+        for chunk in query.owners.chunks(CHUNK_MAX) {
+            let (statement, read_point) = match query.detail {
+                PointDetail::Whole => (&READ_POINTS, point as fn(&mut Reader<'_>) -> Result<StatPoint>),
+                PointDetail::Verdicts => (&READ_VERDICTS, verdicts as fn(&mut Reader<'_>) -> Result<StatPoint>),
+            };
+            let read = Query::new(statement).list(chunk.iter().copied()).text(query.kind.as_str());
+            let read = read.int(millis(query.step.length())).at(query.from).at(query.to).int(query.limit.into());
+            for row in self.rows(read).await? {
+                points.push(read_point(&mut Reader::new(&row, "stat_point"))?);
+            }
+        }
+        points.sort_by_key(|point| (point.owner, point.at));
+        points.dedup_by_key(|point| (point.owner, point.at));
+        Ok(points)
+    }
+
+    async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64> {
+        let step = millis(step.length());
+        let read = Query::new(&READ_OLD_POINTS).text(kind.as_str()).int(step).at(before).int(limit.max(1).into());
+        let rows = self.rows(read).await?;
+        let Some(last) = rows.last() else { return Ok(0) };
+        let at = Reader::new(last, "stat_point").at("at_ms")?;
+        self.execute(Query::new(&DELETE_POINTS).text(kind.as_str()).int(step).at(at)).await
+    }
+
+    async fn failing_jobs(
+        &self,
+        namespace: NamespaceId,
+        within: Option<&[AppId]>,
+        limit: u32,
+    ) -> Result<Vec<JobPulse>> {
+        let query = match within {
+            None => Query::new(&READ_FAILING).int(namespace.get()),
+            Some([]) => return Ok(Vec::new()),
+            Some(apps) => {
+                let apps = &apps[..apps.len().min(CHUNK_MAX)];
+                Query::new(&READ_FAILING_OF_APPS).int(namespace.get()).list(apps.iter().map(|app| app.get()))
+            }
+        };
+        self.rows(query.int(limit.into())).await?.iter().map(pulse).collect()
+    }
+
+    async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>> {
+        let query = Query::new(&READ_TROUBLED).int(namespace.get()).int(since.get()).int(row_count.into());
+        let trouble = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "run");
+            Ok(JobTrouble {
+                job: JobId::new(columns.int("job_id")?),
+                status: columns.word("status")?,
+                had_no_executor: columns.int("had_none")? == 1,
+                count: u64::try_from(columns.int("row_count")?).unwrap_or(0),
+                newest: RunId::new(columns.int("newest")?),
+            })
+        };
+        self.rows(query).await?.iter().map(trouble).collect()
+    }
+
+    async fn marks(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
+        let query = Query::new(&READ_MARKS).int(job.get()).at(from).at(to).int(limit.into());
+        self.rows(query).await?.iter().map(mark).collect()
+    }
+
+    async fn marks_of_namespace(
+        &self,
+        namespace: NamespaceId,
+        (from, to): (RunId, RunId),
+        limit: u32,
+    ) -> Result<Vec<RunMark>> {
+        let query = Query::new(&READ_MARKS_OF_ALL).int(namespace.get()).int(from.get()).int(to.get());
+        self.rows(query.int(limit.into())).await?.iter().map(mark).collect()
+    }
+
+    async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>> {
+        let mut marks = Vec::new();
+        for node in self.node_ids().await? {
+            let query = Query::new(&READ_OPEN_MARKS).int(node).text(status.as_str());
+            for row in self.rows(query.int(namespace.get()).int(limit.into())).await? {
+                marks.push(mark(&row)?);
+            }
+        }
+        Ok(marks)
+    }
+
+    async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
+        let mut coming = Vec::new();
+        for home in std::iter::once(0).chain(self.node_ids().await?) {
+            let query = Query::new(&READ_COMING).int(home).at(to).int(namespace.get()).int(limit.into());
+            for row in self.rows(query).await? {
+                let mut columns = Reader::new(&row, "job");
+                coming.push(ComingJob {
+                    job: JobId::new(columns.int("id")?),
+                    version: columns.int("version")?,
+                    app: AppId::new(columns.int("app_id")?),
+                    next_fire_at: columns.at("next_fire_at_ms")?,
+                });
+            }
+        }
+        coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
+        coming.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(coming)
+    }
+
+    async fn idle_jobs(
+        &self,
+        namespace: NamespaceId,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<(JobId, i64, Timestamp)>> {
+        let query = Query::new(&READ_IDLE).int(namespace.get()).at(before).int(limit.into());
+        let idle = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "job");
+            let (job, version) = (JobId::new(columns.int("id")?), columns.int("version")?);
+            Ok((job, version, columns.at("updated_at_ms")?))
+        };
+        self.rows(query).await?.iter().map(idle).collect()
+    }
+}
+
+impl SqlStore {
+    async fn node_ids(&self) -> Result<Vec<i64>> {
+        let rows = self.rows(Query::new(&READ_NODE_IDS)).await?;
+        rows.iter().map(|row| Reader::new(row, "node").int("id")).collect()
+    }
+}
+
+impl Tx<'_> {
+    /// Adds what a batch of runs gained. The caller holds the cursor: no other transaction changes these rows meanwhile.
+    pub(super) async fn add_gains(&mut self, gains: &Gains) -> Result<()> {
+        let points: Vec<(&PointKey, &Gain)> = gains.points.iter().collect();
+        for chunk in points.chunks(CHUNK_MAX) {
+            self.add_points(chunk).await?;
+        }
+        let jobs: Vec<JobId> = gains.pulses.keys().copied().collect();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            self.add_pulses(gains, chunk).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_points(&mut self, chunk: &[(&PointKey, &Gain)]) -> Result<()> {
+        let key = |query: Query, (owner, kind, step, at): &PointKey| {
+            query.int(*owner).text(kind.as_str()).int(millis(step.length())).at(*at)
+        };
+        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (of, _)| key(query, of));
+        let mut known = HashMap::new();
+        for row in self.rows(read).await? {
+            let mut columns = Reader::new(&row, "stat_point");
+            let point = point(&mut columns)?;
+            known.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
+        }
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for (of, gain) in chunk {
+            let (owner, kind, step, at) = of;
+            let before = known.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
+            let rows = if before.is_some() { &mut old } else { &mut new };
+            let (verdicts, mut durations, mut lateness) =
+                before.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
+            durations.merge(&gain.durations);
+            lateness.merge(&gain.lateness);
+            rows.push((**of, gain.onto(verdicts), durations, lateness));
+        }
+        let add = |query: Query, (of, verdicts, durations, lateness): &(PointKey, Verdicts, Sketch, Sketch)| {
+            let query = counts(key(query, of), verdicts);
+            query.text(&durations.to_string()).text(&lateness.to_string())
+        };
+        if !new.is_empty() {
+            self.execute(Query::new(&INSERT_POINTS).rows(&new, add)).await?;
+        }
+        if !old.is_empty() {
+            self.execute(Query::new(&UPDATE_POINTS).rows(&old, add)).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_pulses(&mut self, gains: &Gains, jobs: &[JobId]) -> Result<()> {
+        let mut pulses: HashMap<JobId, JobPulse> = HashMap::new();
+        for row in self.rows(Query::new(&READ_PULSES).list(jobs.iter().map(|job| job.get()))).await? {
+            let pulse = pulse(&row)?;
+            pulses.insert(pulse.job, pulse);
+        }
+        let mut all = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
+            let Some(first) = runs.first() else { continue };
+            let mut pulse = pulses.remove(job).unwrap_or(JobPulse::of(first));
+            runs.iter().for_each(|run| pulse.note(run));
+            all.push(pulse);
+        }
+        if all.is_empty() {
+            return Ok(());
+        }
+        let whose =
+            |query: Query, pulse: &JobPulse| query.int(pulse.job.get()).int(pulse.namespace.get()).int(pulse.app.get());
+        self.execute(Query::new(&INSERT_PULSES).rows(&all, |query, pulse| whose(query, pulse).int(0))).await?;
+        let update = Query::new(&UPDATE_PULSES).rows(&all, |query, pulse| {
+            let query = whose(query, pulse).opt_at(pulse.succeeded_at).opt_at(pulse.failed_at);
+            query.opt_at(pulse.failing_since).int(signed(pulse.streak))
+        });
+        self.execute(update).await?;
+        Ok(())
+    }
+}
+
+fn counts(query: Query, verdicts: &Verdicts) -> Query {
+    let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = *verdicts;
+    [succeeded, failed, timed_out, cancelled, unknown, skipped].into_iter().map(signed).fold(query, Query::int)
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The columns that both readings begin with.
+fn point(columns: &mut Reader<'_>) -> Result<StatPoint> {
+    let verdicts = verdicts(columns)?;
+    let mut sketch = |column| {
+        let text = columns.text(column)?;
+        text.parse::<Sketch>().map_err(|error| columns.corrupt(column, error))
+    };
+    Ok(StatPoint { durations: sketch("durations")?, lateness: sketch("lateness")?, ..verdicts })
+}
+
+/// A point of which only the verdicts were read.
+fn verdicts(columns: &mut Reader<'_>) -> Result<StatPoint> {
+    let (owner, at) = (columns.int("owner_id")?, columns.at("at_ms")?);
+    let mut count = |column| Ok::<_, crate::StoreError>(u64::try_from(columns.int(column)?).unwrap_or(0));
+    let verdicts = Verdicts {
+        succeeded: count("succeeded_count")?,
+        failed: count("failed_count")?,
+        timed_out: count("timed_out_count")?,
+        cancelled: count("cancelled_count")?,
+        unknown: count("unknown_count")?,
+        skipped: count("skipped_count")?,
+    };
+    Ok(StatPoint { owner, at, verdicts, durations: Sketch::default(), lateness: Sketch::default() })
+}
+
+fn pulse(row: &AnyRow) -> Result<JobPulse> {
+    let mut columns = Reader::new(row, "job_pulse");
+    Ok(JobPulse {
+        job: JobId::new(columns.int("job_id")?),
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        succeeded_at: columns.opt_at("succeeded_at_ms")?,
+        failed_at: columns.opt_at("failed_at_ms")?,
+        failing_since: columns.opt_at("failing_since_ms")?,
+        streak: u64::try_from(columns.int("streak_count")?).unwrap_or(0),
+    })
+}
+
+fn mark(row: &AnyRow) -> Result<RunMark> {
+    let mut columns = Reader::new(row, "run");
+    Ok(RunMark {
+        id: RunId::new(columns.int("id")?),
+        job: JobId::new(columns.int("job_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        fire_at: columns.at("fire_at_ms")?,
+        status: columns.word("status")?,
+        started_at: columns.opt_at("started_at_ms")?,
+        finished_at: columns.opt_at("finished_at_ms")?,
+        executor: columns.opt_text("executor")?,
+        span_count: columns.int("span_count")?,
+        span_end_at: columns.opt_at("span_end_at_ms")?,
+    })
+}

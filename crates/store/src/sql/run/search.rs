@@ -1,0 +1,364 @@
+//! Searching runs. A statement walks along one index, within a bound on the rows that it looks at, and leaves out most of what does not
+//! pass; [`RunSearch::admits`] decides about the rest.
+
+use async_trait::async_trait;
+use rondel_core::filter::Pattern;
+use rondel_core::{IdGen, NamespaceId, RunId, RunStatus, Timestamp, Trigger};
+
+use crate::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch, millis_of};
+use crate::sql::SqlStore;
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::{Result, SearchRuns};
+
+/// The most rows that are read at once, where few of them pass.
+const READ_COUNT_MAX: u32 = 2000;
+
+macro_rules! duration {
+    () => {
+        "(CASE WHEN started_at_ms IS NULL THEN -1 ELSE COALESCE(finished_at_ms, ?) - started_at_ms END)"
+    };
+}
+macro_rules! late {
+    () => {
+        "(CASE WHEN started_at_ms IS NULL OR attempt <> 1 THEN -1 ELSE started_at_ms - fire_at_ms END)"
+    };
+}
+macro_rules! of_open {
+    () => {
+        "namespace_id = ? AND status IN ('pending', 'waiting', 'running') AND "
+    };
+}
+macro_rules! of_trouble {
+    () => {
+        "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
+    };
+}
+macro_rules! of_all {
+    () => {
+        "namespace_id = ? AND "
+    };
+}
+macro_rules! of_job {
+    () => {
+        "job_id = ? AND "
+    };
+}
+macro_rules! search {
+    ($base:ident, $id:literal, $($order:tt)+) => {
+        Statement {
+            name: "search_runs",
+            text: concat!(
+                "SELECT ",
+                run_columns!(),
+                " FROM run WHERE ",
+                $base!(),
+                $id,
+                " >= ? AND ",
+                $id,
+                " < ? AND fire_at_ms >= ? AND fire_at_ms <= ? AND (+fire_at_ms >= ? OR +id >= ?) \
+                 AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND trigger_kind IN (?, ?, ?, ?, ?, ?, ?, ?) AND ",
+                duration!(),
+                " BETWEEN ? AND ? AND ",
+                late!(),
+                " BETWEEN ? AND ? AND COALESCE(executor, '') LIKE ? ESCAPE '!' \
+                 AND (CASE ? WHEN 1 THEN app_id WHEN 2 THEN job_id WHEN 3 THEN job_id ELSE 0 END {in_list} \
+                 OR (? = 3 AND LOWER(COALESCE(message, '')) LIKE ? ESCAPE '!')) ",
+                $($order)+
+            ),
+        }
+    };
+}
+/// One index, in each order: forwards, backwards. The sign keeps planners from an index.
+macro_rules! searches {
+    ($base:ident, $id:literal) => {
+        [
+            search!($base, $id, "ORDER BY id DESC LIMIT ?"),
+            search!($base, $id, "ORDER BY id LIMIT ?"),
+            search!(
+                $base,
+                $id,
+                "AND (",
+                duration!(),
+                " < ? OR (",
+                duration!(),
+                " = ? AND +id < ?)) ORDER BY ",
+                duration!(),
+                " DESC, id DESC LIMIT ?"
+            ),
+            search!(
+                $base,
+                $id,
+                "AND (",
+                duration!(),
+                " > ? OR (",
+                duration!(),
+                " = ? AND +id > ?)) ORDER BY ",
+                duration!(),
+                ", id LIMIT ?"
+            ),
+            search!(
+                $base,
+                $id,
+                "AND (",
+                late!(),
+                " < ? OR (",
+                late!(),
+                " = ? AND +id < ?)) ORDER BY ",
+                late!(),
+                " DESC, id DESC LIMIT ?"
+            ),
+            search!(
+                $base,
+                $id,
+                "AND (",
+                late!(),
+                " > ? OR (",
+                late!(),
+                " = ? AND +id > ?)) ORDER BY ",
+                late!(),
+                ", id LIMIT ?"
+            ),
+        ]
+    };
+}
+
+pub(in crate::sql) static SEARCH_ALL: [Statement; 6] = searches!(of_all, "id");
+pub(in crate::sql) static SEARCH_OPEN: [Statement; 6] = searches!(of_open, "id");
+pub(in crate::sql) static SEARCH_TROUBLE: [Statement; 6] = searches!(of_trouble, "id");
+pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
+
+/// The last row that a bounded walk looks at, by index: down from an id, and up from one.
+macro_rules! walk_ends {
+    ($base:ident) => {
+        [
+            Statement {
+                name: "find_end_of_search",
+                text: concat!("SELECT id FROM run WHERE ", $base!(), "id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"),
+            },
+            Statement {
+                name: "find_end_of_search_up",
+                text: concat!("SELECT id FROM run WHERE ", $base!(), "id > ? ORDER BY id LIMIT 1 OFFSET ?"),
+            },
+        ]
+    };
+}
+pub(in crate::sql) static END_OF_ALL: [Statement; 2] = walk_ends!(of_all);
+static END_OF_OPEN: [Statement; 2] = walk_ends!(of_open);
+static END_OF_TROUBLE: [Statement; 2] = walk_ends!(of_trouble);
+pub(in crate::sql) static END_OF_JOB: Statement = Statement {
+    name: "find_end_of_search_in_job",
+    text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
+};
+
+/// The index that a search walks along.
+#[derive(Clone, Copy)]
+enum Walk {
+    All(NamespaceId),
+    Open(NamespaceId),
+    Trouble(NamespaceId),
+    Job(i64),
+}
+
+/// What a statement may look at.
+struct Stretch {
+    /// From this id to before that one.
+    ids: (i64, i64),
+    /// From this planned instant on.
+    fires_from: i64,
+    stopped_at: Option<RunId>,
+}
+
+impl Walk {
+    fn new(namespace: NamespaceId, search: &RunSearch) -> Self {
+        let all_are = |is: fn(RunStatus) -> bool| !search.statuses.is_empty() && search.statuses.iter().all(|s| is(*s));
+        match search.jobs.as_deref() {
+            Some([job]) => Self::Job(job.get()),
+            _ if all_are(|status| !status.is_terminal()) => Self::Open(namespace),
+            _ if all_are(|status| status.is_terminal() && status != RunStatus::Succeeded) => Self::Trouble(namespace),
+            _ => Self::All(namespace),
+        }
+    }
+
+    fn key(self) -> i64 {
+        match self {
+            Self::All(namespace) | Self::Open(namespace) | Self::Trouble(namespace) => namespace.get(),
+            Self::Job(job) => job,
+        }
+    }
+
+    fn statement(self, search: &RunSearch) -> &'static Statement {
+        let statements = match self {
+            Self::All(_) => &SEARCH_ALL,
+            Self::Open(_) => &SEARCH_OPEN,
+            Self::Trouble(_) => &SEARCH_TROUBLE,
+            Self::Job(_) => &SEARCH_OF_JOB,
+        };
+        let order = match search.order {
+            RunOrder::Newest => 0,
+            RunOrder::Longest => 2,
+            RunOrder::Latest => 4,
+        };
+        &statements[order + usize::from(search.is_backward)]
+    }
+
+    /// The end of the walk down from an id, and up from one.
+    fn ends(self) -> Option<&'static [Statement; 2]> {
+        match self {
+            Self::All(_) => Some(&END_OF_ALL),
+            Self::Open(_) => Some(&END_OF_OPEN),
+            Self::Trouble(_) => Some(&END_OF_TROUBLE),
+            Self::Job(_) => None,
+        }
+    }
+}
+
+/// What a statement is searched with besides its columns: its list, and a text.
+struct Terms {
+    mode: i64,
+    list: Vec<i64>,
+    message: String,
+    executor: String,
+}
+
+impl Terms {
+    fn new(search: &RunSearch) -> Self {
+        let text = search.texts.iter().find(|text| !text.is_not && text.jobs.len() <= CHUNK_MAX);
+        let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
+        let jobs = search.jobs.as_deref().filter(|jobs| (2..=CHUNK_MAX).contains(&jobs.len()));
+        let (mode, list): (i64, Vec<i64>) = match (text, jobs, apps) {
+            (Some(text), ..) => (3, text.jobs.iter().map(|job| job.get()).collect()),
+            (None, Some(jobs), _) => (2, jobs.iter().map(|job| job.get()).collect()),
+            (None, None, Some(apps)) => (1, apps.iter().map(|app| app.get()).collect()),
+            (None, None, None) => (0, vec![0]),
+        };
+        // A list is never empty; no job has this number.
+        let list = if list.is_empty() { vec![-1] } else { list };
+        let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like(&text.text)));
+        let executor = match &search.executors.any[..] {
+            [Pattern(name)] => name.split('*').map(like).collect::<Vec<_>>().join("%"),
+            _ => "%".to_owned(),
+        };
+        Self { mode, list, message, executor }
+    }
+}
+
+/// A text within a pattern of `LIKE`. The databases differ in what they take for the same letter outside of ASCII.
+fn like(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '%' | '_' | '!' => pattern.extend(['!', c]),
+            c if c.is_ascii() => pattern.push(c),
+            _ => pattern.push('%'),
+        }
+    }
+    pattern
+}
+
+#[async_trait]
+impl SearchRuns for SqlStore {
+    async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns> {
+        let is_empty = |len: Option<usize>| len == Some(0);
+        if is_empty(search.apps.as_ref().map(Vec::len)) || is_empty(search.jobs.as_ref().map(Vec::len)) {
+            return Ok(FoundRuns::default());
+        }
+        let walk = Walk::new(namespace, search);
+        let terms = Terms::new(search);
+        let stretch = self.stretch(walk, search).await?;
+        let limit = usize::try_from(search.limit).unwrap_or(usize::MAX);
+        let (mut runs, mut from, mut count) = (Vec::new(), search.from, search.limit.max(1));
+        while runs.len() < limit {
+            let read = rows::runs(&self.rows(query(walk, &stretch, search, (&terms, from, count))).await?)?;
+            let is_end = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
+            from = read.last().map(|run| search.place(run)).or(from);
+            runs.extend(read.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
+            if is_end {
+                break;
+            }
+            count = count.saturating_mul(4).min(READ_COUNT_MAX.max(search.limit));
+        }
+        let is_full = runs.len() >= limit;
+        runs.truncate(limit);
+        if search.is_backward {
+            runs.reverse();
+        }
+        Ok(FoundRuns { runs, stopped_at: stretch.stopped_at.filter(|_| !is_full || search.order != RunOrder::Newest) })
+    }
+}
+
+impl SqlStore {
+    /// The stretch of the ledger that a search looks at: what it asks for, within the bound.
+    async fn stretch(&self, walk: Walk, search: &RunSearch) -> Result<Stretch> {
+        let (first, end) = search.ids();
+        let by_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());
+        let ids = match (by_id, search.is_backward) {
+            (None, _) => (first, end),
+            (Some(id), false) => (first, end.min(id)),
+            (Some(id), true) => (first.max(id.saturating_add(1)), end),
+        };
+        let mut stretch = Stretch { ids, fires_from: i64::MIN, stopped_at: None };
+        let look_at = i64::from(search.look_at.max(1)) - 1;
+        let goes_up = search.is_backward && by_id.is_some();
+        let Some([down, up]) = walk.ends() else {
+            let until = search.until.map_or(i64::MAX, Timestamp::as_millis);
+            let last = self.row(Query::new(&END_OF_JOB).int(walk.key()).int(until).int(look_at)).await?;
+            if let Some(last) = last {
+                let mut columns = Reader::new(&last, "run");
+                stretch.fires_from = columns.int("fire_at_ms")?;
+                stretch.stopped_at = Some(RunId::new(columns.int("id")?));
+            }
+            return Ok(stretch);
+        };
+        let last = match goes_up {
+            true => Query::new(up).int(walk.key()).int(ids.0 - 1).int(look_at),
+            false => Query::new(down).int(walk.key()).int(ids.1).int(look_at),
+        };
+        let Some(last) = self.row(last).await? else { return Ok(stretch) };
+        let last = Reader::new(&last, "run").int("id")?;
+        if goes_up && last < ids.1 {
+            stretch.ids.1 = last.saturating_add(1);
+        } else if !goes_up && last > ids.0 {
+            stretch.ids.0 = last;
+            stretch.stopped_at = Some(RunId::new(last));
+        }
+        Ok(stretch)
+    }
+}
+
+fn query(
+    walk: Walk,
+    stretch: &Stretch,
+    search: &RunSearch,
+    (terms, from, count): (&Terms, Option<RunPlace>, u32),
+) -> Query {
+    let (mut first, mut end) = stretch.ids;
+    if let Some(from) = from.filter(|_| search.order == RunOrder::Newest) {
+        if search.is_backward {
+            first = first.max(from.id.get().saturating_add(1));
+        } else {
+            end = end.min(from.id.get());
+        }
+    }
+    let since = search.since.map_or(i64::MIN, Timestamp::as_millis);
+    let mut query = Query::new(walk.statement(search)).int(walk.key()).int(first).int(end).int(stretch.fires_from);
+    query = query.int(search.until.map_or(i64::MAX, Timestamp::as_millis)).int(since);
+    query = query.int(search.since.map_or(0, IdGen::first_at));
+    let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
+    query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
+    let triggers = if search.triggers.is_empty() { Trigger::ALL } else { &search.triggers };
+    query = triggers.iter().cycle().take(Trigger::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
+    let (duration, late) = (millis_of(search.duration), millis_of(search.late));
+    query = query.at(search.now).int(duration.0).int(duration.1).int(late.0).int(late.1).text(&terms.executor);
+    query = query.int(terms.mode).list(terms.list.iter().copied()).int(terms.mode).text(&terms.message);
+    let extreme = if search.is_backward { -2 } else { i64::MAX };
+    let from = from.unwrap_or(RunPlace { value: extreme, id: RunId::new(extreme) });
+    query = match search.order {
+        RunOrder::Newest => query,
+        RunOrder::Longest => {
+            query.at(search.now).int(from.value).at(search.now).int(from.value).int(from.id.get()).at(search.now)
+        }
+        RunOrder::Latest => query.int(from.value).int(from.value).int(from.id.get()),
+    };
+    query.int(count.into())
+}

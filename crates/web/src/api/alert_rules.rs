@@ -1,0 +1,256 @@
+//! Rules of alerts: listed, saved, deleted, and tried.
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::header::ETAG;
+use rondel_admin::rules::{self, DryRun, RuleError, SavedRule};
+use rondel_core::access::Permission::{Edit, View};
+use rondel_core::alert::{RuleSpec, Scope, SubjectKind, sentence};
+use rondel_core::words::Lang;
+use rondel_core::{Timestamp, name};
+use rondel_store::alerts::RuleRecord;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::page::Page;
+use crate::answer::json;
+use crate::body::{JsonBody, parse, read_document, refuse_value};
+use crate::call::{Call, forbidden, quoted};
+use crate::etag::{IfMatch, mismatch, tag};
+use crate::openapi::{Doc, Unnamed};
+use crate::path::{self, Named};
+use crate::problem::{Code, Complaint, Problem};
+use crate::routes::Routes;
+
+/// A rule by itself.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SavedAlertRule")]
+pub(super) struct RuleJson<'a> {
+    #[serde(flatten)]
+    spec: &'a RuleSpec,
+    namespace: &'a str,
+    version: i64,
+    /// The rule as a sentence.
+    sentence: String,
+    author: &'a str,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    /// When it is looked at next; null for one that waits for runs.
+    check_at: Option<Timestamp>,
+}
+
+/// What an incident is about.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AlertSubject")]
+pub(crate) struct SubjectJson {
+    pub(crate) kind: SubjectKind,
+    pub(crate) name: String,
+    /// The app, for a job.
+    pub(crate) app: Option<String>,
+}
+
+/// What a rule would see now.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AlertPreview")]
+pub(super) struct PreviewJson {
+    /// The rule as a sentence.
+    sentence: String,
+    /// Whether it would hold for anything.
+    would_fire: bool,
+    /// For how much, of what was looked at.
+    count: u64,
+    /// The first of them.
+    subjects: Vec<SubjectJson>,
+    /// How many jobs were looked at, where these are not all.
+    looked_at: Option<u64>,
+}
+
+pub(super) fn routes() -> Routes {
+    let example = json!({
+        "scope": {"job": "nightly-close"}, "severity": "critical", "channels": ["slack-oncall"],
+        "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}},
+    });
+    Routes::new()
+        .get(
+            "/api/v1/alert-rules",
+            View,
+            list,
+            Doc::new("List alert rules", "All of the namespace, by name.")
+                .json::<Page<RuleJson<'static>>>(200, "The rules."),
+        )
+        .get(
+            "/api/v1/alert-rules/{name}",
+            View,
+            get,
+            Doc::new("Get an alert rule", "With its version.").json::<RuleJson<'static>>(200, "The rule.").with("ETag"),
+        )
+        .put(
+            "/api/v1/alert-rules/{name}",
+            Edit,
+            put,
+            Doc::new("Save an alert rule", "Its channels must exist.")
+                .json::<RuleJson<'static>>(200, "The rule, changed.")
+                .with("ETag")
+                .json::<RuleJson<'static>>(201, "The rule, new.")
+                .with("ETag")
+                .refuses(&[Code::TooManyAlerts])
+                .example(example.clone()),
+        )
+        .delete(
+            "/api/v1/alert-rules/{name}",
+            Edit,
+            delete,
+            Doc::new("Delete an alert rule", "Its open incidents are resolved without a message.")
+                .empty("It is deleted."),
+        )
+        .post(
+            "/api/v1/alert-rules/preview",
+            View,
+            preview,
+            Doc::new("Try an alert rule", "For what it would hold now. Nothing is saved and nothing is sent.")
+                .json::<PreviewJson>(200, "What it would see.")
+                .example({
+                    let mut named = example;
+                    named["name"] = json!("close-by-six");
+                    named
+                }),
+        )
+}
+
+async fn list(call: Call) -> Result<Response, Problem> {
+    let records = visible(&call).await?;
+    let items = records.iter().map(|record| show(&call, record)).collect();
+    json(StatusCode::OK, &Page { items, next_cursor: None })
+}
+
+/// The rules that the caller may look at: of one who may look at some apps alone, none about others.
+pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
+    let mut shown = Vec::new();
+    for record in call.engine().store().alert_rules(call.namespace.id).await? {
+        let is_seen = match &record.spec.scope {
+            Scope::Job(job) => call.sees_job(job).await?,
+            Scope::App(app) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
+            Scope::All | Scope::Label(_) => true,
+        };
+        if is_seen {
+            shown.push(record);
+        }
+    }
+    Ok(shown)
+}
+
+async fn get(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    answer(&call, StatusCode::OK, &record)
+}
+
+async fn put(
+    call: Call,
+    Named(name, ..): Named<path::AlertRule>,
+    if_match: IfMatch,
+    body: JsonBody<Unnamed<RuleSpec>>,
+) -> Result<Response, Problem> {
+    let mut document = parse(&body.bytes)?;
+    if let Value::Object(fields) = &mut document.value {
+        fields.entry("name").or_insert_with(|| Value::from(name.as_str()));
+    }
+    let spec: RuleSpec = read_document(document)?;
+    if spec.name != name {
+        return Err(refuse_value("/name", format!("{} is not the name in the path: it stays", quoted(&spec.name))));
+    }
+    call.check(None, forbidden)?;
+    let existing = call.engine().store().alert_rules(call.namespace.id).await?;
+    let existing = existing.into_iter().find(|record| record.spec.name == name);
+    let expected = match &existing {
+        Some(record) => if_match.against(record.version)?,
+        None if if_match.is_given() => return Err(mismatch(0)),
+        None => None,
+    };
+    if let Some(record) = &existing {
+        call.note.before(&record.spec);
+    }
+    let SavedRule { record, is_new } =
+        rules::save_rule(call.engine(), call.namespace.id, (&spec, expected), call.caller.name()).await?;
+    call.note.changed_to(&record.spec);
+    answer(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
+}
+
+async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    call.note.before(&record.spec);
+    rules::delete_rule(call.engine(), call.namespace.id, &name).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Problem> {
+    let spec = body.read()?;
+    let DryRun { subjects, count, looked_at } = try_rule(&call, &spec).await?;
+    let shown = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
+    let body = PreviewJson {
+        sentence: sentence::rule(&spec, Lang::En),
+        would_fire: count > 0,
+        count,
+        subjects: shown.collect(),
+        looked_at,
+    };
+    json(StatusCode::OK, &body)
+}
+
+/// What a rule would see now, for a caller who may look at the whole namespace.
+pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRun, Problem> {
+    if call.seen_apps().is_some() {
+        return Err(forbidden());
+    }
+    let namespace = (call.namespace.id, call.namespace.name.as_str());
+    Ok(rules::dry_run(call.engine(), namespace, spec).await?)
+}
+
+/// The rule with this name, as far as the caller may look at it.
+pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, Problem> {
+    let missing = || {
+        let detail = format!("there is no alert rule {} in namespace {}", quoted(wanted), call.namespace.name);
+        Problem::new(Code::AlertRuleNotFound, detail)
+    };
+    if name::check(wanted).is_err() {
+        return Err(missing());
+    }
+    let found = visible(call).await?.into_iter().find(|record| record.spec.name == wanted).ok_or_else(missing)?;
+    call.check(None, missing)?;
+    Ok(found)
+}
+
+fn show<'a, Q>(call: &'a Call<Q>, record: &'a RuleRecord) -> RuleJson<'a> {
+    RuleJson {
+        spec: &record.spec,
+        namespace: &call.namespace.name,
+        version: record.version,
+        sentence: sentence::rule(&record.spec, Lang::En),
+        author: &record.author,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        check_at: record.check_at,
+    }
+}
+
+fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &RuleRecord) -> Result<Response, Problem> {
+    let mut response = json(status, &show(call, record))?;
+    response.headers_mut().insert(ETAG, tag(record.version));
+    Ok(response)
+}
+
+impl From<RuleError> for Problem {
+    fn from(error: RuleError) -> Self {
+        match error {
+            RuleError::Invalid(errors) => {
+                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+            }
+            RuleError::Conflict { version } => mismatch(version),
+            error @ RuleError::TooMany { .. } => Self::new(Code::TooManyAlerts, error.to_string()),
+            RuleError::NotFound("incident") => Self::new(Code::IncidentNotFound, "there is no such incident"),
+            RuleError::NotFound("rule") => Self::new(Code::AlertRuleNotFound, "the rule was deleted meanwhile"),
+            error @ RuleError::NotFound(_) => Self::new(Code::SilenceNotFound, error.to_string()),
+            RuleError::Store(error) => error.into(),
+        }
+    }
+}

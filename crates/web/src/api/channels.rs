@@ -1,0 +1,286 @@
+//! Channels of alerts: listed, saved, deleted, tested, and what became of their messages.
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use rondel_admin::channels::{self, ChannelError, ChannelView, NewChannel};
+use rondel_core::access::Permission::{Admin, View};
+use rondel_core::channel::{ChannelKind, Values};
+use rondel_core::notice::NoticeKind;
+use rondel_core::words::Lang;
+use rondel_core::{DeliveryId, IncidentId, MessageId, Timestamp};
+use rondel_store::channels::{Channel, Delivery};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::page::{Page, PageQuery};
+use crate::answer::json;
+use crate::body::JsonBody;
+use crate::call::{Call, forbidden, quoted};
+use crate::cursor::Listing;
+use crate::openapi::Doc;
+use crate::path::{self, Named};
+use crate::problem::{Code, Complaint, Problem};
+use crate::routes::Routes;
+
+/// A channel, without its secrets.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Channel")]
+pub(super) struct ChannelJson {
+    name: String,
+    namespace: String,
+    kind: ChannelKind,
+    /// The language of its messages.
+    lang: Lang,
+    /// Messages for a disabled channel are given up.
+    enabled: bool,
+    /// How the service is used: the fields depend on the kind, `docs/ALERTS.md` lists them.
+    settings: Values,
+    /// Each secret that is set: the reference that it is (`file:…`, `env:…`), or `set`.
+    secrets: Values,
+    /// The host that messages go to, where it is known.
+    host: Option<String>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    /// The latest try to deliver a message; in lists only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_delivery: Option<DeliveryJson>,
+    /// The key that messages are signed with, where the server made one: shown this once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signing_key: Option<String>,
+}
+
+/// One try to deliver a message.
+#[derive(Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Delivery")]
+pub(super) struct DeliveryJson {
+    id: DeliveryId,
+    /// Receivers get it as `alert_` and this number.
+    message_id: MessageId,
+    /// Null for a test.
+    incident_id: Option<IncidentId>,
+    kind: NoticeKind,
+    /// Which try of the message it was, from 1.
+    try_number: i32,
+    at: Timestamp,
+    latency_ms: i64,
+    /// `sent`: the service took it. `retry`: it is tried again. `given_up`: it is not tried again.
+    #[schemars(extend("enum" = ["sent", "retry", "given_up"]))]
+    verdict: String,
+    /// The status that the service answered with, by HTTP or SMTP; 0 without an answer.
+    status: i32,
+    /// Why it was not taken.
+    error: Option<String>,
+}
+
+/// A channel to be.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "NewChannel")]
+pub(super) struct NewChannelJson {
+    kind: ChannelKind,
+    /// The language of its messages; `en` if left out.
+    #[serde(default = "english")]
+    lang: Lang,
+    /// `true` if left out.
+    #[serde(default = "yes")]
+    enabled: bool,
+    /// All settings.
+    #[serde(default)]
+    settings: Values,
+    /// The secrets that are set. One that is left out stays as it is, an empty one is removed.
+    #[serde(default)]
+    secrets: Values,
+}
+
+const fn english() -> Lang {
+    Lang::En
+}
+
+const fn yes() -> bool {
+    true
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/channels",
+            View,
+            list,
+            Doc::new("List channels", "By name, each with the latest try to deliver a message; without secrets.")
+                .json::<Page<ChannelJson>>(200, "The channels, on one page."),
+        )
+        .get(
+            "/api/v1/channels/{name}",
+            View,
+            get,
+            Doc::new("Get a channel", "Without its secrets.").json::<ChannelJson>(200, "The channel."),
+        )
+        .put(
+            "/api/v1/channels/{name}",
+            Admin,
+            put,
+            Doc::new(
+                "Save a channel",
+                "Settings are replaced as a whole, secrets one by one. Templates are tried on samples of all messages first.",
+            )
+            .json::<ChannelJson>(200, "The channel, changed.")
+            .json::<ChannelJson>(201, "The channel, new.")
+            .refuses(&[Code::TooManyChannels])
+            .example(json!({
+                "kind": "slack", "lang": "en", "secrets": {"url": "https://hooks.slack.com/services/T000/B000/XXXX"},
+            })),
+        )
+        .delete(
+            "/api/v1/channels/{name}",
+            Admin,
+            delete,
+            Doc::new("Delete a channel", "Its messages that were not sent are dropped, and its deliveries are forgotten.")
+                .empty("It is deleted."),
+        )
+        .post(
+            "/api/v1/channels/{name}/test",
+            Admin,
+            test,
+            Doc::new("Test a channel", "Sends a message that is marked as a test now, once, and waits for the answer.")
+                .json::<DeliveryJson>(200, "How that went."),
+        )
+        .get(
+            "/api/v1/channels/{name}/deliveries",
+            View,
+            deliveries,
+            Doc::new("List deliveries", "Each try to deliver a message, the latest first.")
+                .json::<Page<DeliveryJson>>(200, "A page of deliveries."),
+        )
+}
+
+async fn list(call: Call) -> Result<Response, Problem> {
+    call.check(None, forbidden)?;
+    let store = call.engine().store();
+    let last = store.last_deliveries(call.namespace.id).await?;
+    let channels = store.channels(call.namespace.id).await?;
+    let items = channels.iter().map(|channel| ChannelJson {
+        last_delivery: last.iter().find(|delivery| delivery.channel == channel.id).cloned().map(show_delivery),
+        ..show(&call, channel)
+    });
+    json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
+}
+
+async fn get(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+    let channel = find(&call, &name).await?;
+    json(StatusCode::OK, &show(&call, &channel))
+}
+
+async fn put(
+    call: Call,
+    Named(name, ..): Named<path::Channel>,
+    body: JsonBody<NewChannelJson>,
+) -> Result<Response, Problem> {
+    call.check(None, forbidden)?;
+    let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
+    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled };
+    let (status, channel) = save(&call, new).await?;
+    json(status, &channel)
+}
+
+/// Saves a channel, with what was and what is in the audit log.
+async fn save(call: &Call, new: NewChannel) -> Result<(StatusCode, ChannelJson), Problem> {
+    if let Some(before) = call.engine().store().channel(call.namespace.id, &new.name).await? {
+        call.note.before(&show(call, &before));
+    }
+    let saved = channels::save(call.engine(), &call.namespace, new).await?;
+    call.note.changed_to(&show(call, &saved.channel));
+    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, ChannelJson { signing_key: saved.signing_key, ..show(call, &saved.channel) }))
+}
+
+async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+    let channel = find(&call, &name).await?;
+    call.note.before(&show(&call, &channel));
+    match call.engine().store().delete_channel(call.namespace.id, &name).await? {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Err(missing(&call, &name)),
+    }
+}
+
+async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+    let channel = find(&call, &name).await?;
+    let delivery = channels::test(call.engine(), &call.namespace, &channel, call.caller.name()).await?;
+    call.note.changed_to(&tested(&delivery));
+    json(StatusCode::OK, &show_delivery(delivery))
+}
+
+/// A test as the audit log has it.
+pub(crate) fn tested(delivery: &Delivery) -> serde_json::Value {
+    json!({"done": delivery.error.is_none(), "status": delivery.status})
+}
+
+async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+    let channel = find(&call, &name).await?;
+    let listing = Listing::new("deliveries", channel.id);
+    let before = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    let mut found = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
+    json(StatusCode::OK, &Page { items: found.into_iter().map(show_delivery).collect(), next_cursor })
+}
+
+/// The channel with this name in the namespace of the call.
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<Channel, Problem> {
+    let found = call.engine().store().channel(call.namespace.id, name).await?;
+    let found = found.ok_or_else(|| missing(call, name))?;
+    call.check(None, || missing(call, name))?;
+    Ok(found)
+}
+
+fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
+    let detail = format!("there is no channel {} in namespace {}", quoted(name), call.namespace.name);
+    Problem::new(Code::ChannelNotFound, detail)
+}
+
+fn show<Q>(call: &Call<Q>, channel: &Channel) -> ChannelJson {
+    let ChannelView { settings, secrets, host } = channels::view(channel);
+    ChannelJson {
+        name: channel.name.clone(),
+        namespace: call.namespace.name.clone(),
+        kind: channel.kind,
+        lang: channel.lang,
+        enabled: channel.is_enabled,
+        settings,
+        secrets,
+        host,
+        created_at: channel.created_at,
+        updated_at: channel.updated_at,
+        last_delivery: None,
+        signing_key: None,
+    }
+}
+
+fn show_delivery(delivery: Delivery) -> DeliveryJson {
+    DeliveryJson {
+        id: delivery.id,
+        message_id: delivery.message,
+        incident_id: delivery.incident,
+        kind: delivery.kind,
+        try_number: delivery.try_number,
+        at: delivery.at,
+        latency_ms: delivery.latency_ms,
+        verdict: delivery.verdict,
+        status: delivery.status,
+        error: delivery.error,
+    }
+}
+
+impl From<ChannelError> for Problem {
+    fn from(error: ChannelError) -> Self {
+        match error {
+            ChannelError::Invalid(errors) => {
+                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+            }
+            error @ ChannelError::TooMany => Self::new(Code::TooManyChannels, error.to_string()),
+            ChannelError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Incidents of alerts and what keeps their messages back: listed, acknowledged, silenced.
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use rondel_admin::rules::{self, SilenceRequest};
+use rondel_core::access::Permission::{Operate, View};
+use rondel_core::alert::{Incident, SilenceSpec, Standing, sentence};
+use rondel_core::notice::{RunSample, Severity};
+use rondel_core::{AppId, IncidentId, RunId, SilenceId, Timestamp, name};
+use rondel_store::alerts::{IncidentQuery, IncidentRecord, SilenceRecord};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::alert_rules::SubjectJson;
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use crate::answer::json;
+use crate::body::JsonBody;
+use crate::call::{Call, quoted};
+use crate::cursor::Listing;
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+/// Which incidents.
+#[derive(Debug)]
+pub(super) struct IncidentsQuery {
+    is_open: Option<bool>,
+    job: Option<String>,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for IncidentsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let standing = |text: &str| match text {
+            "firing" => Ok(true),
+            "resolved" => Ok(false),
+            _ => Err(format!("{} is neither firing nor resolved", quoted(text))),
+        };
+        Self {
+            is_open: reader.parsed(
+                Parameter::word("standing", &["firing", "resolved"]).about("Only those; all if left out."),
+                standing,
+            ),
+            job: reader.one(Parameter::name("job").about("Only those about this job.")),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one(Parameter::cursor()),
+        }
+    }
+}
+
+/// An incident.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Incident")]
+pub(super) struct IncidentJson {
+    id: IncidentId,
+    rule: String,
+    /// The word of the rule's condition.
+    condition: &'static str,
+    severity: Severity,
+    subject: SubjectJson,
+    standing: Standing,
+    /// What happened, as a sentence.
+    summary: String,
+    started_at: Timestamp,
+    seen_at: Timestamp,
+    resolved_at: Option<Timestamp>,
+    /// How many occurrences it has.
+    count: u64,
+    /// When it was first reported; null while a silence keeps that back.
+    fired_at: Option<Timestamp>,
+    reported_at: Option<Timestamp>,
+    escalated_at: Option<Timestamp>,
+    acknowledged_by: Option<String>,
+    acknowledged_at: Option<Timestamp>,
+    /// The incident that reports it together with others.
+    group: Option<IncidentId>,
+    samples: Vec<SampleJson>,
+}
+
+/// A run of an incident.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "IncidentRun")]
+struct SampleJson {
+    run: RunId,
+    job: String,
+    fire_at: Timestamp,
+    message: String,
+}
+
+/// A silence to be.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "NewSilence")]
+pub(super) struct NewSilence {
+    /// Incidents of this rule.
+    #[serde(default)]
+    rule: Option<String>,
+    /// Incidents about this job.
+    #[serde(default)]
+    job: Option<String>,
+    /// Incidents about this app and its jobs.
+    #[serde(default)]
+    app: Option<String>,
+    /// Its end, at most 90 days ahead.
+    ends_at: Timestamp,
+    /// Why.
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    reason: String,
+}
+
+/// A silence.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Silence")]
+pub(super) struct SilenceJson {
+    id: SilenceId,
+    rule: Option<String>,
+    job: Option<String>,
+    app: Option<String>,
+    author: String,
+    reason: String,
+    created_at: Timestamp,
+    ends_at: Timestamp,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/incidents",
+            View,
+            list,
+            Doc::new("List incidents", "The newest first.").json::<Page<IncidentJson>>(200, "A page of incidents.").refuses(&[Code::JobNotFound]),
+        )
+        .get(
+            "/api/v1/incidents/{id}",
+            View,
+            get,
+            Doc::new("Get an incident", "With some of its runs.").json::<IncidentJson>(200, "The incident."),
+        )
+        .post(
+            "/api/v1/incidents/{id}/acknowledge",
+            Operate,
+            acknowledge,
+            Doc::new("Acknowledge an incident", "It is not repeated and does not escalate; its end is still reported.")
+                .json::<IncidentJson>(200, "The incident."),
+        )
+        .get(
+            "/api/v1/silences",
+            View,
+            silences,
+            Doc::new("List silences", "Those that have not ended, the first end first.")
+                .json::<Page<SilenceJson>>(200, "The silences."),
+        )
+        .post(
+            "/api/v1/silences",
+            Operate,
+            add_silence,
+            Doc::new(
+                "Add a silence",
+                "Keeps back what all the given parts match, until its end; without a part, every message of the namespace.",
+            )
+            .json::<SilenceJson>(201, "The silence.")
+            .refuses(&[Code::TooManyAlerts])
+            .example(json!({"job": "nightly-close", "ends_at": "2026-12-24T18:00:00Z", "reason": "stocktaking"})),
+        )
+        .delete(
+            "/api/v1/silences/{id}",
+            Operate,
+            end_silence,
+            Doc::new("End a silence", "Messages that it kept back are sent.").empty("It has ended."),
+        )
+}
+
+/// The names of the apps that the caller may look at; `None` for all.
+pub(crate) async fn within<Q>(call: &Call<Q>) -> Result<Option<Vec<String>>, Problem> {
+    let Some(seen) = call.seen_apps() else { return Ok(None) };
+    let apps = call.engine().store().apps(call.namespace.id).await?;
+    Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
+}
+
+async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
+    let IncidentsQuery { is_open, job, limit, cursor } = &call.query;
+    let listing = Listing::new("incidents", (call.namespace.id, is_open, job));
+    let before = cursor.as_deref().map(|cursor| listing.position::<IncidentId>(cursor)).transpose()?;
+    let store = call.engine().store();
+    let job = match job {
+        Some(wanted) => match store.job(call.namespace.id, wanted).await?.filter(|job| call.sees(job.app)) {
+            Some(record) => Some(record.id),
+            None => {
+                let detail = format!("there is no job {} in namespace {}", quoted(wanted), call.namespace.name);
+                return Err(Problem::new(Code::JobNotFound, detail));
+            }
+        },
+        None => None,
+    };
+    let within = within(&call).await?;
+    let query = IncidentQuery {
+        namespace: call.namespace.id,
+        is_open: *is_open,
+        job,
+        before,
+        within: within.as_deref(),
+        limit: limit + 1,
+    };
+    let mut records = store.incidents(query).await?;
+    let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
+    let has_more = records.len() > limit;
+    records.truncate(limit);
+    let next_cursor = records.last().filter(|_| has_more).map(|last| listing.cursor(last.incident.id));
+    json(StatusCode::OK, &Page { items: records.into_iter().map(show).collect(), next_cursor })
+}
+
+async fn get(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
+    json(StatusCode::OK, &show(find(&call, &id).await?))
+}
+
+async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
+    let record = find(&call, &id).await?;
+    let incident = acknowledged(&call, &record).await?;
+    json(StatusCode::OK, &show(IncidentRecord { incident, ..record }))
+}
+
+/// Acknowledges an incident, with a line in the audit log.
+pub(crate) async fn acknowledged<Q>(call: &Call<Q>, record: &IncidentRecord) -> Result<Incident, Problem> {
+    call.note.before(&audited(&record.incident));
+    let id = record.incident.id;
+    let incident = rules::acknowledge(call.engine(), call.namespace.id, id, call.caller.name()).await?;
+    call.note.changed_to(&audited(&incident));
+    Ok(incident)
+}
+
+fn audited(incident: &Incident) -> serde_json::Value {
+    json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.standing})
+}
+
+/// The incident with this id, as far as the caller may look at it and do what the route is for.
+pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentRecord, Problem> {
+    let missing = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted(wanted)));
+    let id = wanted.parse::<IncidentId>().map_err(|_| missing())?;
+    let record = call.engine().store().incident(call.namespace.id, id).await?.ok_or_else(missing)?;
+    let subject = &record.incident.subject;
+    let own = (subject.kind == rondel_core::alert::SubjectKind::App).then_some(&subject.name);
+    let app = match subject.app.as_ref().or(own) {
+        Some(app) => call.engine().store().app(call.namespace.id, app).await?.map(|app| app.id),
+        None => None,
+    };
+    if app.is_none() && call.seen_apps().is_some() {
+        return Err(missing());
+    }
+    call.check(app, missing)?;
+    Ok(record)
+}
+
+fn show(record: IncidentRecord) -> IncidentJson {
+    let IncidentRecord { incident, spec, .. } = record;
+    let (summary, _) = sentence::incident(&spec, &incident);
+    let sample = |one: RunSample| SampleJson { run: one.run, job: one.job, fire_at: one.fire_at, message: one.message };
+    IncidentJson {
+        id: incident.id,
+        condition: spec.condition.word(),
+        severity: spec.severity,
+        rule: spec.name,
+        subject: SubjectJson { kind: incident.subject.kind, name: incident.subject.name, app: incident.subject.app },
+        standing: incident.standing,
+        summary,
+        started_at: incident.started_at,
+        seen_at: incident.seen_at,
+        resolved_at: incident.resolved_at,
+        count: incident.count,
+        fired_at: incident.fired_at,
+        reported_at: incident.reported_at,
+        escalated_at: incident.escalated_at,
+        acknowledged_by: incident.acknowledged_by,
+        acknowledged_at: incident.acknowledged_at,
+        group: incident.group,
+        samples: incident.samples.into_iter().map(sample).collect(),
+    }
+}
+
+async fn silences(call: Call) -> Result<Response, Problem> {
+    let items = visible_silences(&call).await?.into_iter().map(show_silence).collect();
+    json(StatusCode::OK, &Page { items, next_cursor: None })
+}
+
+/// The silences that the caller may look at: of one who may look at some apps alone, none about others.
+pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRecord>, Problem> {
+    let mut shown = Vec::new();
+    for silence in call.engine().store().silences(call.namespace.id, call.engine().now()).await? {
+        let is_seen = match (&silence.spec.job, &silence.spec.app) {
+            (Some(job), _) => call.sees_job(job).await?,
+            (None, Some(app)) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
+            (None, None) => true,
+        };
+        if is_seen {
+            shown.push(silence);
+        }
+    }
+    Ok(shown)
+}
+
+async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response, Problem> {
+    let new = body.read()?;
+    let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
+    let silence = silenced(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
+    json(StatusCode::CREATED, &show_silence(silence))
+}
+
+/// Adds a silence where the caller's roles reach, with a line in the audit log.
+pub(crate) async fn silenced<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
+    call.check(app_of(call, &request.spec).await?, crate::call::forbidden)?;
+    let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
+    call.note.object(silence.id.to_string());
+    call.note.changed_to(&audited_silence(&silence));
+    Ok(silence)
+}
+
+/// The app that a silence keeps to; none for the whole namespace.
+async fn app_of<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
+    let store = call.engine().store();
+    Ok(match (&spec.job, &spec.app) {
+        (Some(job), _) if name::check(job).is_ok() => store.job(call.namespace.id, job).await?.map(|job| job.app),
+        (None, Some(app)) if name::check(app).is_ok() => store.app(call.namespace.id, app).await?.map(|app| app.id),
+        _ => None,
+    })
+}
+
+async fn end_silence(call: Call, Named(id, ..): Named<path::Silence>) -> Result<Response, Problem> {
+    silence_ended(&call, &id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Ends a silence where the caller's roles reach, with a line in the audit log.
+pub(crate) async fn silence_ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
+    let missing =
+        || Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted(wanted)));
+    let id = wanted.parse::<SilenceId>().map_err(|_| missing())?;
+    let silence = visible_silences(call).await?.into_iter().find(|one| one.id == id).ok_or_else(missing)?;
+    call.check(app_of(call, &silence.spec).await?, missing)?;
+    call.note.before(&audited_silence(&silence));
+    Ok(rules::end_silence(call.engine(), call.namespace.id, id).await?)
+}
+
+fn audited_silence(silence: &SilenceRecord) -> serde_json::Value {
+    json!({
+        "rule": silence.spec.rule, "job": silence.spec.job, "app": silence.spec.app, "ends_at": silence.ends_at,
+        "reason": silence.reason,
+    })
+}
+
+fn show_silence(silence: SilenceRecord) -> SilenceJson {
+    let SilenceRecord { id, spec, author, reason, created_at, ends_at, .. } = silence;
+    SilenceJson { id, rule: spec.rule, job: spec.job, app: spec.app, author, reason, created_at, ends_at }
+}

@@ -1,0 +1,104 @@
+//! Does the same to many jobs.
+
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use rondel_core::RunId;
+use rondel_core::access::Permission::Operate;
+use rondel_core::filter::Scope;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::answer::json;
+use crate::api::runs::trigger_of;
+use crate::body::{JsonBody, refuse_value};
+use crate::call::Call;
+use crate::job_bulk::{
+    BULK_JOB_COUNT_MAX, JobAction, JobDeed, JobProblem, JobsDone, perform, select_matching, select_named,
+};
+use crate::openapi::Doc;
+use crate::problem::Problem;
+use crate::routes::Routes;
+use crate::run_filter;
+
+/// What to do with which jobs.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BulkJobs {
+    action: JobAction,
+    /// These jobs; either they or `q`.
+    #[serde(default)]
+    #[schemars(length(max = 500))]
+    names: Option<Vec<String>>,
+    /// The jobs that pass this filter, the first 500 by name.
+    #[serde(default)]
+    q: Option<String>,
+    /// For `label` a key and a value, `team=pay`; for `unlabel` the key.
+    #[serde(default)]
+    label: Option<String>,
+    /// Whether the jobs are counted only.
+    #[serde(default)]
+    dry_run: bool,
+    /// How many jobs a dry run found: where there are more now, nothing is done.
+    #[serde(default)]
+    expected_count: Option<usize>,
+}
+
+/// What was done.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BulkJobsDone")]
+struct BulkJobsJson {
+    /// How many jobs were chosen.
+    matched: usize,
+    /// Whether more match than one request takes: ask again.
+    has_more: bool,
+    /// The jobs that were changed, or would be looked at by a dry run.
+    jobs: Vec<String>,
+    /// How many stood so before.
+    unchanged: usize,
+    /// The runs that it made.
+    runs: Vec<RunId>,
+    /// Jobs to which it could not be done.
+    problems: Vec<JobProblem>,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/api/v1/jobs:bulk",
+        Operate,
+        bulk,
+        Doc::new(
+            "Change many jobs",
+            "Pauses, resumes, runs, labels or deletes those named by `names`, or those that pass the filter `q`: the first 500 by name. \
+             Labels and deletion need the role editor. With `dry_run` they are counted alone; `expected_count` then guards against others \
+             that came in between. What stands so already is left alone. A job to which it cannot be done is named in `problems` and does \
+             not stop the others.",
+        )
+        .json::<BulkJobsJson>(200, "What was done.")
+        .example(json!({"action": "pause", "q": "app:orders", "dry_run": true})),
+    )
+}
+
+async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Result<Response, Problem> {
+    let body = body.read()?;
+    let deed = JobDeed::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of(&headers))?;
+    let chosen = match (&body.names, &body.q) {
+        (Some(names), None) if names.len() > BULK_JOB_COUNT_MAX => {
+            return Err(refuse_value("/names", format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len())));
+        }
+        (Some(names), None) => select_named(&call, names).await?,
+        (None, Some(q)) => select_matching(&call, &run_filter::parse(q, Scope::Jobs)?).await?,
+        _ => return Err(refuse_value("/q", "give either names or q")),
+    };
+    let matched = chosen.names.len();
+    if body.expected_count.is_some_and(|expected| matched > expected) {
+        let message = format!("{matched} jobs match now, more than expected; count them again");
+        return Err(refuse_value("/expected_count", message));
+    }
+    let done = match body.dry_run {
+        true => JobsDone { changed: chosen.names, ..JobsDone::default() },
+        false => perform(&call, &deed, &chosen.names).await,
+    };
+    let JobsDone { changed: jobs, unchanged, runs, problems } = done;
+    json(StatusCode::OK, &BulkJobsJson { matched, has_more: chosen.has_more, jobs, unchanged, runs, problems })
+}

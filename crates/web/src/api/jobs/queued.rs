@@ -1,0 +1,47 @@
+//! A caller's choice about a job's queued runs, and what became of them.
+
+use rondel_admin::jobs::QueuedRuns;
+use rondel_core::queued::Queued;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::parameter::Parameter;
+use crate::query::{FromQuery, Reader};
+
+/// What becomes of the job's runs that no executor has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuedQuery {
+    pub(super) queued: Option<Queued>,
+}
+
+impl FromQuery for QueuedQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let about = "What becomes of its queued runs: run or drop; left out, those that its schedule made are skipped.";
+        Self { queued: reader.parsed(Parameter::text("queued").about(about), str::parse) }
+    }
+}
+
+/// What became of the open runs of a job.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "QueuedRuns")]
+pub(super) struct QueuedJson {
+    /// Were queued and are skipped.
+    dropped: u64,
+    /// Are queued, and run when their turn comes.
+    kept: u64,
+    /// Are with executors, and go on.
+    running: u64,
+}
+
+impl From<QueuedRuns> for QueuedJson {
+    fn from(runs: QueuedRuns) -> Self {
+        Self { dropped: runs.dropped, kept: runs.kept, running: runs.running }
+    }
+}
+
+/// The answer to a deletion.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeletedJob")]
+pub(super) struct DeletedJson {
+    pub(super) queued: QueuedJson,
+}

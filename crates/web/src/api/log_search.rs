@@ -1,0 +1,158 @@
+//! Searches a whole log: how many lines of each severity it has, and which lines are wanted.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::access::Permission::View;
+use rondel_core::log_line::{Severity, gap};
+use rondel_core::{Run, Timestamp};
+use rondel_store::{Store, StoreError};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::lines::{self, LEVELS, Wanted};
+use super::logs::chosen_attempt;
+use super::runs;
+use crate::answer::json;
+use crate::call::Call;
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+/// How many numbers of lines an answer has at most.
+const HIT_COUNT_MAX: usize = 10_000;
+/// How much text one search looks through: far more than a log may have.
+const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The query of a search.
+#[derive(Debug)]
+pub(crate) struct SearchLog {
+    attempt: Option<i32>,
+    wanted: Wanted,
+}
+
+impl FromQuery for SearchLog {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { attempt: super::logs::attempt(reader), wanted: Wanted::from_query(reader) }
+    }
+}
+
+/// How many lines have each severity.
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct SeverityCounts {
+    error: u64,
+    warn: u64,
+    info: u64,
+    debug: u64,
+}
+
+/// What a log has.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct LogSearch {
+    /// How many lines there are.
+    line_count: u64,
+    /// How many of them have each severity.
+    severities: SeverityCounts,
+    /// How many lines are wanted; 0 without a filter.
+    hit_count: u64,
+    /// Their numbers, the first 10,000.
+    hits: Vec<u64>,
+    /// Whether lines are missing from the log: it was too long, or written too fast.
+    has_gaps: bool,
+    /// Whether no further line will come.
+    complete: bool,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/runs/{id}/logs/search",
+        View,
+        get,
+        Doc::new(
+            "Search a run's log",
+            "Looks through the whole log of an attempt: how many lines it has of each severity, and the numbers of the lines that a filter matches. \
+             `GET /api/v1/runs/{id}/logs?around=` reads the lines around one of them.",
+        )
+        .json::<LogSearch>(200, "Counts, and the numbers of the lines found."),
+    )
+}
+
+async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, Problem> {
+    let run = runs::find(&call, &path).await?;
+    let attempt = chosen_attempt(call.query.attempt, &run)?;
+    let found = search(call.engine().store(), &run, attempt, &call.query.wanted, call.engine().now()).await?;
+    json(StatusCode::OK, &found)
+}
+
+/// Looks through the log of an attempt.
+pub(crate) async fn search(
+    store: &dyn Store,
+    run: &Run,
+    attempt: i32,
+    wanted: &Wanted,
+    now: Timestamp,
+) -> Result<LogSearch, StoreError> {
+    let is_settled = lines::is_settled(run, attempt, now);
+    let mut found = LogSearch { complete: is_settled, ..LogSearch::default() };
+    let (mut last, mut count, mut bytes) = (-1_i64, 1, 0);
+    loop {
+        let chunks = store.log_chunks(run.id, attempt, last, count).await?;
+        if chunks.is_empty() {
+            return Ok(found);
+        }
+        count = lines::next_count(&chunks, lines::TEXT_BYTES_MAX);
+        for chunk in chunks {
+            if chunk.sequence > last.saturating_add(1) && !is_settled && lines::is_fresh(&chunk, now) {
+                return Ok(found);
+            }
+            last = chunk.sequence;
+            for line in &chunk.lines {
+                bytes += line.text.len();
+                found.take(line, wanted);
+            }
+        }
+        if bytes >= SEARCHED_BYTES_MAX {
+            found.complete = false;
+            return Ok(found);
+        }
+    }
+}
+
+impl LogSearch {
+    fn take(&mut self, line: &rondel_store::logs::LogLine, wanted: &Wanted) {
+        self.line_count += 1;
+        let count = match Severity::of(&line.level, &line.text) {
+            Severity::Error => &mut self.severities.error,
+            Severity::Warn => &mut self.severities.warn,
+            Severity::Info => &mut self.severities.info,
+            Severity::Debug => &mut self.severities.debug,
+        };
+        *count += 1;
+        self.has_gaps |= gap(&line.level, &line.text).is_some();
+        if wanted.is_all() || !wanted.has(line) {
+            return;
+        }
+        self.hit_count += 1;
+        if self.hits.len() < HIT_COUNT_MAX {
+            self.hits.push(self.line_count);
+        }
+    }
+}
+
+impl Wanted {
+    /// Which lines a query wants.
+    pub(crate) fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            levels: reader.words(Parameter::words("level", &LEVELS).about("Only lines of these levels.")),
+            contains: reader.parsed(
+                Parameter::text("contains").about("Only lines with this text of up to 256 bytes, whatever its case."),
+                Self::parse_contains,
+            ),
+            severities: reader.words(Parameter::words("severity", &Severity::WORDS).about(
+                "Only lines of these severities: of the level where a line was logged, of its text where it was printed.",
+            )),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Finds a line of a log by its number: the sizes of the chunks show in which one it is, and no other is read.
+
+use rondel_core::{Run, Timestamp};
+use rondel_store::logs::ChunkSize;
+use rondel_store::{Store, StoreError};
+
+use super::lines::{self, Position};
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::Reader;
+
+/// Sizes that are read from the store at a time.
+const SIZE_PAGE: u32 = 10_000;
+/// The most chunks of an attempt that are counted: a log that is full has fewer.
+const CHUNK_COUNT_MAX: usize = 100_000;
+
+/// Where a reader wants to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seek {
+    /// With the last lines, so many.
+    Tail(u64),
+    /// With this line.
+    From(u64),
+    /// So that the page ends right before this line.
+    Before(u64),
+    /// So that this line is in the middle of the page.
+    Around(u64),
+}
+
+/// How far an attempt's log reaches.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    attempt: i32,
+    sizes: Vec<ChunkSize>,
+    /// How many lines there are.
+    pub(crate) line_count: u64,
+}
+
+/// Where a page begins, and how many lines it has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) from: Position,
+    pub(crate) limit: usize,
+}
+
+impl Seek {
+    /// The parameters of a query that name a line; at most one of them is given.
+    pub(crate) fn from_query(reader: &mut Reader) -> Option<Self> {
+        let number = |text: &str| match text.parse::<u32>() {
+            Ok(line) if line >= 1 => Ok(u64::from(line)),
+            _ => Err(format!("{text:?} is not a whole number of 1 or more")),
+        };
+        let parameter = |name, about| Parameter::number(name, 1..=u32::MAX).about(about);
+        let tail = parameter("tail", "Begins so many lines before the end.");
+        let from = parameter("from_line", "Begins with this line.");
+        let before = parameter("before", "The lines right before this one.");
+        let around = parameter("around", "The lines on both sides of this one.");
+        let mut found = None;
+        let mut ask = |parameter, seek: fn(u64) -> Self| {
+            let text = reader.parsed(parameter, number);
+            found = found.or(text.map(seek));
+        };
+        ask(tail, Self::Tail);
+        ask(from, Self::From);
+        ask(before, Self::Before);
+        ask(around, Self::Around);
+        found
+    }
+
+    /// The line that a page of so many begins with, and how many it has.
+    pub(crate) fn first_line(self, line_count: u64, limit: usize) -> (u64, usize) {
+        let count = u64::try_from(limit).unwrap_or(u64::MAX);
+        match self {
+            Self::Tail(tail) => (line_count.saturating_sub(tail) + 1, limit),
+            Self::From(line) => (line, limit),
+            Self::Before(line) => {
+                let end = line.min(line_count.saturating_add(1)).max(1);
+                let first = end.saturating_sub(count).max(1);
+                (first, usize::try_from(end - first).unwrap_or(limit))
+            }
+            Self::Around(line) => {
+                let last = line_count.saturating_sub(count).saturating_add(1);
+                (line.saturating_sub(count / 2).min(last).max(1), limit)
+            }
+        }
+    }
+
+    /// Whether the page also ends at a line, so that nothing can follow it in a stream.
+    pub(crate) const fn has_end(self) -> bool {
+        matches!(self, Self::Before(_) | Self::Around(_))
+    }
+}
+
+/// The refusal of two places to begin at.
+pub(crate) fn one_place(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
+    let Some(seek) = seek else { return Ok(()) };
+    let message = match (has_cursor, streams && seek.has_end()) {
+        (true, _) => "names a place to begin at, and so do tail, from_line, before and around: give one of them",
+        (_, true) => "has an end: a stream begins with tail or from_line",
+        _ => return Ok(()),
+    };
+    let parameter = match (has_cursor, seek) {
+        (true, _) => "after",
+        (_, Seek::Before(_)) => "before",
+        _ => "around",
+    };
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)]))
+}
+
+impl Extent {
+    /// Counts the lines of an attempt, up to where a reader of the whole log would get now.
+    pub(crate) async fn read(store: &dyn Store, run: &Run, attempt: i32, now: Timestamp) -> Result<Self, StoreError> {
+        let mut sizes: Vec<ChunkSize> = Vec::new();
+        loop {
+            let after = sizes.last().map_or(-1, |size| size.sequence);
+            let page = store.log_sizes(run.id, attempt, after, SIZE_PAGE).await?;
+            let is_last = page.len() < usize::try_from(SIZE_PAGE).unwrap_or(usize::MAX);
+            sizes.extend(page);
+            if is_last || sizes.len() >= CHUNK_COUNT_MAX {
+                break;
+            }
+        }
+        if !lines::is_settled(run, attempt, now) {
+            let gap = newest_gap(&sizes);
+            // Lines behind a chunk that may still come in have no number yet.
+            if let Some(place) = gap {
+                let before = place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
+                let behind = store.log_chunks(run.id, attempt, before, 1).await?;
+                if behind.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
+                    sizes.truncate(place);
+                }
+            }
+        }
+        let line_count = sizes.iter().map(|size| size.line_count).sum();
+        Ok(Self { attempt, sizes, line_count })
+    }
+
+    /// The page that a reader wants.
+    pub(crate) fn window(&self, seek: Seek, limit: usize) -> Window {
+        let (line, limit) = seek.first_line(self.line_count, limit);
+        Window { from: Position::before_line(line, self.attempt, &self.sizes), limit }
+    }
+}
+
+/// The place of the last chunk before which one is missing.
+fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
+    let is_gap = |place: &usize| {
+        let expected = place.checked_sub(1).and_then(|before| sizes.get(before)).map_or(0, |size| size.sequence + 1);
+        sizes.get(*place).is_some_and(|size| size.sequence > expected)
+    };
+    (0..sizes.len()).rev().find(is_gap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_begins_where_it_is_asked_to() {
+        for (seek, expected) in [
+            (Seek::Tail(10), (991, 100)),
+            (Seek::Tail(5_000), (1, 100)),
+            (Seek::From(400), (400, 100)),
+            (Seek::Before(400), (300, 100)),
+            (Seek::Before(31), (1, 30)),
+            (Seek::Before(1), (1, 0)),
+            (Seek::Before(9_000), (901, 100)),
+            (Seek::Around(400), (350, 100)),
+            (Seek::Around(3), (1, 100)),
+            (Seek::Around(1_000), (901, 100)),
+            (Seek::Around(9_000), (901, 100)),
+        ] {
+            assert_eq!(seek.first_line(1_000, 100), expected, "{seek:?}");
+        }
+        for seek in [Seek::Tail(10), Seek::Before(5), Seek::Around(5)] {
+            assert_eq!(seek.first_line(0, 100).0, 1, "{seek:?}");
+        }
+    }
+
+    #[test]
+    fn the_newest_gap_is_found() {
+        let sizes = |sequences: &[i64]| -> Vec<ChunkSize> {
+            sequences.iter().map(|sequence| ChunkSize { sequence: *sequence, line_count: 1 }).collect()
+        };
+        for (sequences, expected) in
+            [(&[][..], None), (&[0, 1, 2], None), (&[1, 2], Some(0)), (&[0, 2, 3], Some(1)), (&[0, 2, 4], Some(2))]
+        {
+            assert_eq!(newest_gap(&sizes(sequences)), expected, "{sequences:?}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Cancels or repeats many runs at once.
+
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use rondel_core::RunId;
+use rondel_core::access::Permission::Operate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::cancels::asked_by;
+use super::run_list::search_of;
+use super::runs::trigger_of;
+use crate::answer::json;
+use crate::body::{JsonBody, refuse_value};
+use crate::call::Call;
+use crate::openapi::Doc;
+use crate::problem::Problem;
+use crate::routes::Routes;
+use crate::run_bulk::{BULK_RUN_COUNT_MAX, Chosen, RunAction, RunProblem, perform, select};
+
+/// What to do with which runs.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BulkRuns {
+    action: RunAction,
+    /// These runs; either they or `q`.
+    #[serde(default)]
+    #[schemars(length(max = 500))]
+    ids: Option<Vec<RunId>>,
+    /// The runs that pass this filter, the newest 500.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    q: Option<String>,
+    /// Whether the runs are counted only.
+    #[serde(default)]
+    dry_run: bool,
+    /// How many runs a dry run found: where there are more now, nothing is done.
+    #[serde(default)]
+    expected_count: Option<usize>,
+    /// Why, for the verdicts' messages of runs that are cancelled.
+    #[serde(default)]
+    #[schemars(length(max = 150))]
+    reason: Option<String>,
+}
+
+/// What was done.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BulkRunsDone")]
+struct BulkRunsJson {
+    /// How many runs the action applies to.
+    matched: usize,
+    /// How many of those that were chosen it does not apply to: they have ended, or have not.
+    left_out: usize,
+    /// Whether more runs match than one request takes: ask again.
+    has_more: bool,
+    /// For how many it was done; 0 for a dry run.
+    done: usize,
+    /// The runs that it made.
+    made: Vec<RunId>,
+    /// Runs for which it could not be done.
+    problems: Vec<RunProblem>,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/api/v1/runs:bulk",
+        Operate,
+        bulk,
+        Doc::new(
+            "Cancel or retry many runs",
+            "Those named by `ids`, or those that pass the filter `q`: the newest 500. With `dry_run` they are counted alone; \
+             `expected_count` then guards against others that came in between. A run for which it cannot be done is named in `problems` and \
+             does not stop the others.",
+        )
+        .json::<BulkRunsJson>(200, "What was done.")
+        .example(json!({"action": "retry", "q": "status:failed app:orders since:8h", "dry_run": true})),
+    )
+}
+
+async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Result<Response, Problem> {
+    let body = body.read()?;
+    let by = asked_by(call.caller.name(), body.reason.as_deref())?;
+    let chosen = match (&body.ids, &body.q) {
+        (Some(ids), None) if ids.len() > BULK_RUN_COUNT_MAX => {
+            return Err(refuse_value("/ids", format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len())));
+        }
+        (Some(ids), None) => Chosen::These(ids.clone()),
+        (None, Some(q)) => Chosen::Matching(Box::new(search_of(&call, q).await?)),
+        _ => return Err(refuse_value("/q", "give either ids or q")),
+    };
+    let selected = select(&call, body.action, chosen).await?;
+    let matched = selected.runs.len();
+    if body.expected_count.is_some_and(|expected| matched > expected) {
+        let message = format!("{matched} runs match now, more than expected; count them again");
+        return Err(refuse_value("/expected_count", message));
+    }
+    let done = match body.dry_run {
+        true => Default::default(),
+        false => perform(&call, body.action, &selected.runs, (&by, trigger_of(&headers))).await,
+    };
+    let answer = BulkRunsJson {
+        matched,
+        left_out: selected.left_out,
+        has_more: selected.has_more,
+        done: done.done,
+        made: done.made,
+        problems: done.problems,
+    };
+    json(StatusCode::OK, &answer)
+}

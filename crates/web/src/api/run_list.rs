@@ -1,0 +1,202 @@
+//! Lists runs: by a filter, in three orders, forwards and backwards.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::access::Permission::View;
+use rondel_core::cron::Tz;
+use rondel_core::filter::{Filter, Scope};
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
+use rondel_store::ledger::{RunOrder, RunQuery, RunSearch};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::filling::Filling;
+use super::jobs::find_for_runs;
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
+use super::run_json;
+use crate::answer::json;
+use crate::call::Call;
+use crate::cursor::{Listing, invalid};
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+use crate::run_filter::{self, FILTER, ORDERS, Place};
+
+/// The query of the list.
+#[derive(Debug)]
+pub(crate) struct ListRuns {
+    job: Option<String>,
+    statuses: Vec<RunStatus>,
+    filter: Filter,
+    sort: Option<String>,
+    order: RunOrder,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ListRuns {
+    fn from_query(reader: &mut Reader) -> Self {
+        let sort = Parameter::word("sort", ORDERS).about(
+            "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last \
+             two look at the newest 20,000 runs of the stretch of time alone.",
+        );
+        let sort = reader.parsed(sort, |word| run_filter::order(word).map(|order| (word.to_owned(), order)));
+        let (sort, order) = sort.unzip();
+        let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
+        Self {
+            job: reader.one(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
+            statuses: reader.words(Parameter::words("status", RunStatus::WORDS).about("Only runs that stand so.")),
+            filter: filter.unwrap_or_default(),
+            sort,
+            order: order.unwrap_or_default(),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one(Parameter::cursor()),
+        }
+    }
+}
+
+/// One page of runs.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RunPage")]
+struct RunPage {
+    #[schemars(with = "Vec<run_json::RunItem>")]
+    items: Vec<Box<RawValue>>,
+    /// For `?cursor=`; null on the last page.
+    next_cursor: Option<String>,
+    /// For `?cursor=`: the page before this one; null on the first page.
+    prev_cursor: Option<String>,
+    /// Where the search ended although there are older runs, which were not looked at: when the oldest run that it looked at was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    searched_to: Option<Timestamp>,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/runs",
+        View,
+        list,
+        Doc::new(
+            "List runs",
+            "The newest first, or in the order of `sort`. What no index answers, such as a text in messages, is searched for among the newest \
+             20,000 runs of the stretch of time; `searched_to` then has how far back that is, and `next_cursor` goes on from there.",
+        )
+        .json::<RunPage>(200, "A page of runs.")
+        .refuses(&[Code::JobNotFound]),
+    )
+}
+
+async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
+    let query = &call.query;
+    if let Some(job) = query.job.as_deref().filter(|_| query.filter.is_empty() && query.sort.is_none()) {
+        return of_job(&call, job).await;
+    }
+    let listing =
+        Listing::new("run search", (call.namespace.id, &query.job, &query.statuses, &query.filter, query.order));
+    let mut search = run_filter::search(&call, &query.filter, query.order, Tz::UTC).await?;
+    if !query.statuses.is_empty() {
+        search.statuses = match search.statuses.is_empty() {
+            true => query.statuses.clone(),
+            false => search.statuses.into_iter().filter(|status| query.statuses.contains(status)).collect(),
+        };
+        if search.statuses.is_empty() {
+            search.apps = Some(Vec::new());
+        }
+    }
+    let mut deleted_at = None;
+    if let Some(name) = &query.job {
+        let job = find_for_runs(&call, name).await?;
+        deleted_at = job.deleted_at;
+        let is_wanted = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
+        search.jobs = Some(is_wanted.then_some(job.id).into_iter().collect());
+    }
+    let place = query.cursor.as_deref().map(|cursor| listing.position::<Place>(cursor)).transpose()?;
+    if let Some(place) = place {
+        place.apply(&mut search);
+    }
+    let page = run_filter::page(&call, search.clone(), query.limit).await?;
+    let ids: Vec<RunId> = page.runs.iter().map(|run| run.id).collect();
+    let copies = page.runs.clone();
+    let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
+    let mut filling = Filling::new(query.limit);
+    // A page that is too long in bytes ends sooner, on the side to which the list goes on.
+    let is_backward = place.is_some_and(Place::is_backward);
+    let mut places: Vec<usize> = (0..ids.len()).collect();
+    if is_backward {
+        places.reverse();
+    }
+    let mut items: Vec<Option<run_json::RunItem>> = items.into_iter().map(Some).collect();
+    let mut kept = Vec::new();
+    for place in places {
+        let Some(item) = items.get_mut(place).and_then(Option::take) else { continue };
+        if !filling.add(&item.of_job_deleted_at(deleted_at))? {
+            break;
+        }
+        kept.push(place);
+    }
+    let is_cut = kept.len() < ids.len();
+    let edge = |place: Option<&usize>| place.and_then(|place| copies.get(*place));
+    let (mut before, mut after) = (page.before, page.after);
+    if is_cut && is_backward {
+        before = edge(kept.last()).map(|run| Place::before(&search, run));
+    } else if is_cut {
+        after = edge(kept.last()).map(|run| Place::of_run(&search, run));
+    }
+    let mut items = filling.into_items();
+    if is_backward {
+        items.reverse();
+    }
+    let answer = RunPage {
+        items,
+        next_cursor: after.map(|place| listing.cursor(place)),
+        prev_cursor: before.map(|place| listing.cursor(place)),
+        searched_to: page.searched_to.filter(|_| !is_cut),
+    };
+    json(StatusCode::OK, &answer)
+}
+
+/// The runs of a job in the order of its fires.
+async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
+    let query = &call.query;
+    let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
+    let after = query.cursor.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let job = find_for_runs(call, job).await?;
+    let (within, statuses) = (call.seen_apps(), query.statuses.clone());
+    let mut wanted = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
+    let mut page = Filling::new(query.limit);
+    let answer = |page: Filling, next_cursor| {
+        let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };
+        json(StatusCode::OK, &page)
+    };
+    while let Some(count) = page.wanted() {
+        // One more shows whether there are more.
+        wanted.limit = count + 1;
+        let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let has_more = runs.len() > count;
+        runs.truncate(count);
+        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+        let items = run_json::items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
+        for (id, item) in ids.into_iter().zip(items) {
+            if !page.add(&item.of_job_deleted_at(job.deleted_at))? {
+                return answer(page, wanted.after.map(|last| listing.cursor(last)));
+            }
+            wanted.after = Some(id);
+        }
+        if !has_more {
+            return answer(page, None);
+        }
+    }
+    answer(page, wanted.after.map(|last| listing.cursor(last)))
+}
+
+/// The search that a request for many runs stands for.
+pub(crate) async fn search_of<Q>(call: &Call<Q>, text: &str) -> Result<RunSearch, Problem> {
+    let filter = run_filter::parse(text, Scope::Runs)?;
+    run_filter::search(call, &filter, RunOrder::Newest, Tz::UTC).await
+}

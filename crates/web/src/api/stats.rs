@@ -1,0 +1,297 @@
+//! Counts of runs over time, with how long they took and how late they began: of a namespace, by app, or of some jobs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::access::Permission::View;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::{Timestamp, name};
+use rondel_store::catalog::App;
+use rondel_store::rollups::{PointKind, Verdicts};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::jobs::{find_app, instant, seen_from};
+use crate::answer::json;
+use crate::call::Call;
+use crate::openapi::Doc;
+use crate::overview::series::{self, BUCKET_COUNT_MAX, Bucket, Span};
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The most groups of one answer.
+const GROUP_COUNT_MAX: usize = 100;
+/// The most jobs that one question names.
+const JOB_COUNT_MAX: usize = 50;
+const STEPS: [&str; 4] = ["1m", "15m", "1h", "1d"];
+const GROUPS: [&str; 2] = ["app", "job"];
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) struct StatsQuery {
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+    step: Option<Step>,
+    app: Option<String>,
+    jobs: Vec<String>,
+    group: Option<String>,
+}
+
+impl FromQuery for StatsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let step = |word: &str| {
+            let place = STEPS.iter().position(|step| *step == word);
+            let step = place.and_then(|place| Step::ALL.get(place).copied());
+            step.ok_or_else(|| format!("{word:?} is none of {}", STEPS.join(", ")))
+        };
+        let group = |word: &str| match GROUPS.contains(&word) {
+            true => Ok(word.to_owned()),
+            false => Err(format!("{word:?} is none of {}", GROUPS.join(", "))),
+        };
+        Self {
+            from: reader
+                .parsed(Parameter::instant("from").about("The first bucket; a day before `to` if left out."), instant),
+            to: reader.parsed(Parameter::instant("to").about("The end; now if left out."), instant),
+            step: reader.parsed(
+                Parameter::word("step", &STEPS)
+                    .about("The length of a bucket; if left out, one that fits the range. Jobs have `1h` and `1d`, others `1m`, `15m` and `1h`."),
+                step,
+            ),
+            app: reader.one(Parameter::name("app").about("Only runs of this app.")),
+            jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, with commas between them.")).into_iter().map(|JobName(name)| name).collect(),
+            group: reader.parsed(
+                Parameter::word("group", &GROUPS).about("A series for each app, or for each job that `job` names; one for all if left out."),
+                group,
+            ),
+        }
+    }
+}
+
+/// A word of the query that can be the name of a job.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct JobName(String);
+
+impl std::str::FromStr for JobName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match name::check(text) {
+            Ok(()) => Ok(Self(text.to_owned())),
+            Err(error) => Err(format!("{text:?} is no name of a job: {error}")),
+        }
+    }
+}
+
+/// Counts over time.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Stats")]
+pub(super) struct StatsJson {
+    from: Timestamp,
+    to: Timestamp,
+    /// The length of a bucket.
+    #[schemars(extend("enum" = STEPS))]
+    step: &'static str,
+    series: Vec<SeriesJson>,
+    /// Whether there are more groups than these.
+    is_cut: bool,
+}
+
+/// The buckets of one group.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "StatsSeries")]
+struct SeriesJson {
+    /// The app or job; null for the series of all.
+    name: Option<String>,
+    /// The whole range.
+    total: BucketJson,
+    /// Buckets with runs, in order.
+    buckets: Vec<BucketJson>,
+}
+
+/// The runs that were planned in one bucket.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "StatsBucket")]
+struct BucketJson {
+    /// When it begins.
+    at: Timestamp,
+    run_count: u64,
+    /// By verdict.
+    counts: BTreeMap<&'static str, u64>,
+    /// How long the last attempts took.
+    duration_ms: QuantilesJson,
+    /// How much later than planned first attempts of scheduled fires began.
+    lateness_ms: QuantilesJson,
+}
+
+/// Lengths that so many of a hundred do not exceed, within 6 %; null where nothing was measured.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "StatsQuantiles")]
+struct QuantilesJson {
+    p50: Option<u64>,
+    p95: Option<u64>,
+    p99: Option<u64>,
+}
+
+impl From<&Sketch> for QuantilesJson {
+    fn from(sketch: &Sketch) -> Self {
+        let quantile = |per_mille| sketch.quantile(per_mille).and_then(|took| u64::try_from(took.as_millis()).ok());
+        Self { p50: quantile(500), p95: quantile(950), p99: quantile(990) }
+    }
+}
+
+impl From<&Bucket> for BucketJson {
+    fn from(bucket: &Bucket) -> Self {
+        let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = bucket.verdicts;
+        let counts = [
+            ("succeeded", succeeded),
+            ("failed", failed),
+            ("timed_out", timed_out),
+            ("cancelled", cancelled),
+            ("unknown", unknown),
+            ("skipped", skipped),
+        ];
+        Self {
+            at: bucket.at,
+            run_count: bucket.verdicts.total(),
+            counts: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
+            duration_ms: QuantilesJson::from(&bucket.durations),
+            lateness_ms: QuantilesJson::from(&bucket.lateness),
+        }
+    }
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/stats",
+        View,
+        get,
+        Doc::new(
+            "Count how runs ended over time",
+            "By the instant for which they were planned, with quantiles of duration and lateness. Counted once a minute; minutes are kept 1 day, \
+             quarters of an hour 15 days, hours of jobs 60 days, everything else 400 days.",
+        )
+        .json::<StatsJson>(200, "The counts.")
+        .refuses(&[Code::AppNotFound]),
+    )
+}
+
+async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
+    let query = &call.query;
+    let to = query.to.unwrap_or_else(|| call.engine().now());
+    let from = query.from.unwrap_or(to.saturating_sub(DAY));
+    if from >= to {
+        return Err(wrong("to", format!("{to} is not after from, which is {from}")));
+    }
+    let is_of_jobs = !query.jobs.is_empty();
+    let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
+    let steps = kind.steps();
+    let fitting = series::fitting_step(to.since(from));
+    let near = steps.iter().copied().find(|step| *step >= fitting).or(steps.last().copied()).unwrap_or(Step::Hour);
+    let step = query.step.unwrap_or(near);
+    if !steps.contains(&step) {
+        let words = steps.iter().map(|step| word(*step)).collect::<Vec<_>>().join(", ");
+        return Err(wrong("step", format!("{} is not counted here; there are {words}", word(step))));
+    }
+    let span = Span::new(step, from, to);
+    if span.bucket_count() > BUCKET_COUNT_MAX {
+        return Err(wrong(
+            "to",
+            format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", span.bucket_count()),
+        ));
+    }
+    let (groups, is_cut) = groups(&call, kind, span).await?;
+    let series = match groups {
+        None => vec![series_of(None, &series::of_namespace(&call, span).await?)],
+        Some(groups) => of_groups(&call, kind, (groups, span)).await?,
+    };
+    json(StatusCode::OK, &StatsJson { from: span.from, to, step: word(step), series, is_cut })
+}
+
+/// An app or a job.
+struct Group {
+    name: String,
+    id: i64,
+    /// Of a job that moved: from when on its runs belong to apps that the caller sees.
+    from: Timestamp,
+}
+
+/// The groups that are asked for; none for all of the namespace. Also whether there are more.
+async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<(Option<Vec<Group>>, bool), Problem> {
+    let (query, store) = (&call.query, call.engine().store());
+    if kind == PointKind::Job {
+        if query.jobs.len() > JOB_COUNT_MAX {
+            return Err(wrong("job", format!("{} jobs; at most {JOB_COUNT_MAX} can be named", query.jobs.len())));
+        }
+        let names: Vec<&str> = query.jobs.iter().map(String::as_str).collect();
+        let app = match &query.app {
+            Some(app) => Some(find_app(call, app).await?),
+            None => None,
+        };
+        let found = store.jobs_named(call.namespace.id, &names).await?;
+        let mut groups = Vec::new();
+        for job in found.into_iter().filter(|job| call.sees(job.app) && app.is_none_or(|app| app == job.app)) {
+            let from = seen_from(call, &job, span.from, span.to).await?;
+            groups.push(Group { name: job.spec.name, id: job.id.get(), from });
+        }
+        return Ok((Some(groups), false));
+    }
+    if query.group.as_deref() == Some("job") {
+        return Err(wrong("group", "by job needs the jobs: name them with job".to_owned()));
+    }
+    if let Some(app) = &query.app {
+        let id = find_app(call, app).await?.get();
+        return Ok((Some(vec![Group { name: app.clone(), id, from: span.from }]), false));
+    }
+    if query.group.is_none() {
+        return Ok((None, false));
+    }
+    let apps = store.apps(call.namespace.id).await?;
+    let group = |app: App| Group { name: app.name, id: app.id.get(), from: span.from };
+    let mut seen: Vec<Group> = apps.into_iter().filter(|app| call.sees(app.id)).map(group).collect();
+    let is_cut = seen.len() > GROUP_COUNT_MAX;
+    seen.truncate(GROUP_COUNT_MAX);
+    Ok((Some(seen), is_cut))
+}
+
+async fn of_groups(
+    call: &Call<StatsQuery>,
+    kind: PointKind,
+    (groups, span): (Vec<Group>, Span),
+) -> Result<Vec<SeriesJson>, Problem> {
+    let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
+    let from: HashMap<i64, Timestamp> = groups.iter().map(|group| (group.id, group.from)).collect();
+    let mut points = series::read(call, kind, &owners, span).await?;
+    points.retain(|point| from.get(&point.owner).is_some_and(|from| point.at >= *from));
+    if call.query.group.is_none() {
+        return Ok(vec![series_of(None, &series::joined(&points, span))]);
+    }
+    let of = |group: Group| {
+        let own: Vec<_> = points.iter().filter(|point| point.owner == group.id).cloned().collect();
+        series_of(Some(group.name), &series::joined(&own, span))
+    };
+    Ok(groups.into_iter().map(of).collect())
+}
+
+fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
+    let total = BucketJson::from(&series::total(buckets));
+    let with_runs = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
+    SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
+}
+
+const fn word(step: Step) -> &'static str {
+    match step {
+        Step::Minute => STEPS[0],
+        Step::Quarter => STEPS[1],
+        Step::Hour => STEPS[2],
+        Step::Day => STEPS[3],
+    }
+}
+
+fn wrong(parameter: &'static str, message: String) -> Problem {
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
+}

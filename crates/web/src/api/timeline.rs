@@ -1,0 +1,281 @@
+//! The lanes of a timeline, and the fires ahead across jobs.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::coming::{Ahead, ComingFire, forecast};
+use rondel_core::access::Permission::View;
+use rondel_core::{RunId, RunStatus, Timestamp, name};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::jobs::{find_app, instant};
+use crate::answer::json;
+use crate::call::Call;
+use crate::openapi::Doc;
+use crate::overview::lanes::{Ask, By, LANE_COUNT_MAX, Lane, MARK_COUNT_MAX, Mark, timeline};
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The longest range of one timeline.
+const DAYS_MAX: u32 = 31;
+const LANE_COUNT: u32 = 40;
+const FIRE_COUNT: u32 = 200;
+const FIRE_COUNT_MAX: u32 = 1_000;
+/// The length of a bucket of the density.
+const DENSITY_STEP: Duration = Duration::from_secs(900);
+
+/// What is asked of a timeline.
+#[derive(Debug)]
+pub(super) struct TimelineQuery {
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+    by: By,
+    app: Option<String>,
+    contains: Option<String>,
+    limit: u32,
+}
+
+impl FromQuery for TimelineQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let by =
+            |word: &str| By::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", By::WORDS.join(", ")));
+        let part = |text: &str| {
+            let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+            let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
+            is_fine
+                .then(|| text.to_owned())
+                .ok_or_else(|| format!("{text:?} is no part of a name: a-z, 0-9, '.', '_' and '-'"))
+        };
+        Self {
+            from: reader
+                .parsed(Parameter::instant("from").about("The first instant; a day before `to` if left out."), instant),
+            to: reader.parsed(
+                Parameter::instant("to").about("The end, now if left out; at most 31 days later. It may lie ahead."),
+                instant,
+            ),
+            by: reader
+                .parsed(Parameter::word("by", &By::WORDS).about("What a lane is about; `job` if left out."), by)
+                .unwrap_or_default(),
+            app: reader.one(Parameter::name("app").about("Only this app.")),
+            contains: reader
+                .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part),
+            limit: reader.limit(LANE_COUNT, LANE_COUNT_MAX),
+        }
+    }
+}
+
+/// What is asked of the fires ahead.
+#[derive(Debug)]
+pub(super) struct ComingQuery {
+    to: Option<Timestamp>,
+    limit: u32,
+}
+
+impl FromQuery for ComingQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            to: reader
+                .parsed(Parameter::instant("to").about("The end; in 24 hours if left out, and at most."), instant),
+            limit: reader.limit(FIRE_COUNT, FIRE_COUNT_MAX),
+        }
+    }
+}
+
+/// A timeline.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Timeline")]
+pub(super) struct TimelineJson {
+    from: Timestamp,
+    to: Timestamp,
+    /// The present.
+    now: Timestamp,
+    lanes: Vec<LaneJson>,
+    /// Whether there are more lanes than these.
+    has_more: bool,
+    /// Whether there are more runs than can be shown one by one, so that only the newest are in it.
+    is_cut: bool,
+    /// Marks of one timeline: lanes with more than their share show their earlier runs joined.
+    mark_count_max: usize,
+}
+
+/// A lane: the worst jobs come first.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "TimelineLane")]
+struct LaneJson {
+    /// The job, app or executor.
+    name: String,
+    /// Null for a lane of an app.
+    app: Option<String>,
+    run_count: u64,
+    /// Runs that failed, timed out, or whose end is not known.
+    trouble_count: u64,
+    /// Whether earlier runs are joined.
+    is_joined: bool,
+    marks: Vec<MarkJson>,
+    /// Planned instants ahead.
+    fires: Vec<Timestamp>,
+    /// Instants that the job's calendar removes or moves.
+    removed: Vec<Timestamp>,
+    /// Changes of the clock of the job's zone that touch a fire.
+    clock_changes: Vec<Timestamp>,
+}
+
+/// A run, or several that are joined.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "TimelineMark")]
+struct MarkJson {
+    from: Timestamp,
+    /// Null while it is under way.
+    to: Option<Timestamp>,
+    #[schemars(with = "RunStatus")]
+    status: &'static str,
+    /// Null for several.
+    run: Option<RunId>,
+    count: u64,
+}
+
+impl From<Mark> for MarkJson {
+    fn from(mark: Mark) -> Self {
+        Self { from: mark.from, to: mark.to, status: mark.status.as_str(), run: mark.run, count: mark.count }
+    }
+}
+
+impl From<Lane> for LaneJson {
+    fn from(lane: Lane) -> Self {
+        Self {
+            name: lane.name,
+            app: lane.app,
+            run_count: lane.run_count,
+            trouble_count: lane.trouble_count,
+            is_joined: lane.is_joined,
+            marks: lane.marks.into_iter().map(MarkJson::from).collect(),
+            fires: lane.fires,
+            removed: lane.removed,
+            clock_changes: lane.clock_changes,
+        }
+    }
+}
+
+/// The fires ahead.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Forecast")]
+pub(super) struct ForecastJson {
+    from: Timestamp,
+    to: Timestamp,
+    /// How many there are.
+    count: u64,
+    /// The first of them, in order.
+    items: Vec<ComingJson>,
+    /// How many there are in each quarter of an hour; quarters without any are left out.
+    density: Vec<DensityJson>,
+    /// The instant with the most fires.
+    peak: Option<DensityJson>,
+    /// Whether there are more than were counted.
+    is_cut: bool,
+}
+
+/// A fire that is ahead.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ComingFire")]
+struct ComingJson {
+    at: Timestamp,
+    job: String,
+    app: String,
+}
+
+/// How many fires there are.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FireDensity")]
+struct DensityJson {
+    at: Timestamp,
+    count: u64,
+}
+
+impl From<ComingFire> for ComingJson {
+    fn from(fire: ComingFire) -> Self {
+        Self { at: fire.at, job: fire.name, app: fire.app }
+    }
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/timeline",
+            View,
+            get,
+            Doc::new(
+                "Show what ran, runs and will run, lane by lane",
+                "Lanes by job, app or executor. A lane with more than its share of 5,000 marks has its earlier runs joined by hour.",
+            )
+            .json::<TimelineJson>(200, "The lanes.")
+            .refuses(&[Code::AppNotFound]),
+        )
+        .get(
+            "/api/v1/fires",
+            View,
+            coming,
+            Doc::new("List the fires ahead across jobs", "Those of the next 24 hours, with their density.")
+                .json::<ForecastJson>(200, "The fires."),
+        )
+}
+
+async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
+    let (query, now) = (&call.query, call.engine().now());
+    let to = query.to.unwrap_or(now);
+    let from = query.from.unwrap_or(to.saturating_sub(DAY));
+    check(from, to, DAY * DAYS_MAX)?;
+    let app = match &query.app {
+        Some(name) => Some(find_app(&call, name).await?),
+        None => None,
+    };
+    let contains = query.contains.clone().filter(|text| !text.is_empty());
+    let ask = Ask { by: query.by, from, to, app, contains, lane_count: query.limit };
+    let found = timeline(&call, &ask).await?;
+    let answer = TimelineJson {
+        from,
+        to,
+        now,
+        lanes: found.lanes.into_iter().map(LaneJson::from).collect(),
+        has_more: found.has_more,
+        is_cut: found.is_cut,
+        mark_count_max: MARK_COUNT_MAX,
+    };
+    json(StatusCode::OK, &answer)
+}
+
+async fn coming(call: Call<ComingQuery>) -> Result<Response, Problem> {
+    let now = call.engine().now();
+    let to = call.query.to.unwrap_or(now + DAY);
+    check(now, to, DAY)?;
+    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    let ask = Ahead { from: now, to, step: DENSITY_STEP, limit };
+    let within = call.seen_apps();
+    let found = forecast(call.engine().node(), call.namespace.id, within.as_deref(), ask).await?;
+    let density = |(at, count)| DensityJson { at, count };
+    let answer = ForecastJson {
+        from: now,
+        to,
+        count: found.density.values().sum(),
+        items: found.fires.into_iter().map(ComingJson::from).collect(),
+        density: found.density.into_iter().map(density).collect(),
+        peak: found.peak.map(density),
+        is_cut: found.is_cut,
+    };
+    json(StatusCode::OK, &answer)
+}
+
+fn check(from: Timestamp, to: Timestamp, longest: Duration) -> Result<(), Problem> {
+    let wrong = if from >= to {
+        format!("{to} is not after the beginning, which is {from}")
+    } else if to.since(from) > longest {
+        format!("{to} is more than {} hours after the beginning, which is {from}", longest.as_secs() / 3_600)
+    } else {
+        return Ok(());
+    };
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+}

@@ -1,0 +1,292 @@
+//! What lists of jobs are filtered by, in memory: a few facts about each job of a namespace. Definitions follow each save at once,
+//! how the jobs run follows after some seconds. It is never what a page shows of a job: that is read anew.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rondel_admin::{Engine, jobs};
+use rondel_core::filter::{Filter, JobState};
+use rondel_core::labels::Labels;
+use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::ledger::RunSearch;
+
+use crate::job_filter::labels_match;
+
+/// How many namespaces have a board at the same time.
+const BOARD_COUNT_MAX: usize = 16;
+/// How many jobs a board holds at most: those whose names come first.
+const JOB_COUNT_MAX: usize = 50_000;
+/// How many jobs are read at once.
+const READ_COUNT: u32 = 500;
+/// How many saves are followed at once; where there are more, everything is read anew.
+const SAVED_COUNT_MAX: u32 = 500;
+/// How long a transaction that saved a job may have taken to become visible.
+const SAVE_OVERLAP: Duration = Duration::from_secs(10);
+/// How long what is known of the runs is good for.
+const WATCH_PERIOD: Duration = Duration::from_secs(10);
+/// How many failing jobs and late runs are looked at, and how far back late runs are looked for.
+const WATCHED_RUN_COUNT: u32 = 1000;
+const LATE_WITHIN: Duration = Duration::from_secs(3600);
+/// A run that begins later than this after its instant is late.
+const LATE_AFTER: Duration = Duration::from_secs(10);
+
+/// A job, as far as it matters to filters.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) id: JobId,
+    pub(crate) name: String,
+    pub(crate) app: AppId,
+    pub(crate) app_name: String,
+    pub(crate) handler: String,
+    pub(crate) enabled: bool,
+    pub(crate) labels: Labels,
+}
+
+impl From<&JobRecord> for Entry {
+    fn from(record: &JobRecord) -> Self {
+        Self {
+            id: record.id,
+            name: record.spec.name.clone(),
+            app: record.app,
+            app_name: record.spec.app.clone(),
+            handler: record.spec.handler.clone(),
+            enabled: record.spec.enabled,
+            labels: record.spec.labels.clone(),
+        }
+    }
+}
+
+/// How the newest runs of the jobs of a namespace went.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    failing: HashSet<JobId>,
+    never_succeeded: HashSet<JobId>,
+    late: HashSet<JobId>,
+}
+
+/// The jobs of a namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Board {
+    entries: Arc<BTreeMap<String, Arc<Entry>>>,
+    /// Up to when saves were followed.
+    saved_to: Timestamp,
+    watched: Arc<Watched>,
+    watched_at: Timestamp,
+}
+
+/// The boards of the namespaces that were looked at last.
+#[derive(Debug, Default)]
+pub(crate) struct JobBoards(Mutex<Vec<(NamespaceId, Arc<Board>)>>);
+
+impl JobBoards {
+    /// The board of a namespace, as it is now.
+    pub(crate) async fn board(&self, engine: &Engine, namespace: NamespaceId) -> Result<Arc<Board>, StoreError> {
+        let known = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
+        let now = engine.now();
+        let mut board = match known {
+            Some(known) => follow(engine, namespace, known, now).await?,
+            None => read(engine, namespace, now).await?,
+        };
+        if now.since(board.watched_at) >= WATCH_PERIOD || board.watched_at > now {
+            let watched = Arc::new(watch(engine, namespace, now).await?);
+            let copy = Arc::make_mut(&mut board);
+            (copy.watched, copy.watched_at) = (watched, now);
+        }
+        let mut boards = self.lock();
+        boards.retain(|(id, _)| *id != namespace);
+        boards.push((namespace, Arc::clone(&board)));
+        if boards.len() > BOARD_COUNT_MAX {
+            boards.remove(0);
+        }
+        Ok(board)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(NamespaceId, Arc<Board>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads every job.
+async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
+    let mut entries = BTreeMap::new();
+    let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
+    loop {
+        let jobs = engine.store().jobs(namespace, &query).await?;
+        let is_last = jobs.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
+        query.after_name = jobs.last().map(|job| job.spec.name.clone());
+        entries.extend(jobs.iter().map(|job| (job.spec.name.clone(), Arc::new(Entry::from(job)))));
+        if is_last || entries.len() >= JOB_COUNT_MAX {
+            break;
+        }
+    }
+    let never = Timestamp::EPOCH;
+    Ok(Arc::new(Board { entries: Arc::new(entries), saved_to: now, watched: Arc::default(), watched_at: never }))
+}
+
+/// Follows what was saved since.
+async fn follow(
+    engine: &Engine,
+    namespace: NamespaceId,
+    mut board: Arc<Board>,
+    now: Timestamp,
+) -> Result<Arc<Board>, StoreError> {
+    let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
+    let saved = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
+    if saved.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
+        return read(engine, namespace, now).await;
+    }
+    let own: Vec<_> = saved.into_iter().filter(|job| job.namespace == namespace).collect();
+    let names: Vec<&str> = own.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
+    let records = if names.is_empty() { Vec::new() } else { engine.store().jobs_named(namespace, &names).await? };
+    let ids: HashSet<JobId> = own.iter().map(|job| job.id).collect();
+    let copy = Arc::make_mut(&mut board);
+    if !ids.is_empty() {
+        let entries = Arc::make_mut(&mut copy.entries);
+        entries.retain(|_, entry| !ids.contains(&entry.id));
+        entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(Entry::from(job)))));
+    }
+    copy.saved_to = now;
+    Ok(board)
+}
+
+/// Which jobs fail, by the counts of their ended runs, and which run late.
+async fn watch(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Watched, StoreError> {
+    let store = engine.store();
+    let mut watched = Watched::default();
+    for pulse in store.failing_jobs(namespace, None, WATCHED_RUN_COUNT).await? {
+        watched.failing.insert(pulse.job);
+        if pulse.succeeded_at.is_none() {
+            watched.never_succeeded.insert(pulse.job);
+        }
+    }
+    let mut late = RunSearch::new(now, WATCHED_RUN_COUNT);
+    late.since = Some(now.saturating_sub(LATE_WITHIN));
+    late.late.over = Some(rondel_core::filter::Bound { length: LATE_AFTER, is_inclusive: true });
+    watched.late = store.search_runs(namespace, &late).await?.runs.into_iter().map(|run| run.job).collect();
+    Ok(watched)
+}
+
+/// How a list of jobs is sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum JobOrder {
+    /// By name.
+    #[default]
+    Name,
+    /// By app, then by name.
+    App,
+    /// Those with problems first.
+    Trouble,
+    /// Those that fire next first.
+    NextFire,
+    /// Those that take longest first, by what 95 of 100 runs took at most.
+    Longest,
+}
+
+/// Which handlers have an executor, looked up once for each.
+pub(crate) struct Offers<'e> {
+    engine: &'e Engine,
+    namespace: NamespaceId,
+    known: HashMap<(String, String), bool>,
+}
+
+impl<'e> Offers<'e> {
+    pub(crate) fn new(engine: &'e Engine, namespace: NamespaceId) -> Self {
+        Self { engine, namespace, known: HashMap::new() }
+    }
+
+    fn has(&mut self, entry: &Entry) -> bool {
+        let key = (entry.app_name.clone(), entry.handler.clone());
+        let is_offered = || jobs::is_offered(self.engine, self.namespace, &entry.app_name, &entry.handler);
+        *self.known.entry(key).or_insert_with(is_offered)
+    }
+}
+
+impl Board {
+    /// Whether a job is in a state.
+    pub(crate) fn is(&self, state: JobState, entry: &Entry, offers: &mut Offers<'_>) -> bool {
+        match state {
+            JobState::Failing => self.watched.failing.contains(&entry.id),
+            JobState::NeverSucceeded => self.watched.never_succeeded.contains(&entry.id),
+            JobState::NoExecutor => entry.enabled && !offers.has(entry),
+            JobState::Paused => !entry.enabled,
+            JobState::Late => self.watched.late.contains(&entry.id),
+        }
+    }
+
+    /// The jobs that pass, of those apps that may be seen, in order.
+    pub(crate) fn matching(
+        &self,
+        filter: &Filter,
+        seen: Option<&[AppId]>,
+        order: JobOrder,
+        offers: &mut Offers<'_>,
+    ) -> Vec<Arc<Entry>> {
+        let mut found = Vec::new();
+        for entry in self.entries.values() {
+            if seen.is_none_or(|seen| seen.contains(&entry.app)) && self.admits(filter, entry, offers) {
+                found.push(Arc::clone(entry));
+            }
+        }
+        match order {
+            // What these need is read beside the board.
+            JobOrder::Name | JobOrder::NextFire | JobOrder::Longest => {}
+            JobOrder::App => found.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
+            JobOrder::Trouble => found.sort_by_key(|entry| {
+                let states = [JobState::NeverSucceeded, JobState::Failing, JobState::NoExecutor, JobState::Late];
+                states.iter().position(|state| self.is(*state, entry, offers)).unwrap_or(states.len())
+            }),
+        }
+        found
+    }
+
+    fn admits(&self, filter: &Filter, entry: &Entry, offers: &mut Offers<'_>) -> bool {
+        let text = |text: &str| {
+            let text = text.to_lowercase();
+            entry.name.contains(&text) || entry.handler.to_lowercase().contains(&text)
+        };
+        let is_job = |wanted: &rondel_core::filter::Pattern| {
+            let is_part =
+                || wanted.is_name() && !self.entries.contains_key(&wanted.0) && entry.name.contains(&wanted.0);
+            wanted.matches(&entry.name) || is_part()
+        };
+        let mut is = |state: &JobState| self.is(*state, entry, offers);
+        (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is))
+            && !filter.states.none.iter().any(&mut is)
+            && filter.apps.admits(|wanted| wanted.matches(&entry.app_name))
+            && filter.jobs.admits(is_job)
+            && labels_match(filter, &entry.labels)
+            && filter.texts.iter().all(|one| text(&one.text) != one.is_not)
+    }
+
+    /// How many of these jobs are in each state.
+    pub(crate) fn count(&self, of: &[Arc<Entry>], offers: &mut Offers<'_>) -> Vec<(JobState, usize)> {
+        let mut counts: Vec<(JobState, usize)> = JobState::ALL.iter().map(|state| (*state, 0)).collect();
+        for entry in of {
+            for (state, count) in &mut counts {
+                *count += usize::from(self.is(*state, entry, offers));
+            }
+        }
+        counts
+    }
+
+    /// The ids of all jobs.
+    pub(crate) fn ids(&self) -> Vec<i64> {
+        self.entries.values().map(|entry| entry.id.get()).collect()
+    }
+
+    /// The ids of the jobs whose labels pass.
+    pub(crate) fn labelled(&self, filter: &Filter, seen: Option<&[AppId]>) -> Vec<JobId> {
+        let is_seen = |entry: &&Arc<Entry>| seen.is_none_or(|seen| seen.contains(&entry.app));
+        let found = self.entries.values().filter(is_seen).filter(|entry| labels_match(filter, &entry.labels));
+        found.map(|entry| entry.id).collect()
+    }
+
+    /// The jobs whose names contain a text, with that of a pattern.
+    pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, seen: Option<&[AppId]>, limit: usize) -> Vec<Arc<Entry>> {
+        let is_seen = |entry: &&Arc<Entry>| seen.is_none_or(|seen| seen.contains(&entry.app));
+        self.entries.values().filter(is_seen).filter(|entry| passes(&entry.name)).take(limit).cloned().collect()
+    }
+}

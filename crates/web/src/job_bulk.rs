@@ -1,0 +1,218 @@
+//! Does the same to many jobs, for the API and for pages: first counted, then done, within a bound.
+
+use rondel_admin::jobs::{self, JobError, RunRequest};
+use rondel_core::access::Permission;
+use rondel_core::filter::Filter;
+use rondel_core::{JobSpec, RunId, Trigger, labels};
+use rondel_store::catalog::JobRecord;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::body::refuse_value;
+use crate::call::Call;
+use crate::job_board::{JobOrder, Offers};
+use crate::problem::{Code, Problem};
+
+/// The most jobs that one request changes.
+pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
+/// How often a change is tried again that met another one.
+const TRY_COUNT: usize = 4;
+
+/// What is to be done with jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum JobAction {
+    /// Their schedules fire no more.
+    Pause,
+    /// Their schedules fire again.
+    Resume,
+    /// Each gets a run now, with its own parameters.
+    Run,
+    /// Each gets a label, in the place of another value of the key.
+    Label,
+    /// Each loses the label with this key.
+    Unlabel,
+    /// They are deleted; those that others follow from are not.
+    Delete,
+}
+
+impl JobAction {
+    const fn needs(self) -> Permission {
+        match self {
+            Self::Pause | Self::Resume | Self::Run => Permission::Operate,
+            Self::Label | Self::Unlabel | Self::Delete => Permission::Edit,
+        }
+    }
+}
+
+/// An action with what it needs.
+#[derive(Clone, Debug)]
+pub(crate) struct JobDeed {
+    pub(crate) action: JobAction,
+    /// Key and value of a label.
+    pub(crate) label: Option<(String, String)>,
+    pub(crate) trigger: Trigger,
+}
+
+impl JobDeed {
+    /// The same, checked. `label` is `key=value`, or a key alone where it is taken away.
+    pub(crate) fn new(action: JobAction, label: &str, trigger: Trigger) -> Result<Self, Problem> {
+        let refuse = |message: String| Err(refuse_value("/label", message));
+        let (key, value) = label.split_once('=').unwrap_or((label, ""));
+        let label = match action {
+            JobAction::Label | JobAction::Unlabel => {
+                if let Err(message) = labels::check_key(key) {
+                    return refuse(message);
+                }
+                if action == JobAction::Label
+                    && let Err(message) = labels::check_value(value)
+                {
+                    return refuse(format!("{message}; write team=pay"));
+                }
+                Some((key.to_owned(), value.to_owned()))
+            }
+            _ if !label.is_empty() => return refuse("is for the actions label and unlabel alone".to_owned()),
+            JobAction::Pause | JobAction::Resume | JobAction::Run | JobAction::Delete => None,
+        };
+        Ok(Self { action, label, trigger })
+    }
+
+    /// The definition that it makes of one; the same where nothing is to be done.
+    fn edit(&self, spec: &JobSpec) -> JobSpec {
+        let mut spec = spec.clone();
+        match (self.action, &self.label) {
+            (JobAction::Pause, _) => spec.enabled = false,
+            (JobAction::Resume, _) => spec.enabled = true,
+            (JobAction::Label, Some((key, value))) => {
+                spec.labels.insert(key.clone(), value.clone());
+            }
+            (JobAction::Unlabel, Some((key, _))) => {
+                spec.labels.remove(key);
+            }
+            (JobAction::Label | JobAction::Unlabel | JobAction::Run | JobAction::Delete, _) => {}
+        }
+        spec
+    }
+}
+
+/// The jobs that were chosen.
+#[derive(Debug)]
+pub(crate) struct SelectedJobs {
+    pub(crate) names: Vec<String>,
+    /// Whether more match than one request takes.
+    pub(crate) has_more: bool,
+}
+
+/// Those of these names that exist.
+pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
+    let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
+    let good: Vec<&str> = good.take(BULK_JOB_COUNT_MAX).collect();
+    let found =
+        if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
+    let names = found.into_iter().filter(|job| call.sees(job.app)).map(|job| job.spec.name).collect();
+    Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX })
+}
+
+/// Those that pass a filter, by name.
+pub(crate) async fn select_matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<SelectedJobs, Problem> {
+    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    let mut offers = Offers::new(call.engine(), call.namespace.id);
+    let found = board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers);
+    let names = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
+    Ok(SelectedJobs { names, has_more: found.len() > BULK_JOB_COUNT_MAX })
+}
+
+/// Why it could not be done to a job.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BulkJobProblem")]
+pub(crate) struct JobProblem {
+    pub(crate) job: String,
+    /// The code of the problem.
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+/// What became of all.
+#[derive(Debug, Default)]
+pub(crate) struct JobsDone {
+    /// The jobs that were changed.
+    pub(crate) changed: Vec<String>,
+    /// How many stood so before.
+    pub(crate) unchanged: usize,
+    pub(crate) runs: Vec<RunId>,
+    pub(crate) problems: Vec<JobProblem>,
+}
+
+/// Does it, job after job; one that cannot be done does not stop the others.
+pub(crate) async fn perform<Q>(call: &Call<Q>, deed: &JobDeed, names: &[String]) -> JobsDone {
+    let mut done = JobsDone::default();
+    for name in names {
+        match one(call, deed, name).await {
+            Ok(Changed::Not) => done.unchanged += 1,
+            Ok(Changed::Done(run)) => {
+                done.changed.push(name.clone());
+                done.runs.extend(run);
+            }
+            Err(problem) => {
+                let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
+                done.problems.push(JobProblem { job: name.clone(), code, message });
+            }
+        }
+    }
+    call.note.changed_to(&serde_json::json!({
+        "action": deed.action,
+        "label": deed.label.as_ref().map(|(key, value)| format!("{key}={value}")),
+        "jobs": done.changed,
+        "unchanged": done.unchanged,
+        "problems": done.problems.len(),
+    }));
+    done
+}
+
+enum Changed {
+    Done(Option<RunId>),
+    Not,
+}
+
+async fn one<Q>(call: &Call<Q>, deed: &JobDeed, name: &str) -> Result<Changed, Problem> {
+    let gone = || Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"));
+    let (engine, author) = (call.engine(), call.caller.name());
+    for _ in 0..TRY_COUNT {
+        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
+        if !call.caller.rights.allow(deed.action.needs(), record.namespace, Some(record.app)) {
+            return Err(if call.sees(record.app) { forbidden() } else { gone() });
+        }
+        match attempt(call, deed, &record, author).await {
+            Err(JobError::Conflict { .. }) => {}
+            Err(error) => return Err(call.job_problem(error).await),
+            Ok(changed) => return Ok(changed),
+        }
+    }
+    Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
+}
+
+async fn attempt<Q>(call: &Call<Q>, deed: &JobDeed, record: &JobRecord, author: &str) -> Result<Changed, JobError> {
+    let engine = call.engine();
+    match deed.action {
+        JobAction::Run => {
+            let request = RunRequest { params: None, trigger: deed.trigger, parent: None, trace: call.trace };
+            Ok(Changed::Done(Some(jobs::request_run(engine, record, request).await?.id)))
+        }
+        JobAction::Delete => {
+            let deleted = jobs::delete(engine, record, Some(record.version), false, (None, author)).await?;
+            Ok(deleted.map_or(Changed::Not, |_| Changed::Done(None)))
+        }
+        JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
+            let spec = deed.edit(&record.spec);
+            if spec == record.spec {
+                return Ok(Changed::Not);
+            }
+            jobs::change(engine, record, spec, Some(record.version), author).await?;
+            Ok(Changed::Done(None))
+        }
+    }
+}
+
+fn forbidden() -> Problem {
+    Problem::new(Code::Forbidden, "your roles do not allow this in the job's app")
+}

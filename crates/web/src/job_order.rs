@@ -1,0 +1,125 @@
+//! Orders of the list of jobs that need more than their definitions: by the next fire, and by how long they take. The numbers of a
+//! namespace are read together and kept for a while: a list of ten thousand jobs turns its pages without reading them anew.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rondel_admin::Engine;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::{JobId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::rollups::{PointDetail, PointKind, PointQuery};
+
+use crate::job_board::{Board, Entry, JobOrder};
+
+/// How long the numbers of a namespace are kept.
+const KEPT_FOR: Duration = Duration::from_secs(30);
+/// How many of them are kept: two orders for each of some namespaces.
+const KEPT_COUNT_MAX: usize = 32;
+/// The most jobs whose next fires are read.
+const COMING_COUNT_MAX: u32 = 50_000;
+/// Durations count from the beginning of the day before.
+const LOOK_BACK: Duration = Duration::from_secs(24 * 3600);
+/// Points that are read at once, for 512 jobs with two days each.
+const POINT_COUNT_MAX: u32 = 2_048;
+/// The quantile that jobs are sorted by, in thousandths.
+const P95: u32 = 950;
+
+/// What jobs of a namespace are sorted by.
+type Ranks = Arc<HashMap<JobId, i64>>;
+
+/// The numbers that were read last.
+#[derive(Debug, Default)]
+pub(crate) struct JobRanks(Mutex<Vec<Kept>>);
+
+#[derive(Clone, Debug)]
+struct Kept {
+    namespace: NamespaceId,
+    order: JobOrder,
+    read_at: Timestamp,
+    ranks: Ranks,
+}
+
+impl JobRanks {
+    /// Sorts jobs that are in the order of their names; those of which nothing is known come last.
+    pub(crate) async fn sort(
+        &self,
+        engine: &Engine,
+        (namespace, board): (NamespaceId, &Board),
+        order: JobOrder,
+        found: &mut [Arc<Entry>],
+    ) -> Result<(), StoreError> {
+        match order {
+            JobOrder::Name | JobOrder::App | JobOrder::Trouble => {}
+            JobOrder::NextFire => {
+                let ranks = self.ranks(engine, (namespace, board), order).await?;
+                found.sort_by_key(|entry| ranks.get(&entry.id).copied().unwrap_or(i64::MAX));
+            }
+            JobOrder::Longest => {
+                let ranks = self.ranks(engine, (namespace, board), order).await?;
+                found.sort_by_key(|entry| Reverse(ranks.get(&entry.id).copied().unwrap_or(-1)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn ranks(
+        &self,
+        engine: &Engine,
+        (namespace, board): (NamespaceId, &Board),
+        order: JobOrder,
+    ) -> Result<Ranks, StoreError> {
+        let now = engine.now();
+        let is_it = |kept: &Kept| kept.namespace == namespace && kept.order == order;
+        let is_fresh = |kept: &&Kept| is_it(kept) && kept.read_at <= now && kept.read_at + KEPT_FOR > now;
+        if let Some(kept) = self.lock().iter().find(is_fresh) {
+            return Ok(Arc::clone(&kept.ranks));
+        }
+        let ranks = Arc::new(match order {
+            JobOrder::Longest => longest(engine, board, now).await?,
+            _ => next_fires(engine, namespace).await?,
+        });
+        let mut all = self.lock();
+        all.retain(|kept| !is_it(kept));
+        all.push(Kept { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
+        if all.len() > KEPT_COUNT_MAX {
+            all.remove(0);
+        }
+        Ok(ranks)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<JobId, i64>, StoreError> {
+    let coming = engine.store().coming_jobs(namespace, Timestamp::MAX, COMING_COUNT_MAX).await?;
+    Ok(coming.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
+}
+
+async fn longest(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {
+    let owners = board.ids();
+    let mut sketches: HashMap<i64, Sketch> = HashMap::new();
+    let day = i64::try_from(LOOK_BACK.as_millis()).unwrap_or(i64::MAX);
+    let from = Timestamp::from_millis((now.as_millis() / day - 1).max(0) * day);
+    for owners in owners.chunks(512) {
+        let query = PointQuery {
+            kind: PointKind::Job,
+            owners,
+            step: Step::Day,
+            from,
+            to: Timestamp::MAX,
+            limit: POINT_COUNT_MAX,
+            detail: PointDetail::Whole,
+        };
+        for point in engine.store().points(&query).await? {
+            sketches.entry(point.owner).or_default().merge(&point.durations);
+        }
+    }
+    let millis = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
+    let rank = |(owner, sketch): (i64, Sketch)| Some((JobId::new(owner), millis(sketch.quantile(P95)?)));
+    Ok(sketches.into_iter().filter_map(rank).collect())
+}

@@ -1,0 +1,368 @@
+//! The lanes of a timeline: what ran, what runs, and what is ahead, by job, app or executor.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use rondel_admin::coming::{LanePlan, lane_plans};
+use rondel_core::sketch::Step;
+use rondel_core::time::millis;
+use rondel_core::{AppId, IdGen, JobId, RunId, RunStatus, Timestamp};
+use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::rollups::{PointKind, RunMark, StatPoint, Verdicts};
+
+use super::series::{Span, fitting_step, verdicts};
+use crate::api::jobs::seen_from;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// The most marks of one timeline: beyond them, runs are joined by hour.
+pub(crate) const MARK_COUNT_MAX: usize = 5_000;
+/// The most runs of one lane that are shown one by one.
+const LANE_MARK_COUNT_MAX: usize = 400;
+/// The most lanes of one timeline.
+pub(crate) const LANE_COUNT_MAX: u32 = 100;
+/// How far back trouble puts a job's lane before others.
+pub(crate) const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Rows of the ledger in which trouble is looked for.
+pub(crate) const TROUBLE_ROW_COUNT: u32 = 2_000;
+/// Jobs that fail whose lanes come first.
+const FAILING_COUNT: u32 = 200;
+/// Open runs of each node whose jobs' lanes come before others.
+const OPEN_COUNT: u32 = 200;
+/// How many lanes are read at the same time.
+const READ_COUNT: usize = 4;
+
+/// What a lane is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum By {
+    /// A job.
+    #[default]
+    Job,
+    /// An app.
+    App,
+    /// An executor.
+    Executor,
+}
+
+impl By {
+    pub(crate) const WORDS: [&'static str; 3] = ["job", "app", "executor"];
+    pub(crate) const ALL: [Self; 3] = [Self::Job, Self::App, Self::Executor];
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::App => "app",
+            Self::Executor => "executor",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.word() == word)
+    }
+}
+
+/// Which timeline.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) by: By,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+    /// Only this app.
+    pub(crate) app: Option<AppId>,
+    /// Only jobs whose name contains this.
+    pub(crate) contains: Option<String>,
+    /// At most so many lanes.
+    pub(crate) lane_count: u32,
+}
+
+/// One run, or several that are joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) from: Timestamp,
+    /// None while it is under way.
+    pub(crate) to: Option<Timestamp>,
+    /// The worst of those that are joined.
+    pub(crate) status: RunStatus,
+    /// None for several.
+    pub(crate) run: Option<RunId>,
+    /// How many runs or skipped fires.
+    pub(crate) count: u64,
+}
+
+/// A lane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lane {
+    pub(crate) name: String,
+    /// None for a lane of an app.
+    pub(crate) app: Option<String>,
+    /// Runs in the range.
+    pub(crate) run_count: u64,
+    /// Those of them that failed, timed out, or whose end is not known.
+    pub(crate) trouble_count: u64,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) fires: Vec<Timestamp>,
+    pub(crate) removed: Vec<Timestamp>,
+    pub(crate) clock_changes: Vec<Timestamp>,
+    /// Whether its earlier runs are joined.
+    pub(crate) is_joined: bool,
+}
+
+/// A timeline.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    pub(crate) lanes: Vec<Lane>,
+    /// Whether there are more lanes.
+    pub(crate) has_more: bool,
+    /// Whether only the newest runs are shown.
+    pub(crate) is_cut: bool,
+}
+
+/// Reads a timeline.
+pub(crate) async fn timeline<Q: Sync>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+    match ask.by {
+        By::Job => by_job(call, ask).await,
+        By::App => by_app(call, ask).await,
+        By::Executor => by_executor(call, ask).await,
+    }
+}
+
+async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+    let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
+    let mut jobs = worst(call, ask).await?;
+    let known: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
+    if jobs.len() <= lane_count {
+        let within = call.seen_apps();
+        let limit = ask.lane_count + u32::try_from(known.len()).unwrap_or(0) + 1;
+        let query =
+            JobQuery { app: ask.app, within, name_contains: ask.contains.clone(), limit, ..JobQuery::default() };
+        let others = call.engine().store().jobs(call.namespace.id, &query).await?;
+        jobs.extend(others.into_iter().filter(|job| !known.contains(&job.id)));
+    }
+    let has_more = jobs.len() > lane_count;
+    jobs.truncate(lane_count);
+    let keys: Vec<(JobId, i64)> = jobs.iter().map(|job| (job.id, job.version)).collect();
+    let now = call.engine().now();
+    let mut plans = lane_plans(call.engine().node(), &keys, (ask.from, ask.to), now).await?;
+    // Of a long time, fewer runs can be distinguished.
+    let share = if joined_length(ask) > Step::Hour.length() { 4 } else { 1 };
+    let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
+    let reads: Vec<_> = jobs
+        .iter()
+        .map(|job| {
+            let plan = plans.remove(&job.id).unwrap_or_default();
+            job_lane(call, job, plan, (ask, mark_count))
+        })
+        .collect();
+    let lanes = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
+    Ok(Timeline { lanes, has_more, is_cut: false })
+}
+
+/// The jobs that fail, those that failed recently, and those that run: in this order.
+async fn worst<Q>(call: &Call<Q>, ask: &Ask) -> Result<Vec<JobRecord>, Problem> {
+    let (store, namespace) = (call.engine().store(), call.namespace.id);
+    let within = call.seen_apps();
+    let is_all = ask.contains.is_none() && ask.app.is_none() && within.is_none();
+    // One more than there are lanes: then it is known that there are more. Of some, more are read to find them.
+    let count = if is_all { ask.lane_count + 1 } else { FAILING_COUNT };
+    let failing = store.failing_jobs(namespace, within.as_deref(), count).await?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut all: Vec<JobId> = failing.iter().map(|pulse| pulse.job).collect();
+    if all.len() < count {
+        let since = RunId::new(IdGen::first_at(call.engine().now() - TROUBLE_WITHIN));
+        let troubled = store.troubled_jobs(namespace, since, TROUBLE_ROW_COUNT).await?;
+        let troubled = troubled.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
+        all.extend(troubled.map(|trouble| trouble.job));
+        let running = store.open_marks(namespace, RunStatus::Running, OPEN_COUNT).await?;
+        all.extend(running.iter().map(|mark| mark.job));
+    }
+    let mut seen = BTreeSet::new();
+    let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
+    let names: HashMap<JobId, String> = store.job_names(&ids).await?.into_iter().collect();
+    let wanted = ask.contains.as_deref().unwrap_or_default();
+    let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
+    ordered.retain(|name| name.contains(wanted));
+    let spare = if ask.app.is_some() || within.is_some() { ordered.len() } else { 1 };
+    ordered.truncate(usize::try_from(ask.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
+    let found = store.jobs_named(namespace, &ordered).await?;
+    let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
+    let is_wanted = |job: &JobRecord| call.sees(job.app) && ask.app.is_none_or(|app| app == job.app);
+    Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
+}
+
+async fn job_lane<Q>(
+    call: &Call<Q>,
+    job: &JobRecord,
+    plan: LanePlan,
+    (ask, mark_count): (&Ask, usize),
+) -> Result<Lane, Problem> {
+    let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
+    let mut marks = call.engine().store().marks(job.id, ask.from, ask.to, limit).await?;
+    let is_joined = marks.len() > mark_count;
+    let length = joined_length(ask);
+    // Runs are drawn one by one from the end of the first joined stretch on.
+    let cut = marks.last().filter(|_| is_joined).map(|oldest| floor(oldest.fire_at, length) + length);
+    marks.retain(|mark| call.sees(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
+    // A fire whose run has a row already is no hollow tick.
+    let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
+    let now = call.engine().now();
+    marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
+    let drawn = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
+    let mut lane = Lane {
+        name: job.spec.name.clone(),
+        app: Some(job.spec.app.clone()),
+        run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
+        trouble_count: drawn.trouble(),
+        marks: marks.iter().rev().map(Mark::from).collect(),
+        is_joined,
+        ..Lane::default()
+    };
+    if let Some(cut) = cut.filter(|_| call.sees(job.app)) {
+        // Of a job that moved, only what ran in apps that the caller sees.
+        let from = seen_from(call, job, ask.from, ask.to).await?;
+        let step = if ask.to.since(ask.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
+        let points = verdicts(call, PointKind::Job, &[job.id.get()], Span::new(step, ask.from, ask.to)).await?;
+        let is_seen = |point: &&StatPoint| point.at < cut && (from <= ask.from || point.at >= from);
+        let seen: Vec<&StatPoint> = points.iter().filter(is_seen).collect();
+        let stretches = stretches(&seen, length);
+        lane.run_count += stretches.values().map(Verdicts::total).sum::<u64>();
+        lane.trouble_count += stretches.values().map(Verdicts::trouble).sum::<u64>();
+        let mut joined: Vec<Mark> =
+            stretches.into_iter().flat_map(|(at, verdicts)| join(at, verdicts, length)).collect();
+        joined.append(&mut lane.marks);
+        lane.marks = joined;
+    }
+    lane.fires = plan.fires;
+    lane.fires.extend(claimed.into_iter().filter(|at| *at > now));
+    lane.fires.sort_unstable();
+    lane.fires.dedup();
+    (lane.removed, lane.clock_changes) = (plan.removed, plan.clock_changes);
+    Ok(lane)
+}
+
+/// Whether the run has a row and has not begun.
+const fn is_ahead(mark: &RunMark) -> bool {
+    matches!(mark.status, RunStatus::Pending | RunStatus::Waiting)
+}
+
+fn verdict(mark: &RunMark) -> Verdicts {
+    let count = u64::try_from(mark.span_count).unwrap_or(1);
+    let none = Verdicts::default();
+    match mark.status {
+        RunStatus::Failed => Verdicts { failed: count, ..none },
+        RunStatus::TimedOut => Verdicts { timed_out: count, ..none },
+        RunStatus::Unknown => Verdicts { unknown: count, ..none },
+        _ => none,
+    }
+}
+
+/// The sums of points in stretches of this length.
+fn stretches(points: &[&StatPoint], length: Duration) -> BTreeMap<Timestamp, Verdicts> {
+    let mut sums: BTreeMap<Timestamp, Verdicts> = BTreeMap::new();
+    for point in points {
+        let sum = sums.entry(floor(point.at, length)).or_default();
+        *sum = sum.plus(point.verdicts);
+    }
+    sums
+}
+
+/// How long the stretches are in which runs are joined.
+fn joined_length(ask: &Ask) -> Duration {
+    let hours = match ask.to.since(ask.from).as_secs() / 3_600 {
+        0..=48 => 1,
+        49..=240 => 4,
+        _ => 24,
+    };
+    Step::Hour.length() * hours
+}
+
+fn floor(at: Timestamp, length: Duration) -> Timestamp {
+    let length = millis(length).max(1);
+    Timestamp::from_millis(at.as_millis().div_euclid(length) * length)
+}
+
+/// The marks of a stretch: what succeeded, and what went wrong.
+fn join(at: Timestamp, verdicts: Verdicts, length: Duration) -> Vec<Mark> {
+    let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = verdicts;
+    let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
+    let parts = [
+        (RunStatus::Succeeded, succeeded + cancelled),
+        (RunStatus::Skipped, skipped),
+        (RunStatus::Unknown, unknown),
+        (RunStatus::TimedOut, timed_out),
+        (RunStatus::Failed, failed),
+    ];
+    parts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| of(status, count)).collect()
+}
+
+impl From<&RunMark> for Mark {
+    fn from(mark: &RunMark) -> Self {
+        let begun = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
+        let to = match mark.status {
+            RunStatus::Skipped => Some(mark.span_end_at.unwrap_or(mark.fire_at)),
+            status if status.is_terminal() => Some(mark.finished_at.unwrap_or(begun).max(begun)),
+            _ => None,
+        };
+        let from = if mark.status == RunStatus::Skipped { mark.fire_at } else { begun };
+        let count = u64::try_from(mark.span_count).unwrap_or(1);
+        Self { from, to, status: mark.status, run: Some(mark.id), count }
+    }
+}
+
+async fn by_app<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+    let mut apps = call.engine().store().apps(call.namespace.id).await?;
+    apps.retain(|app| call.sees(app.id) && ask.app.is_none_or(|wanted| wanted == app.id));
+    let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
+    let has_more = apps.len() > lane_count;
+    apps.truncate(lane_count);
+    // Apps are counted by no longer step than an hour.
+    let step = fitting_step(ask.to.since(ask.from)).min(Step::Hour).max(Step::Quarter);
+    let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
+    let points = verdicts(call, PointKind::App, &ids, Span::new(step, ask.from, ask.to)).await?;
+    // Of a long time, fewer stretches can be distinguished.
+    let length = if step == Step::Hour { joined_length(ask) } else { step.length() };
+    let lane = |app: rondel_store::catalog::App| {
+        let own: Vec<&StatPoint> = points.iter().filter(|point| point.owner == app.id.get()).collect();
+        let sum = own.iter().fold(Verdicts::default(), |sum, point| sum.plus(point.verdicts));
+        Lane {
+            name: app.name,
+            run_count: sum.total(),
+            trouble_count: sum.trouble(),
+            marks: stretches(&own, length).into_iter().flat_map(|(at, verdicts)| join(at, verdicts, length)).collect(),
+            is_joined: true,
+            ..Lane::default()
+        }
+    };
+    let mut lanes: Vec<Lane> = apps.into_iter().map(lane).collect();
+    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.trouble_count));
+    Ok(Timeline { lanes, has_more, is_cut: false })
+}
+
+async fn by_executor<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+    let ids = (RunId::new(IdGen::first_at(ask.from)), RunId::new(IdGen::first_at(ask.to)));
+    let limit = u32::try_from(MARK_COUNT_MAX).unwrap_or(u32::MAX).saturating_add(1);
+    let mut marks = call.engine().store().marks_of_namespace(call.namespace.id, ids, limit).await?;
+    let is_cut = marks.len() > MARK_COUNT_MAX;
+    marks.truncate(MARK_COUNT_MAX);
+    marks.retain(|mark| call.sees(mark.app) && ask.app.is_none_or(|app| app == mark.app));
+    marks.retain(|mark| mark.started_at.is_some());
+    let mut by_name: BTreeMap<(AppId, String), Vec<RunMark>> = BTreeMap::new();
+    for mark in marks {
+        if let Some(name) = mark.executor.clone() {
+            by_name.entry((mark.app, name)).or_default().push(mark);
+        }
+    }
+    let apps = call.engine().store().apps(call.namespace.id).await?;
+    let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
+    let lane = |((app, name), marks): ((AppId, String), Vec<RunMark>)| Lane {
+        name,
+        app: apps.get(&app).cloned(),
+        run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
+        trouble_count: marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark))).trouble(),
+        marks: marks.iter().rev().map(Mark::from).collect(),
+        ..Lane::default()
+    };
+    let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
+    let has_more = by_name.len() > lane_count;
+    Ok(Timeline { lanes: by_name.into_iter().take(lane_count).map(lane).collect(), has_more, is_cut })
+}

@@ -1,0 +1,168 @@
+//! Counts of runs in buckets of time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_core::sketch::{Sketch, Step};
+use rondel_store::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// The most points that one series is made of.
+const POINT_COUNT_MAX: u32 = 50_000;
+/// The most buckets of one series.
+pub(crate) const BUCKET_COUNT_MAX: u128 = 2_000;
+
+/// Which stretch of time, in buckets of which length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) step: Step,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+}
+
+impl Span {
+    /// The whole buckets that this stretch touches.
+    pub(crate) fn new(step: Step, from: Timestamp, to: Timestamp) -> Self {
+        Self { step, from: step.floor(from), to }
+    }
+
+    /// How many buckets it has.
+    pub(crate) fn bucket_count(self) -> u128 {
+        self.to.since(self.from).as_millis().div_ceil(self.step.length().as_millis())
+    }
+}
+
+/// The runs that were planned in one bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub(crate) at: Timestamp,
+    pub(crate) verdicts: Verdicts,
+    pub(crate) durations: Sketch,
+    pub(crate) lateness: Sketch,
+}
+
+impl Bucket {
+    /// One without runs.
+    pub(crate) fn empty(at: Timestamp) -> Self {
+        Self { at, verdicts: Verdicts::default(), durations: Sketch::default(), lateness: Sketch::default() }
+    }
+
+    fn join(&mut self, point: &StatPoint) {
+        self.verdicts = self.verdicts.plus(point.verdicts);
+        self.durations.merge(&point.durations);
+        self.lateness.merge(&point.lateness);
+    }
+}
+
+/// All runs of the namespace that the caller may see, in every bucket.
+pub(crate) async fn of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bucket>, Problem> {
+    of_seen(call, span, PointDetail::Whole).await
+}
+
+/// The same, of which only the verdicts are read.
+pub(crate) async fn verdicts_of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bucket>, Problem> {
+    of_seen(call, span, PointDetail::Verdicts).await
+}
+
+async fn of_seen<Q>(call: &Call<Q>, span: Span, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
+    let (kind, owners) = match call.seen_apps() {
+        None => (PointKind::Namespace, vec![call.namespace.id.get()]),
+        Some(apps) => (PointKind::App, apps.iter().map(|app| app.get()).collect()),
+    };
+    Ok(joined(&points(call, (kind, &owners), span, detail).await?, span))
+}
+
+/// The runs of these owners together, in every bucket.
+pub(crate) async fn of<Q>(call: &Call<Q>, kind: PointKind, owners: &[i64], span: Span) -> Result<Vec<Bucket>, Problem> {
+    Ok(joined(&read(call, kind, owners, span).await?, span))
+}
+
+/// The points of these owners.
+pub(crate) async fn read<Q>(
+    call: &Call<Q>,
+    kind: PointKind,
+    owners: &[i64],
+    span: Span,
+) -> Result<Vec<StatPoint>, Problem> {
+    points(call, (kind, owners), span, PointDetail::Whole).await
+}
+
+/// The verdicts of these owners.
+pub(crate) async fn verdicts<Q>(
+    call: &Call<Q>,
+    kind: PointKind,
+    owners: &[i64],
+    span: Span,
+) -> Result<Vec<StatPoint>, Problem> {
+    points(call, (kind, owners), span, PointDetail::Verdicts).await
+}
+
+async fn points<Q>(
+    call: &Call<Q>,
+    (kind, owners): (PointKind, &[i64]),
+    span: Span,
+    detail: PointDetail,
+) -> Result<Vec<StatPoint>, Problem> {
+    let Span { step, from, to } = span;
+    let query = PointQuery { kind, owners, step, from, to, limit: POINT_COUNT_MAX, detail };
+    Ok(call.engine().store().points(&query).await?)
+}
+
+/// The sum of all points in every bucket, those without runs too.
+pub(crate) fn joined(points: &[StatPoint], span: Span) -> Vec<Bucket> {
+    let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
+    let ats = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
+    let mut buckets: BTreeMap<Timestamp, Bucket> = ats.map(|at| (at, Bucket::empty(at))).collect();
+    for point in points {
+        if let Some(bucket) = buckets.get_mut(&point.at) {
+            bucket.join(point);
+        }
+    }
+    buckets.into_values().collect()
+}
+
+/// The sum of a whole series.
+pub(crate) fn total(buckets: &[Bucket]) -> Bucket {
+    let mut total = Bucket::empty(buckets.first().map_or(Timestamp::EPOCH, |bucket| bucket.at));
+    for bucket in buckets {
+        total.verdicts = total.verdicts.plus(bucket.verdicts);
+        total.durations.merge(&bucket.durations);
+        total.lateness.merge(&bucket.lateness);
+    }
+    total
+}
+
+/// The step that gives a stretch of time a fitting number of buckets.
+pub(crate) fn fitting_step(length: Duration) -> Step {
+    match length.as_secs() {
+        0..=21_600 => Step::Minute,
+        21_601..=172_800 => Step::Quarter,
+        172_801..=3_456_000 => Step::Hour,
+        _ => Step::Day,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_has_every_bucket_once() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let span = Span::new(Step::Quarter, at, at + Duration::from_secs(3_600));
+        let point = |at| StatPoint {
+            owner: 1,
+            at,
+            verdicts: Verdicts { succeeded: 2, ..Verdicts::default() },
+            durations: Sketch::default(),
+            lateness: Sketch::default(),
+        };
+        let buckets = joined(&[point(span.from), point(span.from), point(at + Duration::from_secs(86_400))], span);
+        let counts: Vec<u64> = buckets.iter().map(|bucket| bucket.verdicts.total()).collect();
+        assert_eq!(counts, [4, 0, 0, 0], "an hour has four quarters");
+        assert_eq!(total(&buckets).verdicts.succeeded, 4);
+    }
+}

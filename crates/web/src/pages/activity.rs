@@ -1,0 +1,277 @@
+//! The audit log as a page: who did what to which object, from where, and which fields changed.
+
+use askama::Template;
+use axum::response::Response;
+use http::header::CONTENT_DISPOSITION;
+use http::{HeaderValue, StatusCode};
+use rondel_core::cron::Tz;
+use rondel_core::{AuditId, Timestamp, words};
+use rondel_store::access::{AuditQuery, Verdict};
+
+use super::activity_rows::{ActivityRow, Reader as RowReader, action_words};
+use super::as_code::{AsCode, quoted};
+use super::prefs::Prefs;
+use super::shell::{Asked, LIMIT, Nav, Page, Shell, User, html};
+use super::texts::Texts;
+use crate::api::audit::{ReadAudit, export as export_of};
+use crate::api::jobs::find;
+use crate::call::Person;
+use crate::cursor::{Listing, invalid};
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+/// The longest filter, in bytes.
+const FILTER_LEN_MAX: usize = 255;
+/// How many entries the section on a job's page has.
+const OF_JOB: u32 = 20;
+/// How many entries are read for it: those of other nouns with the job's name are left out.
+const OF_JOB_READ: u32 = 60;
+/// What can be chosen as an action; any other one can be typed into the address.
+const ACTIONS: [&str; 25] = [
+    "job.create",
+    "job.change",
+    "job.apply",
+    "job.restore",
+    "job.reset",
+    "job.pause",
+    "job.resume",
+    "job.trigger",
+    "job.cancel",
+    "job.delete",
+    "run.cancel",
+    "run.retry",
+    "app.set-state",
+    "node.set-state",
+    "calendar.change",
+    "calendar.delete",
+    "namespace.create",
+    "namespace.delete",
+    "namespace.set-failure-webhook",
+    "user.create",
+    "user.change",
+    "user.delete",
+    "user.password",
+    "token.create",
+    "token.delete",
+];
+
+/// The filters as they were typed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Filters {
+    actor: String,
+    action: String,
+    object: String,
+    namespace: String,
+    verdict: String,
+    from: String,
+    to: String,
+    cursor: Option<String>,
+}
+
+impl FromQuery for Filters {
+    fn from_query(reader: &mut Reader) -> Self {
+        let mut text = |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).unwrap_or_default();
+        Self {
+            actor: text("actor"),
+            action: text("action"),
+            object: text("object"),
+            namespace: text("in"),
+            verdict: text("verdict"),
+            from: text("from"),
+            to: text("to"),
+            cursor: reader.one("cursor"),
+        }
+    }
+}
+
+impl Filters {
+    /// What the store is asked, or which filter is wrong.
+    fn query(&self, now: Timestamp, t: &Texts) -> Result<AuditQuery, (&'static str, String)> {
+        let text = |field: &'static str, text: &str| match text {
+            "" => Ok(None),
+            text if text.len() > FILTER_LEN_MAX || text.contains('\0') => Err((field, t.activity_bad_text.to_owned())),
+            text => Ok(Some(text.to_owned())),
+        };
+        let instant = |field: &'static str, text: &str| match text {
+            "" => Ok(None),
+            text => {
+                let found = words::asked_instants(Tz::UTC, text, now).and_then(|found| found.first().copied());
+                found.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
+            }
+        };
+        let verdict = match self.verdict.as_str() {
+            "" => None,
+            word => Some(word.parse::<Verdict>().map_err(|_| ("verdict", t.activity_bad_text.to_owned()))?),
+        };
+        Ok(AuditQuery {
+            actor: text("actor", &self.actor)?,
+            action: text("action", &self.action)?,
+            object: text("object", &self.object)?,
+            namespace: text("in", &self.namespace)?,
+            verdict,
+            from: instant("from", &self.from)?,
+            to: instant("to", &self.to)?,
+            after: None,
+            limit: LIMIT,
+        })
+    }
+
+    fn pairs(&self) -> Vec<String> {
+        let pairs = [
+            ("actor", &self.actor),
+            ("action", &self.action),
+            ("object", &self.object),
+            ("in", &self.namespace),
+            ("verdict", &self.verdict),
+            ("from", &self.from),
+            ("to", &self.to),
+        ];
+        pairs.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| pair(key, value)).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pairs().is_empty()
+    }
+}
+
+/// The same filters for the API: its instants are exact.
+fn api_pairs(query: &AuditQuery) -> Vec<(&'static str, String)> {
+    let pairs = [
+        ("actor", query.actor.clone()),
+        ("action", query.action.clone()),
+        ("object", query.object.clone()),
+        ("in", query.namespace.clone()),
+        ("verdict", query.verdict.map(|verdict| verdict.as_str().to_owned())),
+        ("from", query.from.map(|at| at.to_string())),
+        ("to", query.to.map(|at| at.to_string())),
+    ];
+    pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+fn address(path: &str, pairs: &[String]) -> String {
+    if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+}
+
+#[derive(Template)]
+#[template(path = "activity.html")]
+struct ActivityPage {
+    shell: Shell,
+    t: &'static Texts,
+    filters: Filters,
+    /// Words, and whether it is the chosen one.
+    actions: Vec<(&'static str, &'static str)>,
+    error: Option<(&'static str, String)>,
+    rows: Vec<ActivityRow>,
+    first: String,
+    next: Option<String>,
+    export: String,
+    is_first: bool,
+    is_filtered: bool,
+    code: AsCode,
+}
+
+type Visitor = Person<Asked<Filters>>;
+
+pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
+    let (engine, filters) = (visitor.engine(), visitor.query.0.clone());
+    let (t, now) = (prefs.lang.texts(), engine.now());
+    let here = address("/activity", &filters.pairs());
+    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_person(&visitor).await), &here);
+    let (query, error) = match filters.query(now, t) {
+        Ok(query) => (query, None),
+        Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
+    };
+    let listing = Listing::new("activity", &query);
+    let after = filters.cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let found = match &error {
+        None => engine.store().audit(&AuditQuery { after, limit: LIMIT + 1, ..query.clone() }).await?,
+        Some(_) => Vec::new(),
+    };
+    let has_more = found.len() > LIMIT as usize;
+    let shown = &found[..found.len().min(LIMIT as usize)];
+    let next = shown.last().filter(|_| has_more).map(|last| {
+        let cursor = pair("cursor", &listing.cursor(last.id));
+        address("/activity", &[filters.pairs(), vec![cursor]].concat())
+    });
+    let wanted = api_pairs(&query);
+    let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", quoted(value))).collect::<String>();
+    let wanted: Vec<String> = wanted.iter().map(|(key, value)| pair(key, value)).collect();
+    let reader = RowReader { t, now, is_open: true, shows_origin: true };
+    let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let template = ActivityPage {
+        t,
+        actions: ACTIONS.iter().map(|action| (*action, action_words(t, action).unwrap_or(action))).collect(),
+        rows: shown.iter().map(|entry| reader.row(entry)).collect(),
+        first: here,
+        next,
+        export: address("/activity.ndjson", &wanted),
+        is_first: filters.cursor.is_none(),
+        is_filtered: !filters.is_empty(),
+        code: AsCode::everywhere(("GET", &address("/api/v1/audit", &wanted)), None, &format!("audit{flags}")),
+        error,
+        filters,
+        shell,
+    };
+    html(status, &template)
+}
+
+/// All that the filters find, as JSON lines in a file.
+pub(super) async fn export(person: Person<ReadAudit>) -> Result<Response, Problem> {
+    let query = person.query.wanted.clone();
+    let mut response = export_of(&person, query)?;
+    let name = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");
+    response.headers_mut().insert(CONTENT_DISPOSITION, name);
+    Ok(response)
+}
+
+#[derive(Template)]
+#[template(path = "job_activity.html")]
+struct JobActivityPage {
+    shell: Shell,
+    t: &'static Texts,
+    name: String,
+    rows: Vec<ActivityRow>,
+    code: AsCode,
+    may_see_all: bool,
+}
+
+/// What was done to one job since it was made. Callers who may not edit it see no secrets of its parameters; addresses are for
+/// administrators.
+pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+    use rondel_core::access::Permission::{Cluster, Edit};
+    let record = find(&page.call, &name).await?;
+    let query = AuditQuery {
+        object: Some(name.clone()),
+        namespace: Some(page.call.namespace.name.clone()),
+        from: Some(record.created_at),
+        limit: OF_JOB_READ,
+        ..AuditQuery::default()
+    };
+    let mut found = page.engine().store().audit(&query).await?;
+    found.retain(|entry| entry.action.starts_with("job."));
+    found.truncate(OF_JOB as usize);
+    let rights = &page.call.caller.rights;
+    let may_see_all = rights.allow_somewhere(Cluster);
+    let reader = RowReader {
+        t: page.t,
+        now: page.engine().now(),
+        is_open: rights.allow(Edit, page.call.namespace.id, Some(record.app)),
+        shows_origin: may_see_all,
+    };
+    let wanted = [pair("object", &name), pair("in", &page.call.namespace.name)];
+    let command = format!("audit --object {name} --in {}", page.call.namespace.name);
+    let template = JobActivityPage {
+        shell: page.shell(Nav::Jobs),
+        t: page.t,
+        rows: found.iter().map(|entry| reader.row(entry)).collect(),
+        code: AsCode::everywhere(("GET", &address("/api/v1/audit", &wanted)), None, &command),
+        may_see_all,
+        name,
+    };
+    html(StatusCode::OK, &template)
+}

@@ -1,0 +1,244 @@
+//! Entries of the audit log as rows: the action in words, a link to its object, and the fields that changed.
+
+use rondel_core::Timestamp;
+use rondel_core::diff::{self, Change};
+use rondel_core::disclosure::change_for_viewer;
+use rondel_store::access::{AuditEntry, Means, UNANSWERED, Verdict};
+use serde_json::Value;
+
+use super::moment::Moment;
+use super::texts::Texts;
+
+/// How many changed fields of an entry are shown.
+const CHANGE_COUNT_MAX: usize = 24;
+/// The longest value that stands in a line, in characters.
+const VALUE_LEN_MAX: usize = 60;
+
+/// Reads entries for one reader.
+pub(super) struct Reader {
+    pub(super) t: &'static Texts,
+    pub(super) now: Timestamp,
+    /// Whether the reader may see the secrets of parameters.
+    pub(super) is_open: bool,
+    /// Whether the reader may see addresses and request ids.
+    pub(super) shows_origin: bool,
+}
+
+/// An entry.
+pub(super) struct ActivityRow {
+    pub(super) at: Moment,
+    pub(super) actor: String,
+    pub(super) means: Option<&'static str>,
+    pub(super) address: Option<String>,
+    pub(super) request: Option<String>,
+    /// The word of the action, and the same in words where there are some.
+    pub(super) action: String,
+    pub(super) words: Option<&'static str>,
+    pub(super) object: String,
+    pub(super) link: Option<String>,
+    pub(super) namespace: Option<String>,
+    /// A class and a word for what was not done.
+    pub(super) verdict: Option<Mark>,
+    /// What is to be known beside the changes.
+    pub(super) note: Option<&'static str>,
+    pub(super) changes: Vec<ChangeRow>,
+    pub(super) hidden_count: usize,
+}
+
+/// A class and the word for it.
+pub(super) struct Mark {
+    pub(super) class: &'static str,
+    pub(super) word: &'static str,
+}
+
+/// A field that is not the same.
+pub(super) struct ChangeRow {
+    pub(super) field: String,
+    pub(super) from: Option<String>,
+    pub(super) to: Option<String>,
+    /// The lines that differ, where the value is longer than a line.
+    pub(super) lines: Option<String>,
+}
+
+impl Reader {
+    pub(super) fn row(&self, entry: &AuditEntry) -> ActivityRow {
+        let t = self.t;
+        let document =
+            |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let (before, after) = (document(&entry.before), document(&entry.after));
+        let is_dry_run = after.as_ref().is_some_and(|after| after.get("dry_run").is_some());
+        let note = match entry.after.as_deref() {
+            Some(UNANSWERED) => Some(t.activity_unanswered),
+            _ if is_dry_run => Some(t.activity_dry_run),
+            _ => None,
+        };
+        let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
+        let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
+        changes.truncate(CHANGE_COUNT_MAX);
+        ActivityRow {
+            at: Moment::new(entry.at, self.now, t),
+            actor: entry.actor.clone(),
+            means: match entry.means {
+                Means::Session => None,
+                Means::Token => Some(t.means_token),
+                Means::Executor => Some(t.means_executor),
+                Means::System => Some(t.means_system),
+                Means::Anonymous => Some(t.means_anonymous),
+            },
+            address: entry.address.clone().filter(|_| self.shows_origin),
+            request: entry.request_id.clone().filter(|_| self.shows_origin),
+            words: action_words(t, &entry.action),
+            action: entry.action.clone(),
+            link: link(entry),
+            object: entry.object.clone(),
+            namespace: entry.namespace.clone(),
+            verdict: match entry.verdict {
+                Verdict::Allowed => None,
+                Verdict::Denied => Some(Mark { class: "cancelled", word: t.activity_denied }),
+                Verdict::Failed => Some(Mark { class: "failed", word: t.activity_failed }),
+            },
+            note,
+            changes,
+            hidden_count,
+        }
+    }
+
+    /// What differs. Of what is new or gone the document is on one side alone: its fields would only repeat it.
+    fn changes(&self, before: Option<Value>, after: Option<Value>) -> Vec<ChangeRow> {
+        let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
+        if has_no_field_of(&before, &after) {
+            // What came of the action, such as a run, beside what it was done to, such as a job.
+            before = Value::Object(serde_json::Map::new());
+        }
+        let changes = diff::changes(&before, &after).into_iter();
+        let changes = changes.map(|change| if self.is_open { change } else { change_for_viewer(change) });
+        changes.map(|change| change_row(&change)).collect()
+    }
+}
+
+/// Whether two documents are of different kinds.
+fn has_no_field_of(before: &Value, after: &Value) -> bool {
+    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return false };
+    !after.is_empty() && after.keys().all(|key| !before.contains_key(key))
+}
+
+/// A changed field for readers.
+pub(super) fn change_row(change: &Change) -> ChangeRow {
+    let is_long =
+        |value: &Option<Value>| value.as_ref().is_some_and(|value| text(value).chars().count() > VALUE_LEN_MAX);
+    let has_lines =
+        |value: &Option<Value>| value.as_ref().and_then(Value::as_str).is_some_and(|text| text.contains('\n'));
+    let is_long = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
+    let lines = is_long.then(|| diff::text(std::slice::from_ref(change)));
+    // The first line repeats the field.
+    let lines =
+        lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
+    let shown = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(text);
+    ChangeRow {
+        field: change.pointer.trim_start_matches('/').replace('/', "."),
+        from: shown(&change.from),
+        to: shown(&change.to),
+        lines,
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "–".to_owned(),
+        Value::String(text) => format!("“{text}”"),
+        other => other.to_string(),
+    }
+}
+
+/// The page of what an entry is about.
+fn link(entry: &AuditEntry) -> Option<String> {
+    if entry.object.is_empty() || entry.object.contains('/') || entry.action.ends_with(".delete") {
+        return None;
+    }
+    let noun = entry.action.split('.').next().unwrap_or_default();
+    let path = match noun {
+        "job" => "/jobs",
+        "run" => "/runs",
+        "calendar" => "/calendars",
+        "user" => return Some("/users".to_owned()),
+        _ => return None,
+    };
+    let name = crate::redirect::encoded(&entry.object);
+    let namespace = entry.namespace.as_ref().map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
+    Some(format!("{path}/{name}{namespace}"))
+}
+
+/// What an action is called.
+pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
+    let words = match action {
+        "job.create" => t.act_job_create,
+        "job.change" | "job.edit" => t.act_job_change,
+        "job.apply" => t.act_job_apply,
+        "job.restore" | "job.versions-restore" => t.act_job_restore,
+        "job.reset" => t.act_job_reset,
+        "job.pause" => t.act_job_pause,
+        "job.resume" => t.act_job_resume,
+        "job.trigger" => t.act_job_trigger,
+        "job.cancel" => t.act_job_cancel,
+        "job.delete" => t.act_job_delete,
+        "run.cancel" => t.act_run_cancel,
+        "run.retry" => t.act_run_retry,
+        "app.create" => t.act_app_create,
+        "app.set-state" | "app.state" => t.act_app_state,
+        "node.set-state" | "node.state" => t.act_node_state,
+        "calendar.create" | "calendar.change" => t.act_calendar_change,
+        "calendar.import" => t.act_calendar_import,
+        "calendar.delete" => t.act_calendar_delete,
+        "namespace.create" => t.act_namespace_create,
+        "namespace.delete" => t.act_namespace_delete,
+        "namespace.set-failure-webhook" | "namespace.delete-failure-webhook" | "namespace.failure-webhook" => {
+            t.act_webhook
+        }
+        "user.create" => t.act_user_create,
+        "user.change" => t.act_user_change,
+        "user.delete" => t.act_user_delete,
+        "user.password" | "account.password" => t.act_user_password,
+        "user.link" | "user.sign-in-link" | "sign-in-link.create" => t.act_user_link,
+        "token.create" | "account.tokens" => t.act_token_create,
+        "token.rotate" | "account.tokens-rotate" => t.act_token_rotate,
+        "token.delete" | "account.tokens-revoke" => t.act_token_revoke,
+        "job.bulk" => t.act_job_bulk,
+        "run.bulk" => t.act_run_bulk,
+        "session.create" | "sign-in.create" => t.act_session_start,
+        "session.delete" | "account.sessions-end" => t.act_session_end,
+        _ => return None,
+    };
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::diff::changes;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_that_differ_are_short_or_in_lines() {
+        let found = changes(
+            &json!({"retry": {"max": 1}, "params": {"script": "a\nb"}}),
+            &json!({"retry": {"max": 3}, "params": {"script": "a\nc"}, "note": "x"}),
+        );
+        let rows: Vec<ChangeRow> = found.iter().map(change_row).collect();
+        assert_eq!(
+            rows.iter().map(|row| row.field.as_str()).collect::<Vec<_>>(),
+            ["note", "params.script", "retry.max"]
+        );
+        assert_eq!((rows[0].from.as_deref(), rows[0].to.as_deref()), (None, Some("“x”")));
+        assert_eq!(rows[1].lines.as_deref(), Some("  a\n- b\n+ c"));
+        assert_eq!((rows[2].from.as_deref(), rows[2].to.as_deref()), (Some("1"), Some("3")));
+    }
+
+    #[test]
+    fn what_came_of_an_action_is_no_change_of_its_object() {
+        let job = json!({"name": "a", "app": "b"});
+        assert!(has_no_field_of(&job, &json!({"run": "7"})));
+        assert!(!has_no_field_of(&job, &json!({"name": "a", "app": "c"})));
+        assert!(!has_no_field_of(&job, &json!({})) && !has_no_field_of(&json!(1), &job));
+    }
+}

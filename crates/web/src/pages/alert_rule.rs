@@ -1,0 +1,450 @@
+//! The form of a rule: its fields, what it would see now, and how it is saved.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::rules::{self, DryRun};
+use rondel_core::alert::{Condition, Escalation, RuleSpec, Scope, sentence};
+use rondel_core::calendar::Weekday;
+use rondel_core::notice::Severity;
+use rondel_core::time::{format_duration, parse_duration};
+use rondel_store::alerts::RuleRecord;
+use rondel_store::catalog::JobQuery;
+
+use super::calendar_form::messages;
+use super::form::Fields;
+use super::shell::{Missing, Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::alert_rules::{find, try_rule};
+use crate::body::refuse_value;
+use crate::call::forbidden;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::to;
+
+/// Jobs and labels that the form offers.
+const OFFER_COUNT: u32 = 200;
+
+/// A new rule may begin with a job.
+#[derive(Debug)]
+pub(crate) struct NewRule {
+    job: Option<String>,
+}
+
+impl FromQuery for NewRule {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { job: reader.one("job") }
+    }
+}
+
+/// What was typed.
+#[derive(Clone, Debug, Default)]
+struct RuleForm {
+    name: String,
+    description: String,
+    scope: String,
+    scope_name: String,
+    condition: String,
+    count: String,
+    percent: String,
+    window: String,
+    min_runs: String,
+    reasons: String,
+    length: String,
+    time: String,
+    zone: String,
+    weekdays: Vec<String>,
+    calendar: String,
+    times_p95: String,
+    handler: String,
+    severity: String,
+    channels: Vec<String>,
+    repeat: String,
+    digest: String,
+    group_over: String,
+    escalate_to: String,
+    escalate_after: String,
+    enabled: bool,
+}
+
+#[derive(Template)]
+#[template(path = "alert_rule.html")]
+struct RulePage {
+    shell: Shell,
+    t: &'static Texts,
+    form: RuleForm,
+    errors: Vec<String>,
+    trial: Option<Trial>,
+    version: Option<i64>,
+    conflict: bool,
+    action: String,
+    jobs: Vec<String>,
+    apps: Vec<String>,
+    labels: Vec<String>,
+    calendars: Vec<String>,
+    channels: Vec<String>,
+    conditions: Vec<(&'static str, &'static str)>,
+    missing: Missing,
+}
+
+/// What the rule would see now.
+struct Trial {
+    sentence: String,
+    count: u64,
+    subjects: Vec<String>,
+    looked_at: Option<u64>,
+}
+
+impl RuleForm {
+    fn new(job: Option<&str>) -> Self {
+        let own = str::to_owned;
+        Self {
+            scope: own(if job.is_some() { "job" } else { "all" }),
+            scope_name: job.unwrap_or_default().to_owned(),
+            condition: own("failed"),
+            count: own("3"),
+            percent: own("20"),
+            window: own("1h"),
+            min_runs: own("10"),
+            length: own("1h"),
+            time: own("06:00"),
+            zone: super::zones::shown().1.name().to_owned(),
+            times_p95: own("3"),
+            severity: own("warning"),
+            digest: own("15m"),
+            group_over: own("5"),
+            enabled: true,
+            ..Self::default()
+        }
+    }
+
+    fn of(spec: &RuleSpec) -> Self {
+        let length = |length: Option<std::time::Duration>| length.map(format_duration).unwrap_or_default();
+        let (scope, scope_name) = match &spec.scope {
+            Scope::All => ("all", String::new()),
+            Scope::App(name) => ("app", name.clone()),
+            Scope::Label(name) => ("label", name.clone()),
+            Scope::Job(name) => ("job", name.clone()),
+        };
+        let mut form = Self {
+            name: spec.name.clone(),
+            description: spec.description.clone(),
+            scope: scope.to_owned(),
+            scope_name,
+            condition: spec.condition.word().to_owned(),
+            severity: spec.severity.as_str().to_owned(),
+            channels: spec.channels.clone(),
+            repeat: length(spec.repeat),
+            digest: format_duration(spec.digest),
+            group_over: spec.group_over.to_string(),
+            escalate_to: spec.escalate.as_ref().map(|to| to.channel.clone()).unwrap_or_default(),
+            escalate_after: length(spec.escalate.as_ref().map(|to| to.after)),
+            enabled: spec.enabled,
+            ..Self::new(None)
+        };
+        form.put_condition(&spec.condition);
+        form
+    }
+
+    fn put_condition(&mut self, condition: &Condition) {
+        match condition {
+            Condition::Failed {} | Condition::NodeLost {} => {}
+            Condition::FailuresInRow { count } => self.count = count.to_string(),
+            Condition::FailureRate { percent, window, min_runs } => {
+                (self.percent, self.min_runs) = (percent.to_string(), min_runs.to_string());
+                self.window = format_duration(*window);
+            }
+            Condition::Skipped { reasons } => {
+                self.reasons = reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(", ");
+            }
+            Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
+                (self.time, self.zone) = (time.clone(), zone.clone());
+                self.weekdays = weekdays.iter().map(|day| day.as_str().to_owned()).collect();
+                self.calendar = calendar.clone().unwrap_or_default();
+            }
+            Condition::RunningLonger { than, times_p95 } => {
+                self.length = than.map(format_duration).unwrap_or_default();
+                self.times_p95 = times_p95.map(|times| times.to_string()).unwrap_or_default();
+            }
+            Condition::NoExecutor { handler } => self.handler = handler.clone().unwrap_or_default(),
+            Condition::Late { by: length }
+            | Condition::NoSuccessFor { length }
+            | Condition::LoopFailing { length }
+            | Condition::TokenExpiring { within: length } => self.length = format_duration(*length),
+        }
+    }
+
+    fn sent(name: &str, fields: &Fields) -> Self {
+        let text = |field| fields.get(field).to_owned();
+        let chosen = |prefix: &str| {
+            let its = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
+            its.map(|(key, _)| key[prefix.len()..].to_owned()).collect::<Vec<_>>()
+        };
+        Self {
+            name: name.to_owned(),
+            description: text("description"),
+            scope: text("scope"),
+            scope_name: text(&format!("scope_{}", fields.get("scope"))),
+            condition: text("condition"),
+            count: text("count"),
+            percent: text("percent"),
+            window: text("window"),
+            min_runs: text("min_runs"),
+            reasons: text("reasons"),
+            length: text("length"),
+            time: text("time"),
+            zone: text("zone"),
+            weekdays: chosen("weekday."),
+            calendar: text("calendar"),
+            times_p95: text("times_p95"),
+            handler: text("handler"),
+            severity: text("severity"),
+            channels: chosen("channel."),
+            repeat: text("repeat"),
+            digest: text("digest"),
+            group_over: text("group_over"),
+            escalate_to: text("escalate_to"),
+            escalate_after: text("escalate_after"),
+            enabled: fields.get("enabled") == "1",
+        }
+    }
+
+    /// The rule that it makes.
+    fn spec(&self) -> Result<RuleSpec, Problem> {
+        let name = self.scope_name.clone();
+        let scope = match self.scope.as_str() {
+            "app" => Scope::App(name),
+            "label" => Scope::Label(name),
+            "job" => Scope::Job(name),
+            _ => Scope::All,
+        };
+        let repeat = match self.repeat.as_str() {
+            "" => None,
+            text => Some(length("/repeat", text)?),
+        };
+        let escalate = match self.escalate_to.as_str() {
+            "" => None,
+            channel => {
+                let after = length("/escalate/after", &self.escalate_after)?;
+                Some(Escalation { channel: channel.to_owned(), after })
+            }
+        };
+        Ok(RuleSpec {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            scope,
+            condition: self.condition()?,
+            severity: if self.severity == "critical" { Severity::Critical } else { Severity::Warning },
+            channels: self.channels.clone(),
+            repeat,
+            digest: length("/digest", &self.digest)?,
+            group_over: number("/group_over", &self.group_over)?,
+            escalate,
+            enabled: self.enabled,
+        })
+    }
+
+    fn condition(&self) -> Result<Condition, Problem> {
+        let of_length = || length("/condition/length", &self.length);
+        Ok(match self.condition.as_str() {
+            "failures_in_row" => Condition::FailuresInRow { count: number("/condition/count", &self.count)? },
+            "failure_rate" => Condition::FailureRate {
+                percent: number("/condition/percent", &self.percent)?,
+                window: length("/condition/window", &self.window)?,
+                min_runs: number("/condition/min_runs", &self.min_runs)?.into(),
+            },
+            "skipped" => {
+                let words = self.reasons.split([',', ' ', '，', '、']).filter(|word| !word.is_empty());
+                let reason =
+                    |word: &str| word.parse().map_err(|message: String| refuse_value("/condition/reasons", message));
+                Condition::Skipped { reasons: words.map(reason).collect::<Result<_, _>>()? }
+            }
+            "late" => Condition::Late { by: of_length()? },
+            "not_succeeded_by" => {
+                let day = |word: &String| {
+                    word.parse::<Weekday>().map_err(|message| refuse_value("/condition/weekdays", message))
+                };
+                Condition::NotSucceededBy {
+                    time: self.time.clone(),
+                    zone: self.zone.clone(),
+                    weekdays: self.weekdays.iter().map(day).collect::<Result<_, _>>()?,
+                    calendar: (!self.calendar.is_empty()).then(|| self.calendar.clone()),
+                }
+            }
+            "no_success_for" => Condition::NoSuccessFor { length: of_length()? },
+            "running_longer" if self.length.is_empty() => Condition::RunningLonger {
+                than: None,
+                times_p95: Some(number("/condition/times_p95", &self.times_p95)?),
+            },
+            "running_longer" => Condition::RunningLonger { than: Some(of_length()?), times_p95: None },
+            "no_executor" => {
+                Condition::NoExecutor { handler: (!self.handler.is_empty()).then(|| self.handler.clone()) }
+            }
+            "node_lost" => Condition::NodeLost {},
+            "loop_failing" => Condition::LoopFailing { length: of_length()? },
+            "token_expiring" => Condition::TokenExpiring { within: of_length()? },
+            _ => Condition::Failed {},
+        })
+    }
+
+    /// The days of the week with whether each is chosen.
+    fn days<'t>(&self, t: &'t Texts) -> Vec<(&'static str, &'t str, bool)> {
+        let names = t.weekdays_short.split(' ');
+        let is_chosen = |day: &Weekday| self.weekdays.iter().any(|one| one == day.as_str());
+        Weekday::ALL.iter().zip(names).map(|(day, name)| (day.as_str(), name, is_chosen(day))).collect()
+    }
+}
+
+fn length(pointer: &str, text: &str) -> Result<std::time::Duration, Problem> {
+    parse_duration(text).map_err(|error| refuse_value(pointer, error.to_string()))
+}
+
+fn number(pointer: &str, text: &str) -> Result<u32, Problem> {
+    text.parse().map_err(|_| refuse_value(pointer, format!("{} is no whole number", crate::call::quoted(text))))
+}
+
+pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
+    page.call.check(None, forbidden)?;
+    let form = RuleForm::new(page.query().job.as_deref());
+    show(&page, StatusCode::OK, form, Shown { action: "/alerts/rules".to_owned(), ..Shown::default() }).await
+}
+
+pub(super) async fn edit(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let shown = Shown { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..Shown::default() };
+    show(&page, StatusCode::OK, RuleForm::of(&record.spec), shown).await
+}
+
+pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
+    page.call.check(None, forbidden)?;
+    let form = RuleForm::sent(fields.get("name"), &fields);
+    let shown = Shown { action: "/alerts/rules".to_owned(), ..Shown::default() };
+    take(&page, form, (fields.get("do") == "try", None), shown).await
+}
+
+pub(super) async fn save(
+    page: Page,
+    Named(name, ..): Named<path::AlertRule>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let form = RuleForm::sent(&name, &fields);
+    let shown = Shown { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..Shown::default() };
+    if fields.get("version").parse() != Ok(record.version) {
+        return show(&page, StatusCode::CONFLICT, form, Shown { conflict: true, ..shown }).await;
+    }
+    take(&page, form, (fields.get("do") == "try", Some(&record)), shown).await
+}
+
+/// Saves what was typed, or tries it.
+async fn take(
+    page: &Page,
+    form: RuleForm,
+    (is_trial, record): (bool, Option<&RuleRecord>),
+    shown: Shown,
+) -> Result<Response, Problem> {
+    match taken(page, &form, is_trial, record).await {
+        Ok(None) => Ok(to("/alerts")),
+        Ok(trial) => show(page, StatusCode::OK, form, Shown { trial, ..shown }).await,
+        Err(problem) if problem.code() == Code::VersionMismatch && record.is_none() => {
+            let errors = vec![page.t.alerts_exists.to_owned()];
+            show(page, StatusCode::CONFLICT, form, Shown { errors, ..shown }).await
+        }
+        Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::VersionMismatch) => {
+            let errors = messages(&problem, page.t.lang());
+            show(page, StatusCode::UNPROCESSABLE_ENTITY, form, Shown { errors, ..shown }).await
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+async fn taken(
+    page: &Page,
+    form: &RuleForm,
+    is_trial: bool,
+    record: Option<&RuleRecord>,
+) -> Result<Option<Trial>, Problem> {
+    let spec = form.spec()?;
+    if is_trial {
+        page.call.note.dry_run();
+        let DryRun { subjects, count, looked_at } = try_rule(&page.call, &spec).await?;
+        let subjects = subjects.into_iter().map(|one| one.name).collect();
+        let sentence = sentence::rule(&spec, page.t.lang());
+        return Ok(Some(Trial { sentence, count, subjects, looked_at }));
+    }
+    page.call.note.object(&spec.name);
+    if let Some(record) = record {
+        page.call.note.before(&record.spec);
+    }
+    let expected = Some(record.map_or(0, |record| record.version));
+    let namespace = page.call.namespace.id;
+    let saved = rules::save_rule(page.engine(), namespace, (&spec, expected), page.call.caller.name()).await?;
+    page.call.note.changed_to(&saved.record.spec);
+    Ok(None)
+}
+
+pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    page.call.note.before(&record.spec);
+    rules::delete_rule(page.engine(), record.namespace, &name).await?;
+    Ok(to("/alerts"))
+}
+
+/// What is shown beside the form.
+#[derive(Default)]
+struct Shown {
+    action: String,
+    version: Option<i64>,
+    conflict: bool,
+    errors: Vec<String>,
+    trial: Option<Trial>,
+}
+
+async fn show<Q>(page: &Page<Q>, status: StatusCode, form: RuleForm, shown: Shown) -> Result<Response, Problem> {
+    let (store, namespace, t) = (page.engine().store(), page.call.namespace.id, page.t);
+    let query = JobQuery { within: page.call.seen_apps(), limit: OFFER_COUNT, ..JobQuery::default() };
+    let jobs = store.jobs(namespace, &query).await?;
+    let mut labels: Vec<String> =
+        jobs.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
+    labels.sort();
+    labels.dedup();
+    let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name);
+    let calendars = store.calendars(namespace, None, OFFER_COUNT).await?.into_iter().map(|one| one.spec.name);
+    let channels = store.channels(namespace).await?.into_iter().map(|channel| channel.name);
+    let template = RulePage {
+        shell: page.shell(Nav::Alerts),
+        t,
+        form,
+        errors: shown.errors,
+        trial: shown.trial,
+        version: shown.version,
+        conflict: shown.conflict,
+        action: shown.action,
+        apps: apps.collect(),
+        labels,
+        calendars: calendars.collect(),
+        channels: channels.collect(),
+        jobs: jobs.into_iter().map(|job| job.spec.name).collect(),
+        conditions: conditions(t),
+        missing: page.missing(None),
+    };
+    html(status, &template)
+}
+
+fn conditions(t: &Texts) -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("failed", t.alerts_when_failed),
+        ("failures_in_row", t.alerts_when_in_row),
+        ("failure_rate", t.alerts_when_rate),
+        ("not_succeeded_by", t.alerts_when_by),
+        ("no_success_for", t.alerts_when_no_success),
+        ("late", t.alerts_when_late),
+        ("running_longer", t.alerts_when_longer),
+        ("skipped", t.alerts_when_skipped),
+        ("no_executor", t.alerts_when_no_executor),
+        ("node_lost", t.alerts_when_node_lost),
+        ("loop_failing", t.alerts_when_loop),
+        ("token_expiring", t.alerts_when_token),
+    ]
+}

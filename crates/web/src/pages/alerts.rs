@@ -1,0 +1,357 @@
+//! What is wrong now: open incidents first, then what is silent, which rules there are, and what was resolved.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::rules::SilenceRequest;
+use rondel_core::Timestamp;
+use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, SubjectKind, sentence};
+use rondel_core::notice::Severity;
+use rondel_core::words::{Lang, asked_instants};
+use rondel_store::alerts::{IncidentQuery, IncidentRecord, RuleRecord, SilenceRecord};
+use rondel_store::catalog::JobRecord;
+
+use super::form::Fields;
+use super::moment::Moment;
+use super::shell::{Missing, Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::zones;
+use crate::api::{alert_rules, incidents};
+use crate::body::refuse_value;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::redirect::{own_path, to};
+
+/// Open incidents on the page.
+const OPEN_COUNT: u32 = 100;
+/// Open incidents on the page of a job.
+const OF_JOB_COUNT: u32 = 10;
+/// Resolved ones.
+const RESOLVED_COUNT: u32 = 25;
+
+/// An incident on a page.
+pub(super) struct IncidentRow {
+    pub(super) id: String,
+    pub(super) is_critical: bool,
+    pub(super) is_open: bool,
+    pub(super) summary: String,
+    /// The page of what it is about.
+    pub(super) href: Option<String>,
+    pub(super) subject: String,
+    pub(super) rule: String,
+    pub(super) since: Moment,
+    pub(super) resolved_at: Option<Moment>,
+    pub(super) acknowledged: Option<String>,
+    pub(super) is_silent: bool,
+    pub(super) job: Option<String>,
+    pub(super) runs: Vec<RunLine>,
+}
+
+/// A run of an incident.
+pub(super) struct RunLine {
+    pub(super) id: String,
+    pub(super) job: String,
+    pub(super) fire_at: Moment,
+    pub(super) message: String,
+}
+
+struct RuleRow {
+    name: String,
+    sentence: String,
+    channels: String,
+    is_critical: bool,
+    enabled: bool,
+    next: Option<Moment>,
+}
+
+struct SilenceRow {
+    id: String,
+    what: String,
+    author: String,
+    reason: String,
+    ends: Moment,
+}
+
+#[derive(Template)]
+#[template(path = "alerts.html")]
+struct AlertsPage {
+    shell: Shell,
+    t: &'static Texts,
+    missing: Missing,
+    open: Vec<IncidentRow>,
+    resolved: Vec<IncidentRow>,
+    rules: Vec<RuleRow>,
+    silences: Vec<SilenceRow>,
+    errors: Vec<String>,
+    form: SilenceForm,
+    back: String,
+}
+
+#[derive(Template)]
+#[template(path = "alert_incident.html")]
+struct IncidentPage {
+    shell: Shell,
+    t: &'static Texts,
+    missing: Missing,
+    row: IncidentRow,
+    description: String,
+    facts: Vec<(&'static str, String)>,
+    members: Vec<IncidentRow>,
+    back: String,
+}
+
+/// What was typed to keep messages back.
+#[derive(Clone, Debug, Default)]
+struct SilenceForm {
+    rule: String,
+    job: String,
+    app: String,
+    until: String,
+    reason: String,
+}
+
+impl SilenceForm {
+    fn sent(fields: &Fields) -> Self {
+        let text = |field| fields.get(field).to_owned();
+        Self { rule: text("rule"), job: text("job"), app: text("app"), until: text("until"), reason: text("reason") }
+    }
+
+    fn request(&self, length: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let hours = |count: u64| now + Duration::from_secs(count * 3600);
+        let ends_at = match length {
+            "1h" => hours(1),
+            "8h" => hours(8),
+            "24h" => hours(24),
+            _ => asked_instants(zones::shown().1, &self.until.replace('T', " "), now)
+                .and_then(|found| found.first().copied())
+                .ok_or_else(|| refuse_value("/until", t.alerts_bad_until.to_owned()))?,
+        };
+        let spec = SilenceSpec { rule: given(&self.rule), job: given(&self.job), app: given(&self.app) };
+        Ok(SilenceRequest { spec, reason: self.reason.clone(), ends_at })
+    }
+}
+
+pub(super) async fn page(page: Page) -> Result<Response, Problem> {
+    show(&page, StatusCode::OK, (SilenceForm::default(), Vec::new())).await
+}
+
+async fn show(
+    page: &Page,
+    status: StatusCode,
+    (form, errors): (SilenceForm, Vec<String>),
+) -> Result<Response, Problem> {
+    let (now, t) = (page.engine().now(), page.t);
+    let silences = incidents::visible_silences(&page.call).await?;
+    let within = incidents::within(&page.call).await?;
+    let query = IncidentQuery {
+        namespace: page.call.namespace.id,
+        is_open: Some(true),
+        job: None,
+        before: None,
+        within: within.as_deref(),
+        limit: OPEN_COUNT,
+    };
+    let store = page.engine().store();
+    let mut open = store.incidents(query).await?;
+    // What is reported by its group is on the page of the group.
+    open.retain(|record| record.incident.group.is_none());
+    open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
+    let resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
+    let row = |record| incident_row(record, &silences, now, t);
+    let rules = alert_rules::visible(&page.call).await?;
+    let template = AlertsPage {
+        shell: page.shell(Nav::Alerts),
+        t,
+        missing: page.missing(None),
+        open: open.into_iter().map(row).collect(),
+        resolved: resolved.into_iter().map(row).collect(),
+        rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
+        silences: silences.iter().map(|silence| silence_row(silence, now, t)).collect(),
+        errors,
+        form,
+        back: "/alerts".to_owned(),
+    };
+    html(status, &template)
+}
+
+pub(super) fn incident_row(
+    record: IncidentRecord,
+    silences: &[SilenceRecord],
+    now: Timestamp,
+    t: &Texts,
+) -> IncidentRow {
+    let IncidentRecord { incident, spec, .. } = record;
+    let (en, zh) = sentence::incident(&spec, &incident);
+    let is_silent =
+        silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
+    let is_job = incident.subject.kind == SubjectKind::Job;
+    let run = |sample: rondel_core::notice::RunSample| RunLine {
+        id: sample.run.to_string(),
+        job: sample.job,
+        fire_at: Moment::new(sample.fire_at, now, t),
+        message: sample.message,
+    };
+    IncidentRow {
+        id: incident.id.to_string(),
+        is_critical: spec.severity == Severity::Critical,
+        is_open: incident.standing == Standing::Firing,
+        summary: if t.lang() == Lang::En { en } else { zh },
+        href: href(&incident),
+        rule: spec.name,
+        since: Moment::new(incident.started_at, now, t),
+        resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
+        acknowledged: incident.acknowledged_by,
+        is_silent,
+        job: is_job.then(|| incident.subject.name.clone()),
+        subject: incident.subject.name,
+        runs: incident.samples.into_iter().map(run).collect(),
+    }
+}
+
+/// The open incidents about a job, for its page.
+pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
+    let now = page.engine().now();
+    let query = IncidentQuery {
+        namespace: record.namespace,
+        is_open: Some(true),
+        job: Some(record.id),
+        before: None,
+        within: None,
+        limit: OF_JOB_COUNT,
+    };
+    let found = page.engine().store().incidents(query).await?;
+    let silences = if found.is_empty() { Vec::new() } else { incidents::visible_silences(&page.call).await? };
+    Ok(found.into_iter().map(|record| incident_row(record, &silences, now, page.t)).collect())
+}
+
+/// Where to look at the subject of an incident.
+fn href(incident: &Incident) -> Option<String> {
+    let name = &incident.subject.name;
+    match incident.subject.kind {
+        SubjectKind::Job => Some(format!("/jobs/{name}")),
+        SubjectKind::App => Some(format!("/jobs?app={name}")),
+        SubjectKind::Node => Some("/executors".to_owned()),
+        SubjectKind::Token => Some("/settings/tokens".to_owned()),
+        SubjectKind::Namespace | SubjectKind::Group => None,
+    }
+}
+
+fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
+    let RuleSpec { name, channels, severity, enabled, .. } = &record.spec;
+    RuleRow {
+        name: name.clone(),
+        sentence: sentence::rule(&record.spec, t.lang()),
+        channels: channels.join(t.list_separator),
+        is_critical: *severity == Severity::Critical,
+        enabled: *enabled,
+        next: record.check_at.filter(|at| *at > now + Duration::from_secs(60)).map(|at| Moment::new(at, now, t)),
+    }
+}
+
+fn silence_row(silence: &SilenceRecord, now: Timestamp, t: &Texts) -> SilenceRow {
+    let spec = &silence.spec;
+    let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
+    let named = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
+    let what = named.collect::<Vec<_>>().join(t.list_separator);
+    SilenceRow {
+        id: silence.id.to_string(),
+        what: if what.is_empty() { t.alerts_everything.to_owned() } else { what },
+        author: silence.author.clone(),
+        reason: silence.reason.clone(),
+        ends: Moment::new(silence.ends_at, now, t),
+    }
+}
+
+pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
+    let record = incidents::find(&page.call, &id).await?;
+    let (now, t) = (page.engine().now(), page.t);
+    let silences = incidents::visible_silences(&page.call).await?;
+    let mut members = Vec::new();
+    if record.incident.subject.kind == SubjectKind::Group {
+        let query = IncidentQuery {
+            namespace: page.call.namespace.id,
+            is_open: None,
+            job: None,
+            before: None,
+            within: None,
+            limit: OPEN_COUNT,
+        };
+        let found = page.engine().store().incidents(query).await?;
+        let its = found.into_iter().filter(|one| one.incident.group == Some(record.incident.id));
+        members = its.map(|one| incident_row(one, &silences, now, t)).collect();
+    }
+    let template = IncidentPage {
+        shell: page.shell(Nav::Alerts),
+        t,
+        missing: page.missing(None),
+        description: record.spec.description.clone(),
+        facts: facts(&record, now, t),
+        back: format!("/alerts/incidents/{id}"),
+        row: incident_row(record, &silences, now, t),
+        members,
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static str, String)> {
+    let incident = &record.incident;
+    let at = |at: Timestamp| {
+        let moment = Moment::new(at, now, t);
+        format!("{} {} ({})", moment.day, moment.time, moment.relative)
+    };
+    let acknowledged = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
+    let mut facts = vec![
+        (t.alerts_since, at(incident.started_at)),
+        (t.alerts_seen, at(incident.seen_at)),
+        (t.alerts_count, incident.count.to_string()),
+        (t.alerts_messages, incident.message_count.to_string()),
+    ];
+    facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, at(resolved))));
+    facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, at(fired))));
+    facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, at(escalated))));
+    facts.extend(acknowledged.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", at(when)))));
+    facts
+}
+
+pub(super) async fn acknowledge(
+    page: Page,
+    Named(id, ..): Named<path::Incident>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let record = incidents::find(&page.call, &id).await?;
+    incidents::acknowledged(&page.call, &record).await?;
+    Ok(back(&fields))
+}
+
+pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let form = SilenceForm::sent(&fields);
+    let request = form.request(fields.get("for"), page.engine().now(), page.t);
+    let done = match request {
+        Ok(request) => incidents::silenced(&page.call, request).await.map(|_| ()),
+        Err(problem) => page.call.check(None, crate::call::forbidden).and(Err(problem)),
+    };
+    match done {
+        Ok(()) => Ok(back(&fields)),
+        Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
+            let errors = super::calendar_form::messages(&problem, page.t.lang());
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, (form, errors)).await
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+pub(super) async fn end_silence(
+    page: Page,
+    Named(id, ..): Named<path::Silence>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    incidents::silence_ended(&page.call, &id).await?;
+    Ok(back(&fields))
+}
+
+fn back(fields: &Fields) -> Response {
+    to(own_path(fields.get("back")).unwrap_or("/alerts"))
+}

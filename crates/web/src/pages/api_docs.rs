@@ -1,0 +1,344 @@
+//! The API's document as a page: each endpoint with its parameters, bodies, errors, and how to call it. Drawn by the server from
+//! the same document that `/openapi.json` answers.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::Value;
+
+use super::as_code::{AsCode, quoted};
+use super::prefs::Prefs;
+use super::shell::{Asked, Nav, Shell, User, html};
+use super::texts::Texts;
+use crate::call::Person;
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+/// How deep the fields of a body are shown.
+const DEPTH_MAX: usize = 3;
+/// How many fields of a body are shown.
+const FIELD_COUNT_MAX: usize = 120;
+/// The longest question that is searched for.
+const QUERY_LEN_MAX: usize = 100;
+
+/// An operation of the API as the document describes it.
+struct Operation {
+    id: String,
+    method: String,
+    path: String,
+    tag: String,
+    summary: String,
+    description: String,
+    permission: String,
+    parameters: Vec<ParameterRow>,
+    body: Option<BodyDoc>,
+    answers: Vec<AnswerDoc>,
+    /// What is searched, in lower case.
+    text: String,
+}
+
+#[derive(Clone)]
+struct ParameterRow {
+    name: String,
+    place: String,
+    kind: String,
+    is_required: bool,
+    about: String,
+}
+
+#[derive(Clone)]
+struct BodyDoc {
+    kinds: Vec<String>,
+    fields: Vec<FieldRow>,
+    example: Option<Value>,
+}
+
+/// A field of a body; deeper ones stand further in.
+#[derive(Clone)]
+struct FieldRow {
+    depth: usize,
+    name: String,
+    kind: String,
+    is_required: bool,
+    about: String,
+}
+
+#[derive(Clone)]
+struct AnswerDoc {
+    status: String,
+    is_good: bool,
+    about: Vec<String>,
+    kinds: Vec<String>,
+    fields: Vec<FieldRow>,
+}
+
+/// The operations of the document, read once.
+fn operations(document: fn() -> &'static str) -> &'static [Operation] {
+    static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    OPERATIONS.get_or_init(|| {
+        let root: Value = serde_json::from_str(document()).unwrap_or_default();
+        let read = Document(&root);
+        let paths = root["paths"].as_object().into_iter().flatten();
+        let all = paths.flat_map(|(path, methods)| {
+            let methods = methods.as_object().into_iter().flatten();
+            methods.map(|(method, operation)| read.operation(method, path, operation)).collect::<Vec<_>>()
+        });
+        all.collect()
+    })
+}
+
+/// Reads the document.
+struct Document<'d>(&'d Value);
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+impl<'d> Document<'d> {
+    /// What a reference leads to; anything else is itself.
+    fn resolved(&self, value: &'d Value) -> &'d Value {
+        let Some(reference) = value["$ref"].as_str() else { return value };
+        self.0.pointer(reference.trim_start_matches('#')).unwrap_or(&Value::Null)
+    }
+
+    fn operation(&self, method: &str, path: &str, operation: &'d Value) -> Operation {
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let body = &operation["requestBody"];
+        let answers = operation["responses"].as_object().into_iter().flatten();
+        let (summary, description) = (text(&operation["summary"]), text(&operation["description"]));
+        let tag = text(&operation["tags"][0]);
+        Operation {
+            id: text(&operation["operationId"]),
+            method: method.to_uppercase(),
+            path: path.to_owned(),
+            text: format!("{method} {path} {summary} {description} {tag}").to_lowercase(),
+            tag,
+            summary,
+            description,
+            permission: text(&operation["x-permission"]),
+            parameters: parameters.map(|one| self.parameter(self.resolved(one))).collect(),
+            body: (!body.is_null()).then(|| self.body(body)),
+            answers: answers.map(|(status, answer)| self.answer(status, self.resolved(answer))).collect(),
+        }
+    }
+
+    fn parameter(&self, parameter: &'d Value) -> ParameterRow {
+        ParameterRow {
+            name: text(&parameter["name"]),
+            place: text(&parameter["in"]),
+            kind: self.kind(&parameter["schema"]),
+            is_required: parameter["required"] == true,
+            about: text(&parameter["description"]),
+        }
+    }
+
+    fn body(&self, body: &'d Value) -> BodyDoc {
+        let contents = || body["content"].as_object().into_iter().flatten();
+        let first = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
+        BodyDoc {
+            kinds: contents().map(|(kind, _)| kind.clone()).collect(),
+            fields: self.fields(&first["schema"]),
+            example: contents().find_map(|(_, content)| content.get("example").cloned()),
+        }
+    }
+
+    fn answer(&self, status: &str, answer: &'d Value) -> AnswerDoc {
+        let contents = || answer["content"].as_object().into_iter().flatten();
+        let is_good = status.starts_with('2');
+        let first = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
+        AnswerDoc {
+            status: status.to_owned(),
+            is_good,
+            about: text(&answer["description"]).split("\n\n").map(str::to_owned).collect(),
+            kinds: contents().map(|(kind, _)| kind.clone()).collect(),
+            // Every error has the one shape.
+            fields: if is_good { self.fields(&first["schema"]) } else { Vec::new() },
+        }
+    }
+
+    fn fields(&self, schema: &'d Value) -> Vec<FieldRow> {
+        let mut rows = Vec::new();
+        self.add_fields(schema, 0, &mut rows);
+        rows
+    }
+
+    fn add_fields(&self, schema: &'d Value, depth: usize, rows: &mut Vec<FieldRow>) {
+        let schema = self.object_of(schema);
+        let required = schema["required"].as_array();
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            if rows.len() >= FIELD_COUNT_MAX {
+                return;
+            }
+            let about = field["description"].as_str().or_else(|| self.resolved(field)["description"].as_str());
+            rows.push(FieldRow {
+                depth,
+                name: name.clone(),
+                kind: self.kind(field),
+                is_required: required.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
+                about: about.unwrap_or_default().to_owned(),
+            });
+            if depth + 1 < DEPTH_MAX {
+                self.add_fields(field, depth + 1, rows);
+            }
+        }
+    }
+
+    /// The object that a schema means: behind a reference, in a list, or one of several branches.
+    fn object_of(&self, schema: &'d Value) -> &'d Value {
+        let mut schema = self.resolved(schema);
+        for _ in 0..DEPTH_MAX {
+            if schema.get("properties").is_some() {
+                return schema;
+            }
+            let branches = ["anyOf", "oneOf", "allOf"].into_iter().find_map(|word| schema[word].as_array());
+            let branch = branches.and_then(|branches| {
+                let resolved = branches.iter().map(|one| self.resolved(one));
+                resolved.into_iter().find(|one| one.get("properties").is_some() || one.get("items").is_some())
+            });
+            schema = match (branch, schema.get("items")) {
+                (Some(branch), _) => branch,
+                (None, Some(items)) => self.resolved(items),
+                (None, None) => return schema,
+            };
+        }
+        schema
+    }
+
+    /// The type of a field in a few words.
+    fn kind(&self, schema: &'d Value) -> String {
+        let schema = self.resolved(schema);
+        if let Some(words) = schema["enum"].as_array() {
+            return words
+                .iter()
+                .map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned))
+                .collect::<Vec<_>>()
+                .join(" | ");
+        }
+        if let Some(branches) = ["anyOf", "oneOf"].into_iter().find_map(|word| schema[word].as_array()) {
+            let mut kinds: Vec<String> = branches.iter().map(|one| self.kind(one)).collect();
+            kinds.dedup();
+            return kinds.join(" | ");
+        }
+        let kinds: Vec<String> = match &schema["type"] {
+            Value::String(kind) => vec![kind.clone()],
+            Value::Array(kinds) => kinds.iter().map(text).collect(),
+            _ => Vec::new(),
+        };
+        let named = kinds.into_iter().map(|kind| match kind.as_str() {
+            "array" => format!("{}[]", self.kind(&schema["items"])),
+            "string" if schema["format"].is_string() => text(&schema["format"]),
+            _ => kind,
+        });
+        named.collect::<Vec<_>>().join(" | ")
+    }
+}
+
+/// What is looked for, and which operation is shown.
+#[derive(Debug)]
+pub(super) struct DocsQuery {
+    q: String,
+    op: Option<String>,
+}
+
+impl FromQuery for DocsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let q = reader.one("q").unwrap_or_default().trim().chars().take(QUERY_LEN_MAX).collect();
+        Self { q, op: reader.one("op") }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "api_docs.html")]
+struct DocsPage {
+    shell: Shell,
+    t: &'static Texts,
+    q: String,
+    groups: Vec<Group>,
+    is_nothing: bool,
+    shown: Option<ShownOperation>,
+}
+
+struct Group {
+    tag: String,
+    entries: Vec<EntryRow>,
+}
+
+struct EntryRow {
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    link: String,
+    is_shown: bool,
+}
+
+struct ShownOperation {
+    operation: &'static Operation,
+    example: Option<String>,
+    code: AsCode,
+}
+
+pub(super) async fn page(visitor: Person<Asked<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
+    let DocsQuery { q, op } = &visitor.query.0;
+    let all = operations(visitor.web.document);
+    let words: Vec<String> = q.to_lowercase().split_whitespace().map(str::to_owned).collect();
+    let found = all.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
+    let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
+    for operation in found {
+        let query = if q.is_empty() { String::new() } else { format!("&{}", pair("q", q)) };
+        groups.entry(&operation.tag).or_default().push(EntryRow {
+            method: &operation.method,
+            path: operation.path.trim_start_matches("/api/v1"),
+            summary: &operation.summary,
+            link: format!("/api-docs?{}{query}", pair("op", &operation.id)),
+            is_shown: op.as_deref() == Some(&operation.id),
+        });
+    }
+    let shown = op.as_deref().and_then(|op| all.iter().find(|operation| operation.id == op));
+    let here = op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", pair("op", op)));
+    let shell = Shell::new(prefs, Nav::Api, Some(User::of_person(&visitor).await), &here);
+    let template = DocsPage {
+        t: shell.t,
+        q: q.clone(),
+        is_nothing: groups.is_empty(),
+        groups: groups.into_iter().map(|(tag, entries)| Group { tag: tag.to_owned(), entries }).collect(),
+        shown: shown.map(show),
+        shell,
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn show(operation: &'static Operation) -> ShownOperation {
+    let example = operation.body.as_ref().and_then(|body| body.example.as_ref());
+    let path = operation.path.trim_start_matches("/api/v1");
+    let data = example.map(|example| format!(" -d {}", quoted(&example.to_string()))).unwrap_or_default();
+    let command = format!("api {} {}{data}", operation.method, quoted(path));
+    ShownOperation {
+        operation,
+        example: example.map(|example| serde_json::to_string_pretty(example).unwrap_or_default()),
+        code: AsCode::everywhere((&operation.method, &operation.path), example, &command),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_found_behind_references_and_branches() {
+        let root = json!({"components": {"schemas": {"A": {"type": "object", "required": ["n"], "properties": {
+            "n": {"type": ["integer", "null"], "description": "A number."},
+            "of": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/B"}]}}},
+            "B": {"type": "object", "properties": {"at": {"type": "string", "format": "date-time"}}}}}});
+        let schema = json!({"type": "array", "items": {"$ref": "#/components/schemas/A"}});
+        let rows = Document(&root).fields(&schema);
+        let shown: Vec<_> = rows.iter().map(|row| (row.depth, row.name.as_str(), row.kind.as_str())).collect();
+        assert_eq!(shown, [(0, "n", "integer | null"), (0, "of", "null | object"), (1, "at", "date-time")]);
+        assert!(rows[0].is_required && !rows[1].is_required);
+    }
+}

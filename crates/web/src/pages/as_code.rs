@@ -1,0 +1,69 @@
+//! What a page does as a request of the API and as a command, for readers who want to write it into a script.
+
+use serde_json::Value;
+
+/// The same action twice: for `curl`, and for the command line.
+#[derive(Clone, Debug)]
+pub(crate) struct AsCode {
+    pub(crate) curl: String,
+    pub(crate) command: String,
+}
+
+impl AsCode {
+    /// An action of the API at `path`, which may have a query; `command` is the rest of the line after `rondel`.
+    pub(crate) fn new(namespace: &str, (method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
+        let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let body =
+            body.map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", quoted(&body.to_string())));
+        let body = body.unwrap_or_default();
+        Self {
+            curl: format!(
+                "curl {method}-H \"Authorization: Bearer $RONDEL_TOKEN\" \\\n  \"$RONDEL_SERVER{path}{joint}namespace={namespace}\"{body}"
+            ),
+            command: format!("rondel {command} --namespace {namespace}"),
+        }
+    }
+
+    /// An action on what lies in no namespace.
+    pub(crate) fn everywhere((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
+        let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
+        let body =
+            body.map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", quoted(&body.to_string())));
+        Self {
+            curl: format!(
+                "curl {method}-H \"Authorization: Bearer $RONDEL_TOKEN\" \\\n  \"$RONDEL_SERVER{path}\"{}",
+                body.unwrap_or_default()
+            ),
+            command: format!("rondel {command}"),
+        }
+    }
+}
+
+/// A word of a shell that means itself.
+pub(crate) fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@,+=%".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_action_is_written_for_a_shell() {
+        let body = json!({"reason": "it's late"});
+        let code = AsCode::new("ops", ("POST", "/api/v1/jobs/a/runs"), Some(&body), "job trigger a");
+        assert!(code.curl.starts_with("curl -X POST -H \"Authorization: Bearer $RONDEL_TOKEN\""), "{}", code.curl);
+        assert!(code.curl.contains("\"$RONDEL_SERVER/api/v1/jobs/a/runs?namespace=ops\""), "{}", code.curl);
+        assert!(code.curl.ends_with("-d '{\"reason\":\"it'\\''s late\"}'"), "{}", code.curl);
+        assert_eq!(code.command, "rondel job trigger a --namespace ops");
+        assert_eq!(quoted("$(date)"), "'$(date)'");
+    }
+}

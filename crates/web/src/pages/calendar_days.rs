@@ -1,0 +1,174 @@
+//! A calendar in fields: days of the week, days that are in it besides, days that are not, and times of day. Rules of another
+//! form are written as JSON.
+
+use rondel_core::calendar::{Day, Rule, Weekday};
+
+use super::form::Fields;
+use super::texts::Texts;
+
+/// The names of the boxes of weekdays begin so.
+const WEEKDAY_BOX: &str = "weekday.";
+/// How many rows with pickers the form has.
+pub(super) const PICKER_COUNT: usize = 2;
+
+const WEEKDAYS: [Weekday; 7] =
+    [Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri, Weekday::Sat, Weekday::Sun];
+
+/// The fields.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct CalendarDays {
+    weekdays: Vec<Weekday>,
+    /// A day or a span in each line, with its name behind it.
+    pub(super) added: String,
+    pub(super) removed: String,
+    /// A span in each line.
+    pub(super) times: String,
+}
+
+impl CalendarDays {
+    /// The days of the week with their names, and whether they are chosen.
+    pub(super) fn weekdays(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
+        let named = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
+        named.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
+    }
+
+    /// The fields of a rule that they can hold.
+    pub(super) fn of(rule: &Rule) -> Option<Self> {
+        let mut days = Self::default();
+        let mut rest = rule;
+        if let Rule::All(parts) = rest
+            && let [inner, Rule::Times(times)] = &parts[..]
+        {
+            days.times = times.join("\n");
+            rest = inner;
+        }
+        if let Rule::Any(parts) = rest
+            && let [inner, Rule::Days(added)] = &parts[..]
+        {
+            days.added = lines(added);
+            rest = inner;
+        }
+        if let Rule::All(parts) = rest
+            && let [inner, Rule::Not(removed)] = &parts[..]
+            && let Rule::Days(removed) = &**removed
+        {
+            days.removed = lines(removed);
+            rest = inner;
+        }
+        match rest {
+            Rule::Weekdays(weekdays) => days.weekdays.clone_from(weekdays),
+            Rule::Days(added) if days.added.is_empty() && days.removed.is_empty() => days.added = lines(added),
+            _ => return None,
+        }
+        Some(days)
+    }
+
+    /// What was sent; days that were picked stand behind those that were there.
+    pub(super) fn sent(fields: &Fields) -> Self {
+        let weekdays =
+            WEEKDAYS.into_iter().filter(|day| !fields.get(&format!("{WEEKDAY_BOX}{}", day.as_str())).is_empty());
+        let text = |field| fields.get(field).to_owned();
+        let mut days =
+            Self { weekdays: weekdays.collect(), added: text("added"), removed: text("removed"), times: text("times") };
+        for row in 0..PICKER_COUNT {
+            let part = |name: &str| fields.get(&format!("pick.{row}.{name}"));
+            let line = match (part("from"), part("to")) {
+                ("", _) => continue,
+                (from, "") => from.to_owned(),
+                (from, to) if from == to => from.to_owned(),
+                (from, to) => format!("{from}..{to}"),
+            };
+            let line = format!("{line} {}", part("name"));
+            let list = if part("kind") == "out" { &mut days.removed } else { &mut days.added };
+            if !list.is_empty() {
+                list.push('\n');
+            }
+            list.push_str(line.trim_end());
+        }
+        days
+    }
+
+    /// The rule that they make.
+    pub(super) fn rule(&self) -> Rule {
+        let (added, removed) = (days(&self.added), days(&self.removed));
+        let mut rule = match (self.weekdays.is_empty(), added.is_empty()) {
+            (true, false) if removed.is_empty() => return self.with_times(Rule::Days(added)),
+            _ => Rule::Weekdays(self.weekdays.clone()),
+        };
+        if !removed.is_empty() {
+            rule = Rule::All(vec![rule, Rule::Not(Box::new(Rule::Days(removed)))]);
+        }
+        if !added.is_empty() {
+            rule = Rule::Any(vec![rule, Rule::Days(added)]);
+        }
+        self.with_times(rule)
+    }
+
+    fn with_times(&self, rule: Rule) -> Rule {
+        let times: Vec<String> =
+            self.times.split(['\n', ',']).map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect();
+        if times.is_empty() { rule } else { Rule::All(vec![rule, Rule::Times(times)]) }
+    }
+}
+
+fn lines(days: &[Day]) -> String {
+    let line = |day: &Day| match day {
+        Day::Date(date) => date.clone(),
+        Day::Named { date, name } => format!("{date} {name}"),
+    };
+    days.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn days(text: &str) -> Vec<Day> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let day = |line: &str| match line.split_once(char::is_whitespace) {
+        Some((date, name)) => Day::Named { date: date.to_owned(), name: name.trim().to_owned() },
+        None => Day::Date(line.to_owned()),
+    };
+    lines.map(day).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::texts::Lang;
+    use super::*;
+
+    #[test]
+    fn rules_go_into_the_fields_and_back() {
+        for rule in [
+            json!({"weekdays": ["mon", "fri"]}),
+            json!({"days": ["2026-10-01..2026-10-07", {"date": "2026-12-25", "name": "Christmas Day"}]}),
+            json!({"all": [{"weekdays": ["mon"]}, {"not": {"days": ["2026-01-05"]}}]}),
+            json!({"any": [{"all": [{"weekdays": ["mon"]}, {"not": {"days": ["2026-01-05"]}}]}, {"days": ["2026-02-28"]}]}),
+            json!({"all": [{"weekdays": ["sat", "sun"]}, {"times": ["22:00-06:00"]}]}),
+        ] {
+            let read: Rule = serde_json::from_value(rule.clone()).unwrap();
+            let days = CalendarDays::of(&read).unwrap();
+            assert_eq!(serde_json::to_value(days.rule()).unwrap(), rule);
+        }
+        let other = serde_json::from_value(json!({"not": {"weekdays": ["sun"]}})).unwrap();
+        assert_eq!(CalendarDays::of(&other), None);
+    }
+
+    #[test]
+    fn picked_days_are_added_to_their_lists() {
+        let fields = Fields::from([
+            ("weekday.mon", "1"),
+            ("added", "2026-01-01"),
+            ("pick.0.from", "2026-10-01"),
+            ("pick.0.to", "2026-10-07"),
+            ("pick.0.name", "Golden Week"),
+            ("pick.0.kind", "out"),
+            ("pick.1.from", "2026-02-28"),
+            ("pick.1.kind", "in"),
+        ]);
+        let days = CalendarDays::sent(&fields);
+        assert_eq!(
+            (days.added.as_str(), days.removed.as_str()),
+            ("2026-01-01\n2026-02-28", "2026-10-01..2026-10-07 Golden Week")
+        );
+        assert_eq!(days.weekdays(Lang::En.texts()).iter().filter(|(.., chosen)| *chosen).count(), 1);
+    }
+}

@@ -1,0 +1,233 @@
+//! The form of a channel: one input for each field of its kind.
+
+use rondel_admin::channels::{self, NewChannel};
+use rondel_core::channel::{ChannelKind, Field, FieldForm, Values, fields, reference};
+use rondel_core::words::Lang;
+use rondel_store::channels::Channel;
+
+use super::form::Fields;
+use super::texts::Texts;
+use crate::problem::Problem;
+
+/// The form as it is shown.
+pub(super) struct ChannelForm {
+    pub(super) kind: ChannelKind,
+    pub(super) kind_name: &'static str,
+    /// Where to find the address in the service.
+    pub(super) help: &'static str,
+    pub(super) name: String,
+    pub(super) name_error: Option<String>,
+    pub(super) lang: &'static str,
+    pub(super) is_enabled: bool,
+    pub(super) inputs: Vec<Input>,
+    /// What is wrong and belongs to no input.
+    pub(super) errors: Vec<String>,
+}
+
+/// An input of the form.
+pub(super) struct Input {
+    pub(super) name: &'static str,
+    pub(super) label: &'static str,
+    pub(super) hint: Option<&'static str>,
+    pub(super) value: String,
+    pub(super) example: &'static str,
+    pub(super) is_required: bool,
+    /// A secret with whether it is set, and the reference that it is.
+    pub(super) secret: Option<SecretState>,
+    /// The words to choose from.
+    pub(super) choices: Vec<(&'static str, &'static str)>,
+    pub(super) is_long: bool,
+    pub(super) error: Option<String>,
+}
+
+pub(super) struct SecretState {
+    pub(super) is_set: bool,
+    /// Whether it may be removed.
+    pub(super) is_optional: bool,
+}
+
+impl ChannelForm {
+    /// The form of a channel as it is, or of a new one.
+    pub(super) fn new(kind: ChannelKind, channel: Option<&Channel>, t: &Texts) -> Self {
+        let view = channel.map(channels::view);
+        let value = |field: &Field| {
+            let kept = view.as_ref().and_then(|view| {
+                if field.is_secret { view.secrets.get(field.name) } else { view.settings.get(field.name) }
+            });
+            // A secret is not shown; a reference is none.
+            kept.filter(|kept| !field.is_secret || reference(kept).is_some()).cloned().unwrap_or_default()
+        };
+        let mut form = Self {
+            kind,
+            kind_name: kind_name(kind, t),
+            help: help(kind, t),
+            name: channel.map(|channel| channel.name.clone()).unwrap_or_default(),
+            name_error: None,
+            lang: channel.map_or(t.lang(), |channel| channel.lang).as_str(),
+            is_enabled: channel.is_none_or(|channel| channel.is_enabled),
+            inputs: fields(kind).iter().map(|field| input(field, value(field), t)).collect(),
+            errors: Vec::new(),
+        };
+        if let Some(channel) = channel {
+            form.mark_set(channel, t);
+        }
+        form
+    }
+
+    /// The form as it was sent.
+    pub(super) fn sent(kind: ChannelKind, sent: &Fields, t: &Texts) -> Self {
+        let mut form = Self::new(kind, None, t);
+        form.name = sent.get("name").to_owned();
+        form.lang = if sent.get("lang") == "zh" { "zh" } else { "en" };
+        form.is_enabled = sent.get("enabled") == "1";
+        for input in &mut form.inputs {
+            input.value = sent.get(input.name).to_owned();
+        }
+        for (name, _) in sent.with_prefix("remove.") {
+            let name = name.trim_start_matches("remove.");
+            // A blank is what removes: an empty input leaves the secret as it is.
+            if let Some(input) = form.inputs.iter_mut().find(|input| input.name == name && input.secret.is_some()) {
+                input.value = " ".to_owned();
+            }
+        }
+        form
+    }
+
+    /// Which secrets the channel has.
+    pub(super) fn mark_set(&mut self, channel: &Channel, t: &Texts) {
+        let set = channels::view(channel).secrets;
+        for input in &mut self.inputs {
+            if let Some(secret) = &mut input.secret {
+                secret.is_set = set.contains_key(input.name);
+                if secret.is_set {
+                    input.hint = Some(t.channels_secret_set);
+                }
+            }
+        }
+    }
+
+    pub(super) fn with_error(mut self, field: &str, message: &str) -> Self {
+        match self.inputs.iter_mut().find(|input| input.name == field) {
+            Some(input) => input.error = Some(message.to_owned()),
+            None if field == "name" => self.name_error = Some(message.to_owned()),
+            None => self.errors.push(message.to_owned()),
+        }
+        self
+    }
+
+    /// The same with what is wrong beside its inputs.
+    pub(super) fn with_problem(self, problem: &Problem) -> Self {
+        if problem.complaints().is_empty() {
+            return self.with_error("", problem.detail());
+        }
+        problem.complaints().iter().fold(self, |form, complaint| {
+            let pointer = complaint.pointer.as_deref().unwrap_or_default();
+            form.with_error(pointer.rsplit('/').next().unwrap_or_default(), &complaint.message)
+        })
+    }
+
+    /// What is to be saved.
+    pub(super) fn to_channel(&self) -> NewChannel {
+        let (mut settings, mut secrets) = (Values::new(), Values::new());
+        for input in &self.inputs {
+            if input.secret.is_none() {
+                settings.insert(input.name.to_owned(), input.value.clone());
+            } else if !input.value.is_empty() {
+                secrets.insert(input.name.to_owned(), input.value.trim().to_owned());
+            }
+        }
+        NewChannel {
+            name: self.name.clone(),
+            kind: self.kind,
+            settings,
+            secrets,
+            lang: if self.lang == "zh" { Lang::Zh } else { Lang::En },
+            is_enabled: self.is_enabled,
+        }
+    }
+}
+
+fn input(field: &Field, value: String, t: &Texts) -> Input {
+    let choice = |word: &'static str| {
+        let name = match word {
+            "starttls" => t.channels_starttls,
+            "tls" => t.channels_tls,
+            "none" => t.channels_plain,
+            "by_severity" => t.channels_by_severity,
+            word => word,
+        };
+        (word, name)
+    };
+    let choices = match field.form {
+        FieldForm::Choice(words) => words.iter().copied().map(choice).collect(),
+        _ => Vec::new(),
+    };
+    let hint = match field.form {
+        FieldForm::Template => Some(t.channels_template_hint),
+        _ if field.is_secret => Some(t.channels_secret_hint),
+        _ => None,
+    };
+    let secret = field.is_secret.then_some(SecretState { is_set: false, is_optional: !field.is_required });
+    Input {
+        name: field.name,
+        label: label(field.name, t),
+        hint,
+        value,
+        example: field.default,
+        is_required: field.is_required,
+        secret,
+        choices,
+        is_long: field.name == "body_template",
+        error: None,
+    }
+}
+
+/// What a service is called.
+pub(super) const fn kind_name(kind: ChannelKind, t: &Texts) -> &'static str {
+    match kind {
+        ChannelKind::Email => t.channel_email,
+        ChannelKind::Webhook => "Webhook",
+        ChannelKind::Slack => "Slack",
+        ChannelKind::Teams => "Microsoft Teams",
+        ChannelKind::Pagerduty => "PagerDuty",
+        ChannelKind::Dingtalk => t.channel_dingtalk,
+        ChannelKind::Wecom => t.channel_wecom,
+        ChannelKind::Feishu => t.channel_feishu,
+        ChannelKind::Ntfy => "ntfy",
+    }
+}
+
+const fn help(kind: ChannelKind, t: &Texts) -> &'static str {
+    match kind {
+        ChannelKind::Email => t.channel_email_help,
+        ChannelKind::Webhook => t.channel_webhook_help,
+        ChannelKind::Slack => t.channel_slack_help,
+        ChannelKind::Teams => t.channel_teams_help,
+        ChannelKind::Pagerduty => t.channel_pagerduty_help,
+        ChannelKind::Dingtalk => t.channel_dingtalk_help,
+        ChannelKind::Wecom => t.channel_wecom_help,
+        ChannelKind::Feishu => t.channel_feishu_help,
+        ChannelKind::Ntfy => t.channel_ntfy_help,
+    }
+}
+
+fn label(name: &'static str, t: &Texts) -> &'static str {
+    match name {
+        "host" => t.channel_field_host,
+        "security" => t.channel_field_security,
+        "port" => t.channel_field_port,
+        "username" => t.channel_field_username,
+        "password" => t.channel_field_password,
+        "from" => t.channel_field_from,
+        "to" => t.channel_field_to,
+        "url" => t.channel_field_url,
+        "signing_key" => t.channel_field_signing_key,
+        "routing_key" => t.channel_field_routing_key,
+        "topic" => t.channel_field_topic,
+        "token" => t.channel_field_token,
+        "priority" => t.channel_field_priority,
+        "title_template" => t.channel_field_title,
+        "body_template" => t.channel_field_body,
+        name => name,
+    }
+}

@@ -1,0 +1,337 @@
+//! The channels of alerts: their list with the latest result of each, and the page of one with its form, test and deliveries.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::channels;
+use rondel_core::access::Permission;
+use rondel_core::channel::{ChannelKind, Values, fields};
+use rondel_core::notice::NoticeKind;
+use rondel_core::words::Lang;
+use rondel_core::{DeliveryId, Timestamp};
+use rondel_store::channels::{Channel, Delivery};
+use serde_json::json;
+
+use super::as_code::AsCode;
+use super::channel_form::{ChannelForm, kind_name};
+use super::form::Fields;
+use super::moment::Moment;
+use super::shell::{LIMIT, Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::channels::{find, tested};
+use crate::cursor::Listing;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{pair, to};
+
+/// The service of a new channel.
+#[derive(Debug)]
+pub(crate) struct NewOf(Option<ChannelKind>);
+
+impl FromQuery for NewOf {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.parsed("kind", |text| text.parse::<ChannelKind>()))
+    }
+}
+
+/// Where the deliveries go on.
+#[derive(Debug)]
+pub(crate) struct DeliveriesFrom(Option<String>);
+
+impl FromQuery for DeliveriesFrom {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("cursor"))
+    }
+}
+
+struct Row {
+    name: String,
+    kind: &'static str,
+    host: Option<String>,
+    lang: &'static str,
+    is_enabled: bool,
+    last: Option<Attempt>,
+}
+
+/// A try to deliver a message.
+struct Attempt {
+    /// A class and a word.
+    class: &'static str,
+    word: &'static str,
+    at: Moment,
+    kind: &'static str,
+    try_number: i32,
+    latency_ms: i64,
+    status: Option<i32>,
+    error: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "channels.html")]
+struct ChannelsPage {
+    shell: Shell,
+    t: &'static Texts,
+    rows: Vec<Row>,
+    /// Words of kinds with their names.
+    kinds: Vec<(&'static str, &'static str)>,
+    missing: Option<&'static str>,
+    code: AsCode,
+}
+
+/// Why the caller may not change channels; nothing where the caller may.
+fn missing<Q>(page: &Page<Q>) -> Option<&'static str> {
+    let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    (!may).then_some(page.t.channels_needs_admin)
+}
+
+pub(super) async fn list(page: Page) -> Result<Response, Problem> {
+    page.call.check(None, crate::call::forbidden)?;
+    let (store, t, now) = (page.engine().store(), page.t, page.engine().now());
+    let last = store.last_deliveries(page.call.namespace.id).await?;
+    let channels = store.channels(page.call.namespace.id).await?;
+    let row = |channel: &Channel| Row {
+        name: channel.name.clone(),
+        kind: kind_name(channel.kind, t),
+        host: channels::view(channel).host,
+        lang: lang_name(channel.lang),
+        is_enabled: channel.is_enabled,
+        last: last.iter().find(|delivery| delivery.channel == channel.id).map(|it| attempt(it, now, t)),
+    };
+    let template = ChannelsPage {
+        rows: channels.iter().map(row).collect(),
+        kinds: ChannelKind::ALL.iter().map(|kind| (kind.as_str(), kind_name(*kind, t))).collect(),
+        missing: missing(&page),
+        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/channels"), None, "alert channel list"),
+        t,
+        shell: page.shell(Nav::None),
+    };
+    html(StatusCode::OK, &template)
+}
+
+const fn lang_name(lang: Lang) -> &'static str {
+    match lang {
+        Lang::En => "English",
+        Lang::Zh => "中文",
+    }
+}
+
+fn attempt(delivery: &Delivery, now: Timestamp, t: &Texts) -> Attempt {
+    let (class, word) = match delivery.verdict.as_str() {
+        "sent" => ("succeeded", t.channels_sent),
+        "retry" => ("waiting", t.channels_retry),
+        _ => ("failed", t.channels_given_up),
+    };
+    Attempt {
+        class,
+        word,
+        at: Moment::new(delivery.at, now, t),
+        kind: notice_name(delivery.kind, t),
+        try_number: delivery.try_number,
+        latency_ms: delivery.latency_ms,
+        status: (delivery.status != 0).then_some(delivery.status),
+        error: delivery.error.clone(),
+    }
+}
+
+const fn notice_name(kind: NoticeKind, t: &Texts) -> &'static str {
+    match kind {
+        NoticeKind::Firing => t.notice_firing,
+        NoticeKind::Resolved => t.notice_resolved,
+        NoticeKind::Reminder => t.notice_reminder,
+        NoticeKind::Digest => t.notice_digest,
+        NoticeKind::Escalated => t.notice_escalated,
+        NoticeKind::Acknowledged => t.notice_acknowledged,
+        NoticeKind::Test => t.notice_test,
+    }
+}
+
+#[derive(Template)]
+#[template(path = "channel.html")]
+struct ChannelPage {
+    shell: Shell,
+    t: &'static Texts,
+    /// Nothing for one that does not exist yet.
+    channel: Option<Saved>,
+    form: ChannelForm,
+    missing: Option<&'static str>,
+    /// The result of a test.
+    tested: Option<Attempt>,
+    /// A key that was made just now.
+    signing_key: Option<String>,
+    attempts: Vec<Attempt>,
+    path: String,
+    next: Option<String>,
+    is_first: bool,
+    code: AsCode,
+}
+
+struct Saved {
+    name: String,
+    kind: &'static str,
+    host: Option<String>,
+    is_enabled: bool,
+}
+
+/// What happened just before the page is shown.
+#[derive(Default)]
+struct News {
+    tested: Option<Delivery>,
+    signing_key: Option<String>,
+    cursor: Option<String>,
+}
+
+/// The form for a new channel.
+pub(super) async fn blank(page: Page<NewOf>) -> Result<Response, Problem> {
+    page.call.check(None, crate::call::forbidden)?;
+    let kind = page.query().0.unwrap_or(ChannelKind::Email);
+    let form = ChannelForm::new(kind, None, page.t);
+    show(&page, StatusCode::OK, None, form, News::default()).await
+}
+
+pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem> {
+    page.call.check(None, crate::call::forbidden)?;
+    let kind = sent.get("kind").parse().unwrap_or(ChannelKind::Email);
+    let form = ChannelForm::sent(kind, &sent, page.t);
+    let name = form.name.clone();
+    page.call.note.object(&name);
+    if page.engine().store().channel(page.call.namespace.id, &name).await?.is_some() {
+        let form = form.with_error("name", page.t.channels_exists);
+        return show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, News::default()).await;
+    }
+    store(&page, None, form).await
+}
+
+pub(super) async fn page(
+    page: Page<DeliveriesFrom>,
+    Named(name, ..): Named<path::Channel>,
+) -> Result<Response, Problem> {
+    let channel = find(&page.call, &name).await?;
+    let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
+    let news = News { cursor: page.query().0.clone(), ..News::default() };
+    show(&page, StatusCode::OK, Some(&channel), form, news).await
+}
+
+pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent: Fields) -> Result<Response, Problem> {
+    let channel = find(&page.call, &name).await?;
+    let mut form = ChannelForm::sent(channel.kind, &sent, page.t);
+    form.name.clone_from(&channel.name);
+    form.mark_set(&channel, page.t);
+    store(&page, Some(&channel), form).await
+}
+
+/// Saves what was typed; shows the form again where it is wrong.
+async fn store(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
+    if let Some(known) = known {
+        page.call.note.before(&noted(known));
+    }
+    match channels::save(page.engine(), &page.call.namespace, form.to_channel()).await {
+        Ok(saved) => {
+            page.call.note.changed_to(&noted(&saved.channel));
+            if saved.signing_key.is_none() {
+                return Ok(to(&format!("/alerts/channels/{}", saved.channel.name)));
+            }
+            let form = ChannelForm::new(saved.channel.kind, Some(&saved.channel), page.t);
+            let news = News { signing_key: saved.signing_key, ..News::default() };
+            show(page, StatusCode::OK, Some(&saved.channel), form, news).await
+        }
+        Err(error) => {
+            let problem = Problem::from(error);
+            if matches!(problem.code(), Code::Internal | Code::Unavailable) {
+                return Err(problem);
+            }
+            let form = form.with_problem(&problem);
+            show(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, News::default()).await
+        }
+    }
+}
+
+/// A channel as the audit log has it.
+fn noted(channel: &Channel) -> serde_json::Value {
+    let view = channels::view(channel);
+    let (kind, lang) = (channel.kind, channel.lang);
+    json!({
+        "kind": kind, "lang": lang, "enabled": channel.is_enabled, "settings": view.settings, "secrets": view.secrets,
+    })
+}
+
+pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+    let channel = find(&page.call, &name).await?;
+    let by = page.call.caller.name();
+    let delivery = channels::test(page.engine(), &page.call.namespace, &channel, by).await?;
+    page.call.note.changed_to(&tested(&delivery));
+    let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
+    show(&page, StatusCode::OK, Some(&channel), form, News { tested: Some(delivery), ..News::default() }).await
+}
+
+pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+    let channel = find(&page.call, &name).await?;
+    page.call.note.before(&noted(&channel));
+    page.engine().store().delete_channel(page.call.namespace.id, &name).await?;
+    Ok(to("/alerts/channels"))
+}
+
+async fn show<Q>(
+    page: &Page<Q>,
+    status: StatusCode,
+    channel: Option<&Channel>,
+    form: ChannelForm,
+    news: News,
+) -> Result<Response, Problem> {
+    let (t, now) = (page.t, page.engine().now());
+    let (mut found, mut next) = (Vec::new(), None);
+    if let Some(channel) = channel {
+        let listing = Listing::new("deliveries page", channel.id);
+        let before = news.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+        found = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
+        let has_more = found.len() > LIMIT as usize;
+        found.truncate(LIMIT as usize);
+        let last = found.last().filter(|_| has_more);
+        let address =
+            |last: &Delivery| format!("/alerts/channels/{}?{}", channel.name, pair("cursor", &listing.cursor(last.id)));
+        next = last.map(address);
+    }
+    let saved = channel.map(|channel| Saved {
+        name: channel.name.clone(),
+        kind: kind_name(channel.kind, t),
+        host: channels::view(channel).host,
+        is_enabled: channel.is_enabled,
+    });
+    let template = ChannelPage {
+        code: code(&page.call.namespace.name, &form),
+        channel: saved,
+        form,
+        missing: missing(page),
+        tested: news.tested.as_ref().map(|delivery| attempt(delivery, now, t)),
+        signing_key: news.signing_key,
+        path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
+        attempts: found.iter().map(|delivery| attempt(delivery, now, t)).collect(),
+        next,
+        is_first: news.cursor.is_none(),
+        t,
+        shell: page.shell(Nav::None),
+    };
+    html(status, &template)
+}
+
+/// The form as a request and a command; secrets stay out of both.
+fn code(namespace: &str, form: &ChannelForm) -> AsCode {
+    let name = if form.name.is_empty() { "NAME" } else { &form.name };
+    let new = form.to_channel();
+    let secrets: Values = fields(form.kind)
+        .iter()
+        .filter(|field| field.is_secret && field.is_required)
+        .map(|field| (field.name.to_owned(), "…".to_owned()))
+        .collect();
+    let mut settings = new.settings;
+    settings.retain(|_, value| !value.is_empty());
+    let body = json!({"kind": form.kind, "lang": new.lang, "settings": settings, "secrets": secrets});
+    let given = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
+    let given: Vec<String> = given
+        .map(|(name, value)| super::as_code::quoted(&format!("{name}={value}")))
+        .map(|it| format!(" --set {it}"))
+        .collect();
+    let secret = secrets.keys().next().map(|field| format!(" --secret-stdin {field}")).unwrap_or_default();
+    let command = format!("alert channel set {name} --kind {}{}{secret}", form.kind, given.concat());
+    AsCode::new(namespace, ("PUT", &format!("/api/v1/channels/{name}")), Some(&body), &command)
+}

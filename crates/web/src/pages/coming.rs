@@ -1,0 +1,105 @@
+//! What an edit does to the fires ahead: the next ones of the definition that holds, and of the one that is to hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rondel_core::ahead::{Planned, fire_changes};
+use rondel_core::cron::Tz;
+use rondel_core::preview::{Ask, PER_DAY_MAX, preview};
+use rondel_core::{Job, JobSpec, Timestamp, words};
+use rondel_store::catalog::JobRecord;
+use serde_json::Value;
+
+use super::moment::Moment;
+use super::texts::Texts;
+use crate::api::schedules::compile;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// How many fires of each definition are shown.
+const COUNT: usize = 10;
+/// The stretch in which fires are counted.
+const WINDOW: Duration = Duration::from_secs(7 * 86_400);
+/// How many fires are looked at for it.
+const STEPS: u32 = 5_000;
+
+/// The fires of two definitions, side by side.
+pub(super) struct Coming {
+    pub(super) rows: Vec<ComingRow>,
+    /// How many fires of the next week vanish, and how many appear.
+    pub(super) vanishing: u64,
+    pub(super) appearing: u64,
+    /// Whether the week has too many fires to count them all.
+    pub(super) is_cut: bool,
+    pub(super) is_paused: bool,
+}
+
+/// A fire, and which definition has it.
+pub(super) struct ComingRow {
+    pub(super) at: Moment,
+    pub(super) local: Option<String>,
+    pub(super) is_before: bool,
+    pub(super) is_after: bool,
+}
+
+impl Coming {
+    pub(super) const fn is_same(&self) -> bool {
+        self.vanishing == 0 && self.appearing == 0
+    }
+
+    /// The fires of a job now and with another definition; nothing of a job that is new on the left.
+    pub(super) async fn of<Q>(
+        call: &Call<Q>,
+        before: Option<&JobRecord>,
+        after: &JobSpec,
+        t: &Texts,
+    ) -> Result<Self, Problem> {
+        let now = call.engine().now();
+        let anchor = before.map_or_else(|| now.ceil_second(), |record| record.anchor);
+        let new = compiled(call, after).await?;
+        let old = match before {
+            Some(record) => Some(compiled(call, &record.spec).await?),
+            None => None,
+        };
+        let next = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
+            let ask = Ask { timetable: &job.timetable, anchor, after: now, count: COUNT, per_day_max: PER_DAY_MAX };
+            let found = preview(ask);
+            let fires = found.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
+            (found.zone, fires)
+        };
+        let (zone, of_new) = next(&new);
+        let of_old = old.as_ref().map(|job| next(job).1).unwrap_or_default();
+        let mut rows: BTreeMap<Timestamp, (bool, bool)> = BTreeMap::new();
+        for at in of_old {
+            rows.entry(at).or_default().0 = true;
+        }
+        for at in of_new {
+            rows.entry(at).or_default().1 = true;
+        }
+        let planned = |job| Planned { job, anchor };
+        let mut steps = STEPS;
+        let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
+        let row = |(at, (is_before, is_after))| ComingRow {
+            at: Moment::new(at, now, t),
+            local: (zone != Tz::UTC).then(|| words::moment(zone, at)),
+            is_before,
+            is_after,
+        };
+        Ok(Self {
+            rows: rows.into_iter().map(row).take(COUNT * 2).collect(),
+            vanishing: changes.vanishing.count,
+            appearing: changes.appearing.count,
+            is_cut: !changes.is_whole,
+            is_paused: !new.enabled,
+        })
+    }
+}
+
+async fn compiled<Q>(call: &Call<Q>, spec: &JobSpec) -> Result<Job, Problem> {
+    let document = |value: serde_json::Result<Value>| value.unwrap_or_default();
+    let schedule = document(serde_json::to_value(&spec.schedule));
+    let calendar = spec.calendar.as_ref().map_or(Value::Null, |used| document(serde_json::to_value(used)));
+    let mut job = compile(call, schedule, calendar).await?;
+    job.enabled = spec.enabled;
+    Ok(job)
+}

@@ -1,0 +1,358 @@
+//! Lanes of a timeline as a drawing: instants become places on an axis, runs become bars. Sizes are attributes of the SVG.
+
+use std::time::Duration;
+
+use rondel_core::cron::Tz;
+use rondel_core::{RunStatus, Timestamp};
+
+use super::moment::length;
+use super::texts::Texts;
+use super::zones;
+use crate::overview::lanes::{By, Lane, Mark};
+use crate::redirect::{encoded, pair};
+
+/// The width of a drawing in its own units.
+pub(crate) const WIDTH: u32 = 10_000;
+/// The least width of a run.
+const MARK_WIDTH_MIN: u32 = 36;
+/// In a lane with more runs, those that touch and ended alike are one bar.
+const SINGLE_COUNT_MAX: usize = 100;
+/// The least distance of crosses, and of ticks.
+const DISTANCE_MIN: u32 = 55;
+
+/// Where instants lie between the two ends of a drawing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+}
+
+impl Scale {
+    pub(crate) fn x(self, at: Timestamp) -> u32 {
+        let (whole, part) = (self.to.since(self.from).as_millis().max(1), at.since(self.from).as_millis());
+        u32::try_from(part.saturating_mul(WIDTH.into()) / whole).unwrap_or(WIDTH).min(WIDTH)
+    }
+
+    fn has(self, at: Timestamp) -> bool {
+        (self.from..=self.to).contains(&at)
+    }
+}
+
+/// A label of the axis.
+#[derive(Clone, Debug)]
+pub(crate) struct AxisLabel {
+    pub(crate) x: u32,
+    pub(crate) text: String,
+}
+
+/// The labels of an axis, ten or so.
+pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
+    let (_, zone) = zones::shown();
+    let minutes = scale.to.since(scale.from).as_secs() / 60;
+    let every = match minutes {
+        0..=90 => 10,
+        91..=480 => 60,
+        481..=1_800 => 120,
+        1_801..=4_320 => 360,
+        4_321..=20_160 => 1_440,
+        _ => 10_080,
+    };
+    let step = 60_000 * every;
+    // Labels stand at round times of the clock that is shown.
+    let offset = offset_ms(scale.from, zone);
+    let first = (scale.from.as_millis() + offset).div_euclid(step) * step + step - offset;
+    let ats = (0..64_i64).map(|number| Timestamp::from_millis(first + number * step));
+    let label = |at: Timestamp| {
+        let (day, time, _) = zones::parts(at, zone);
+        let is_midnight = time.starts_with("00:00");
+        let text = if every >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
+        AxisLabel { x: scale.x(at), text: text.unwrap_or_default().to_owned() }
+    };
+    // A label at the very edge would be cut off.
+    ats.take_while(|at| *at < scale.to).map(label).filter(|label| (150..WIDTH - 200).contains(&label.x)).collect()
+}
+
+/// How far the clock of a zone is ahead of UTC.
+fn offset_ms(at: Timestamp, zone: Tz) -> i64 {
+    let (_, time, _) = zones::parts(at, zone);
+    let mut numbers = time.split(':').map(|part| part.parse::<i64>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    let local = (next() * 60 + next()) * 60_000;
+    let utc = at.as_millis().rem_euclid(86_400_000) / 60_000 * 60_000;
+    // No zone is more than 14 hours ahead, or 12 behind.
+    (local - utc + 12 * 3_600_000).rem_euclid(86_400_000) - 12 * 3_600_000
+}
+
+/// An instant in few characters: the day only where it is not today.
+pub(crate) fn stamp(at: Timestamp, now: Timestamp, zone: Tz) -> String {
+    let ((day, time, _), (today, ..)) = (zones::parts(at, zone), zones::parts(now, zone));
+    if day == today { time } else { format!("{day} {time}") }
+}
+
+/// A run, or several.
+#[derive(Clone, Debug)]
+pub(crate) struct Bar {
+    pub(crate) class: &'static str,
+    pub(crate) x: u32,
+    pub(crate) width: u32,
+    pub(crate) y: u32,
+    pub(crate) height: u32,
+    /// None for several.
+    pub(crate) run: Option<rondel_core::RunId>,
+    pub(crate) title: String,
+}
+
+/// An instant of a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Tick {
+    pub(crate) x: u32,
+    pub(crate) title: String,
+    pub(crate) href: Option<String>,
+}
+
+/// A lane.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneRow {
+    pub(crate) name: String,
+    pub(crate) sub: Option<String>,
+    pub(crate) href: String,
+    pub(crate) runs: String,
+    pub(crate) trouble: Option<String>,
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) crosses: Vec<Tick>,
+    pub(crate) fires: Vec<Tick>,
+    pub(crate) removed: Vec<Tick>,
+    pub(crate) changes: Vec<Tick>,
+    pub(crate) is_joined: bool,
+    /// The list of its runs, to which the script adds the stretch of time of the bar that is clicked on.
+    pub(crate) runs_of: String,
+    /// Where a click on the empty lane asks why nothing ran there; only of jobs.
+    pub(crate) why: Option<String>,
+}
+
+/// The whole drawing.
+#[derive(Clone, Debug)]
+pub(crate) struct Drawing {
+    pub(crate) axis: Vec<AxisLabel>,
+    pub(crate) now_x: Option<u32>,
+    pub(crate) rows: Vec<LaneRow>,
+    /// For the script.
+    pub(crate) from_ms: i64,
+    pub(crate) to_ms: i64,
+}
+
+impl Drawing {
+    pub(crate) fn new(scale: Scale, by: By, lanes: &[Lane], (now, t): (Timestamp, &'static Texts)) -> Self {
+        let zone = zones::shown().1;
+        let artist = Artist { scale, by, now, zone, t };
+        Self {
+            axis: axis(scale),
+            now_x: scale.has(now).then(|| scale.x(now)),
+            rows: lanes.iter().map(|lane| artist.row(lane)).collect(),
+            from_ms: scale.from.as_millis(),
+            to_ms: scale.to.as_millis(),
+        }
+    }
+}
+
+/// The address of the runs of a stretch of time, of one job or app where it is given.
+pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
+    let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
+    format!("/runs?{}", pair("q", &format!("{only}since:{from} until:{to}")))
+}
+
+/// How a mark is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// A run, or runs that touch.
+    Run,
+    /// What succeeded in a stretch of time.
+    Succeeded,
+    /// What went wrong in it: a line below.
+    Trouble,
+    /// What was skipped in it: a line above.
+    Skipped,
+}
+
+impl Shape {
+    const fn of(mark: &Mark) -> Self {
+        match (mark.run, mark.status) {
+            (Some(_), _) => Self::Run,
+            (None, RunStatus::Succeeded) => Self::Succeeded,
+            (None, RunStatus::Skipped) => Self::Skipped,
+            (None, _) => Self::Trouble,
+        }
+    }
+
+    /// Its top and its height.
+    const fn place(self) -> (u32, u32) {
+        match self {
+            Self::Run | Self::Succeeded => (8, 14),
+            Self::Trouble => (17, 5),
+            Self::Skipped => (5, 3),
+        }
+    }
+}
+
+/// Those that are far enough from the one before.
+fn apart(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
+    let mut kept: Vec<Tick> = Vec::new();
+    for tick in ticks {
+        if kept.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
+            kept.push(tick);
+        }
+    }
+    kept
+}
+
+/// Puts lanes into shapes.
+struct Artist {
+    scale: Scale,
+    by: By,
+    now: Timestamp,
+    zone: Tz,
+    t: &'static Texts,
+}
+
+impl Artist {
+    fn row(&self, lane: &Lane) -> LaneRow {
+        let t = self.t;
+        let href = match self.by {
+            By::Job => format!("/jobs/{}", lane.name),
+            By::App => format!("/runs?{}", pair("q", &format!("app:{}", lane.name))),
+            By::Executor => format!("/runs?{}", pair("q", &format!("executor:{}", lane.name))),
+        };
+        let is_point = |mark: &&Mark| mark.status == RunStatus::Skipped && mark.run.is_some();
+        let drawn = |mark: &&Mark| self.scale.has(mark.to.unwrap_or(self.now)) || self.scale.has(mark.from);
+        LaneRow {
+            name: lane.name.clone(),
+            sub: lane.app.clone().filter(|_| self.by != By::App),
+            href,
+            runs: t.lane_runs(lane.run_count),
+            trouble: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
+            bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(drawn)),
+            crosses: apart(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
+            fires: apart(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
+            removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
+            changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
+            is_joined: lane.is_joined && self.by == By::Job,
+            runs_of: format!("/runs?{}", pair("q", &format!("{}:{} ", self.by.word(), lane.name))),
+            why: (self.by == By::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
+        }
+    }
+
+    fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
+        let joins = lane.marks.len() > SINGLE_COUNT_MAX;
+        // Single runs first, each with the end of its bar: what touches it and ended alike becomes part of it.
+        let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
+        for mark in marks {
+            let shape = Shape::of(mark);
+            let (x, right) = self.ends(mark);
+            match pieces.last_mut() {
+                Some((last, Shape::Run, end))
+                    if joins && shape == Shape::Run && last.status == mark.status && x <= *end + 2 =>
+                {
+                    (last.run, last.count) = (None, last.count + mark.count);
+                    last.to = last.to.zip(mark.to).map(|(one, other)| one.max(other));
+                    *end = right.max(*end);
+                }
+                _ => pieces.push((mark.clone(), shape, right)),
+            }
+        }
+        pieces.iter().map(|(mark, shape, right)| self.bar(mark, (*shape, *right))).collect()
+    }
+
+    /// Where a mark begins and ends.
+    fn ends(&self, mark: &Mark) -> (u32, u32) {
+        let x = self.scale.x(mark.from).min(WIDTH - MARK_WIDTH_MIN);
+        (x, self.scale.x(mark.to.unwrap_or(self.now)).max(x + MARK_WIDTH_MIN))
+    }
+
+    fn bar(&self, mark: &Mark, (shape, right): (Shape, u32)) -> Bar {
+        let t = self.t;
+        let end = mark.to.unwrap_or(self.now);
+        let (x, _) = self.ends(mark);
+        let gap = if shape == Shape::Run { 0 } else { 8 };
+        let (word, when) = (t.status(mark.status), stamp(mark.from, self.now, self.zone));
+        let title = match mark.run {
+            Some(_) => format!("{when} · {word} · {}", length(end.since(mark.from), t)),
+            None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
+        };
+        let (y, height) = shape.place();
+        Bar { class: mark.status.as_str(), x, width: right - x - gap, y, height, run: mark.run, title }
+    }
+
+    fn cross(&self, mark: &Mark) -> Tick {
+        let href = mark.run.map(|run| format!("/runs/{run}"));
+        let mut tick = self.tick(mark.from, self.t.status_skipped, href);
+        if mark.count > 1 {
+            tick.title = format!("{} · {}", tick.title, self.t.lane_fires(mark.count));
+        }
+        tick
+    }
+
+    fn tick(&self, at: Timestamp, word: &str, href: Option<String>) -> Tick {
+        Tick { x: self.scale.x(at), title: format!("{} · {word}", stamp(at, self.now, self.zone)), href }
+    }
+
+    fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
+        let text = at.to_string();
+        let asked = encoded(text.trim_end_matches('Z'));
+        (self.by == By::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={asked}", lane.name))
+    }
+}
+
+/// How long a stretch of time is, for the words of a chart.
+pub(crate) fn span_words(span: Duration, t: &Texts) -> String {
+    match span.as_secs() / 3_600 {
+        0..=47 => format!("{} {}", span.as_secs() / 3_600, t.unit_h),
+        hours => format!("{} {}", hours / 24, t.unit_d),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_lie_between_the_ends() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let scale = Scale { from: at, to: at + Duration::from_secs(3_600) };
+        let x = |seconds| scale.x(at + Duration::from_secs(seconds));
+        assert_eq!((x(0), x(1_800), x(3_600), x(9_999)), (0, 5_000, WIDTH, WIDTH));
+        assert_eq!(scale.x(at - Duration::from_secs(9)), 0);
+    }
+
+    #[test]
+    fn runs_that_touch_and_ended_alike_are_one_bar() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let mark = |number: u64, status| Mark {
+            from: at + Duration::from_secs(number * 60),
+            to: Some(at + Duration::from_secs(number * 60 + 1)),
+            status,
+            run: Some(rondel_core::RunId::new(i64::try_from(number).unwrap())),
+            count: 1,
+        };
+        let status = |number| if number == 700 { RunStatus::Failed } else { RunStatus::Succeeded };
+        let scale = Scale { from: at, to: at + Duration::from_secs(86_400) };
+        let bars = |count: u64| {
+            let marks = (0..count).map(|number| mark(number, status(number))).collect();
+            let lane = Lane { name: "a".to_owned(), marks, ..Lane::default() };
+            let drawing = Drawing::new(scale, By::Job, &[lane], (at, super::super::texts::Lang::En.texts()));
+            drawing.rows[0].bars.iter().map(|bar| (bar.class, bar.run.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(bars(1_440), [("succeeded", false), ("failed", true), ("succeeded", false)]);
+        assert_eq!(bars(50).len(), 50, "few runs are drawn one by one");
+    }
+
+    #[test]
+    fn an_axis_has_few_labels_whatever_its_length() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        for hours in [1, 6, 24, 168, 720] {
+            let scale = Scale { from: at, to: at + Duration::from_secs(hours * 3_600) };
+            let labels = axis(scale);
+            assert!((4..=14).contains(&labels.len()), "{hours} h: {}", labels.len());
+            assert!(labels.iter().all(|label| !label.text.is_empty()));
+        }
+    }
+}

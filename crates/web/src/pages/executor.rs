@@ -1,0 +1,123 @@
+//! One executor: what it can run, how full it is, and the runs that it holds.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::homes::Switch;
+use rondel_core::name;
+use serde_json::json;
+
+use super::as_code::AsCode;
+use super::fleet_rows::{ExecutorRow, HeldRun, executor_row, held_runs};
+use super::form::Fields;
+use super::shell::{Missing, Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::toast::{self, Toast};
+use crate::api::executors::{find, throw};
+use crate::call::quoted;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{own_path, pair};
+
+/// How many handlers the page names.
+const HANDLER_COUNT: usize = 500;
+/// How many runs it shows.
+const RUN_COUNT: usize = 200;
+
+/// Of which app it is: names are unique in an app.
+#[derive(Debug)]
+pub(super) struct OfApp(Option<String>);
+
+impl FromQuery for OfApp {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("app"))
+    }
+}
+
+#[derive(Template)]
+#[template(path = "executor.html")]
+struct ExecutorPage {
+    shell: Shell,
+    t: &'static Texts,
+    here: String,
+    row: ExecutorRow,
+    held: Vec<HeldRun>,
+    hidden_count: usize,
+    /// Which roles the caller does not have for its app.
+    missing: Missing,
+    code: AsCode,
+}
+
+pub(super) async fn page(page: Page<OfApp>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
+    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(&name)));
+    name::check(&name).map_err(|_| missing())?;
+    let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
+    let (now, t) = (page.engine().now(), page.t);
+    let mut held = held_runs(&page).await?;
+    held.retain(|run| run.executor == found.name && run.app == app);
+    let hidden_count = held.len().saturating_sub(RUN_COUNT);
+    held.truncate(RUN_COUNT);
+    let (next, verb) = if found.state == "active" { ("draining", "drain") } else { ("active", "activate") };
+    let row = executor_row(found, Some(HANDLER_COUNT), now, t);
+    let template = ExecutorPage {
+        shell: page.shell(Nav::Executors),
+        here: page.here().to_owned(),
+        held,
+        hidden_count,
+        missing: page.missing(Some(app)),
+        code: AsCode::new(
+            &page.call.namespace.name,
+            ("PUT", &format!("/api/v1/executors/{name}/state")),
+            Some(&json!({"app": row.app, "state": next})),
+            &format!("executor {verb} {name} --app {}", row.app),
+        ),
+        row,
+        t,
+    };
+    html(StatusCode::OK, &template)
+}
+
+/// It gets no new runs.
+pub(super) async fn drain(
+    page: Page<OfApp>,
+    Named(name, ..): Named<path::Executor>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    switch(&page, &name, Switch::Draining, &fields).await
+}
+
+/// The same, and its runs are cancelled.
+pub(super) async fn stop(
+    page: Page<OfApp>,
+    Named(name, ..): Named<path::Executor>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    switch(&page, &name, Switch::Stopped, &fields).await
+}
+
+/// It gets new runs again.
+pub(super) async fn activate(
+    page: Page<OfApp>,
+    Named(name, ..): Named<path::Executor>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    switch(&page, &name, Switch::Active, &fields).await
+}
+
+async fn switch(page: &Page<OfApp>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
+    let (executor, before) = throw(&page.call, (name, page.query().0.as_deref()), to).await?;
+    let text = match to {
+        Switch::Active => page.t.toast_exec_active(name),
+        Switch::Draining => page.t.toast_exec_draining(name),
+        Switch::Stopped => page.t.toast_exec_stopped(name),
+    };
+    let verb = match before {
+        Switch::Active => "activate",
+        Switch::Draining => "drain",
+        Switch::Stopped => "stop",
+    };
+    let undo = (before != to).then(|| format!("/executors/{name}/{verb}?{}", pair("app", &executor.app)));
+    let back = own_path(fields.get("back")).unwrap_or("/executors");
+    toast::answer(page, Toast { text, undo, link: None }, back)
+}

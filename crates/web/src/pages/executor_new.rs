@@ -1,0 +1,115 @@
+//! How to add an executor: a token, and the agent, a container or a program with this server and app filled in.
+
+use askama::Template;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use rondel_core::name;
+
+use super::as_code::quoted;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+
+/// The longest address that is taken over into the snippets.
+const SERVER_LEN_MAX: usize = 200;
+
+/// What the snippets are for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    app: Option<String>,
+    server: Option<String>,
+}
+
+impl FromQuery for Wanted {
+    fn from_query(reader: &mut Reader) -> Self {
+        let mut text =
+            |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        Self { app: text("app"), server: text("server") }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "executor_new.html")]
+struct NewExecutorPage {
+    shell: Shell,
+    t: &'static Texts,
+    app: String,
+    apps: Vec<String>,
+    server: String,
+    error: Option<String>,
+    token: String,
+    agent: String,
+    docker: String,
+    program: String,
+    cargo: String,
+}
+
+pub(super) async fn page(page: Page<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+    let found = page.engine().store().apps(page.call.namespace.id).await?;
+    let apps: Vec<String> = found.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name).collect();
+    let wanted = page.query();
+    let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
+    let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
+    // What is no name is shown in the field, and in no command.
+    let app = if error.is_some() { "billing" } else { typed.as_str() };
+    let server = match &wanted.server {
+        Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
+        _ => own_address(&page, &headers).await?,
+    };
+    let namespace = &page.call.namespace.name;
+    let address = quoted(&server);
+    let template = NewExecutorPage {
+        shell: page.shell(Nav::Executors),
+        t: page.t,
+        token: format!(
+            "umask 077\nrondel token create {app}-executors --kind executor --role executor:{namespace}/{app} > {app}.token"
+        ),
+        agent: format!(
+            "rondel agent --server {address} --namespace {namespace} --app {app} \\\n  --token-file {app}.token --data-dir /var/lib/rondel-agent"
+        ),
+        docker: format!(
+            "docker run -d --name rondel-agent-{app} \\\n  -v \"$PWD/{app}.token:/run/token:ro\" -v rondel-agent-{app}:/data \\\n  rondel:local agent --server {address} --namespace {namespace} --app {app} \\\n  --token-file /run/token --data-dir /data",
+        ),
+        program: program(&server, namespace, app),
+        cargo: "cargo add rondel-executor tracing\ncargo add tokio --features macros,rt-multi-thread".to_owned(),
+        app: typed.clone(),
+        apps,
+        server,
+        error,
+    };
+    html(StatusCode::OK, &template)
+}
+
+/// The address that executors reach this server by: the advertised one, else the one that the browser used.
+async fn own_address(page: &Page<Wanted>, headers: &HeaderMap) -> Result<String, Problem> {
+    let nodes = page.engine().store().nodes().await?;
+    let own = nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
+    let scheme = if page.call.web.config.tls { "https" } else { "http" };
+    let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1:8080");
+    Ok(own.unwrap_or_else(|| format!("{scheme}://{host}")))
+}
+
+/// A whole program with one handler.
+fn program(server: &str, namespace: &str, app: &str) -> String {
+    format!(
+        r#"use rondel::{{Executor, ExecutorError, JobError, Params}};
+
+async fn greet(Params(name): Params<Option<String>>) -> Result<String, JobError> {{
+    let name = name.unwrap_or_else(|| "world".to_owned());
+    tracing::info!("hello, {{name}}"); // lands in the run's log
+    Ok(format!("greeted {{name}}"))
+}}
+
+#[tokio::main]
+async fn main() -> Result<(), ExecutorError> {{
+    Executor::builder({app:?})
+        .server({server:?})
+        .namespace({namespace:?})
+        .token_file("{app}.token")
+        .handler("greet", greet)
+        .run_until(rondel::signal::terminate())
+        .await
+}}"#
+    )
+}

@@ -1,0 +1,190 @@
+//! The bar above a list: the filter as text, as chips that remove a term each, and suggestions while it is typed.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::filter::{Filter, FilterError, Names, Scope, Suggestion, suggest};
+use rondel_core::name;
+use rondel_store::catalog::JobQuery;
+
+use super::shell::{Page, html};
+use super::texts::Texts;
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+/// How many names of each kind are looked at for suggestions.
+const KNOWN_COUNT_MAX: usize = 200;
+
+/// A term of the filter.
+#[derive(Debug)]
+pub(super) struct Chip {
+    pub(super) term: String,
+    /// The list without it.
+    pub(super) href: String,
+}
+
+/// What is wrong with the filter, and where.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) before: String,
+    pub(super) bad: String,
+    pub(super) after: String,
+    pub(super) message: String,
+}
+
+/// A filter that is one click away.
+#[derive(Debug)]
+pub(super) struct Preset {
+    pub(super) name: String,
+    pub(super) href: String,
+    pub(super) is_current: bool,
+}
+
+/// The bar.
+#[derive(Debug)]
+pub(super) struct FilterBar {
+    /// The list.
+    pub(super) action: &'static str,
+    /// Where suggestions come from.
+    pub(super) suggest: &'static str,
+    pub(super) text: String,
+    pub(super) label: &'static str,
+    pub(super) hint: &'static str,
+    /// What else the address of the list keeps.
+    pub(super) kept: Vec<(&'static str, String)>,
+    pub(super) chips: Vec<Chip>,
+    pub(super) fault: Option<Fault>,
+}
+
+impl FilterBar {
+    pub(super) fn new(
+        (action, suggest): (&'static str, &'static str),
+        (text, filter): (&str, &Result<Filter, FilterError>),
+        kept: Vec<(&'static str, String)>,
+        t: &'static Texts,
+    ) -> Self {
+        let terms = filter.as_ref().map(Filter::terms).unwrap_or_default();
+        let without = |index: usize| {
+            let others = terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
+            address(action, &others.collect::<Vec<_>>().join(" "), &kept)
+        };
+        let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: without(index) });
+        Self {
+            action,
+            suggest,
+            text: filter.as_ref().map_or_else(|_| text.to_owned(), ToString::to_string),
+            label: t.filter_label,
+            hint: if action == "/jobs" { t.filter_hint_jobs } else { t.filter_hint },
+            chips: chips.collect(),
+            kept,
+            fault: filter.as_ref().err().map(|error| Fault::new(text, error, t)),
+        }
+    }
+}
+
+impl Fault {
+    fn new(text: &str, error: &FilterError, t: &Texts) -> Self {
+        let chars: Vec<char> = text.chars().collect();
+        let start = (error.column - 1).min(chars.len());
+        let end = (start + error.length).min(chars.len());
+        let part = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
+        let message = error.sentence(t.lang());
+        Self { before: part(0, start), bad: part(start, end), after: part(end, chars.len()), message }
+    }
+}
+
+/// The address of a list with a filter.
+pub(super) fn address(action: &str, filter: &str, kept: &[(&'static str, String)]) -> String {
+    let mut pairs: Vec<String> = Vec::new();
+    if !filter.is_empty() {
+        pairs.push(pair("q", filter));
+    }
+    pairs.extend(kept.iter().map(|(key, value)| pair(key, value)));
+    if pairs.is_empty() { action.to_owned() } else { format!("{action}?{}", pairs.join("&")) }
+}
+
+/// Some filters, the present one marked.
+pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static str, &'static str)]) -> Vec<Preset> {
+    let preset = |(name, filter): &(&'static str, &'static str)| Preset {
+        name: (*name).to_owned(),
+        href: address(action, filter, &[]),
+        is_current: current == *filter,
+    };
+    filters.iter().map(preset).collect()
+}
+
+/// What is typed, and where the cursor is.
+#[derive(Debug)]
+pub(crate) struct Typed {
+    text: String,
+    at: Option<usize>,
+}
+
+impl FromQuery for Typed {
+    fn from_query(reader: &mut Reader) -> Self {
+        let at = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is no place in a text"));
+        Self { text: reader.one("q").unwrap_or_default(), at: reader.parsed("at", at) }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "suggestions.html")]
+struct Suggestions {
+    found: Vec<Suggestion>,
+}
+
+pub(super) async fn for_runs(page: Page<Typed>) -> Result<Response, Problem> {
+    suggestions(&page, Scope::Runs).await
+}
+
+pub(super) async fn for_jobs(page: Page<Typed>) -> Result<Response, Problem> {
+    suggestions(&page, Scope::Jobs).await
+}
+
+async fn suggestions(page: &Page<Typed>, scope: Scope) -> Result<Response, Problem> {
+    let Typed { text, at } = page.query();
+    let at = at.unwrap_or_else(|| text.chars().count());
+    let typed: String = text.chars().take(at).collect();
+    let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
+    let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
+    let (store, namespace, seen) = (page.engine().store(), page.call.namespace.id, page.call.seen_apps());
+    let is_seen = |app| seen.as_ref().is_none_or(|seen| seen.contains(&app));
+    let (mut apps, mut jobs, mut executors, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    match key {
+        "app" => {
+            let all = store.apps(namespace).await?;
+            apps = all.into_iter().filter(|app| is_seen(app.id)).map(|app| app.name).take(KNOWN_COUNT_MAX).collect();
+        }
+        "job" => {
+            let part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
+            let part = Some(part).filter(|part| name::check(part).is_ok());
+            jobs = named(page, part).await?.into_iter().map(|job| job.spec.name).collect();
+        }
+        "label" => {
+            let all = named(page, None).await?;
+            labels = all.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
+            labels.sort();
+            labels.dedup();
+        }
+        "executor" => {
+            let (seen, _) = crate::api::executors::page(&page.call, None, known_count_max()).await?;
+            executors = seen.into_iter().map(|executor| executor.name).collect();
+            executors.sort();
+            executors.dedup();
+        }
+        _ => {}
+    }
+    let known = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
+    html(StatusCode::OK, &Suggestions { found: suggest(text, at, scope, &known) })
+}
+
+fn known_count_max() -> u32 {
+    u32::try_from(KNOWN_COUNT_MAX).unwrap_or(u32::MAX)
+}
+
+async fn named(page: &Page<Typed>, part: Option<String>) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
+    let limit = known_count_max();
+    let query = JobQuery { within: page.call.seen_apps(), name_contains: part, limit, ..JobQuery::default() };
+    Ok(page.engine().store().jobs(page.call.namespace.id, &query).await?)
+}

@@ -1,0 +1,231 @@
+//! Servers, executors and what they hold, as the pages of the fleet show them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_core::{RunId, RunStatus, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::cluster::{LoopReport, Node};
+use rondel_store::ledger::RunQuery;
+
+use super::moment::{Moment, length};
+use super::shell::Page;
+use super::texts::Texts;
+use crate::api::executors::ExecutorJson;
+use crate::problem::Problem;
+
+/// How many open runs are read to count those of an executor.
+const OPEN_COUNT: u32 = 1_000;
+/// How long after a switch was thrown no server sends anything more by the old one, and what was sent is counted: a beat, the time
+/// until a run is noted, and a heartbeat.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// How many handlers of one executor a row shows.
+const HANDLER_COUNT: usize = 30;
+
+/// A server.
+pub(super) struct NodeRow {
+    pub(super) name: String,
+    pub(super) is_this: bool,
+    pub(super) class: &'static str,
+    pub(super) word: &'static str,
+    pub(super) status: &'static str,
+    /// How long its lease lasts; of a dead one nothing.
+    pub(super) lease: Option<String>,
+    /// Since when it is dead, and whether it ended in order.
+    pub(super) dead_at: Option<Moment>,
+    pub(super) has_left: bool,
+    pub(super) job_count: u64,
+    pub(super) skew_ms: i64,
+    pub(super) version: String,
+    pub(super) started_at: Moment,
+    pub(super) url: Option<String>,
+    pub(super) loops: Vec<LoopRow>,
+    /// Names of the loops that fail now.
+    pub(super) failing: Vec<String>,
+}
+
+/// A loop of a server.
+pub(super) struct LoopRow {
+    pub(super) name: String,
+    pub(super) is_failing: bool,
+    pub(super) ticked_at: Option<Moment>,
+    pub(super) took: String,
+    pub(super) tick_count: u64,
+    pub(super) done_count: u64,
+    pub(super) failed_count: u64,
+    pub(super) failing_since: Option<Moment>,
+    pub(super) error: Option<String>,
+}
+
+/// An executor.
+pub(super) struct ExecutorRow {
+    pub(super) name: String,
+    pub(super) app: String,
+    pub(super) status: &'static str,
+    pub(super) word: &'static str,
+    pub(super) running: Option<u32>,
+    pub(super) slots: u32,
+    pub(super) weight: u32,
+    pub(super) labels: Vec<String>,
+    pub(super) handlers: Vec<String>,
+    /// How many more handlers there are.
+    pub(super) hidden_count: usize,
+    pub(super) sdk_version: String,
+    pub(super) last_seen: Moment,
+    pub(super) connected: Option<Moment>,
+    /// Its switch.
+    pub(super) state: &'static str,
+    /// How many runs it has in hand.
+    pub(super) run_count: u64,
+    /// What is left of them, where it is switched off.
+    pub(super) countdown: Option<String>,
+    /// Whether that can still change.
+    pub(super) is_emptying: bool,
+}
+
+impl ExecutorRow {
+    /// The address of its page, or of what is done with it there.
+    pub(super) fn address(&self, verb: &str) -> String {
+        format!("/executors/{}{verb}?app={}", self.name, self.app)
+    }
+}
+
+/// A run in the hands of an executor.
+pub(super) struct HeldRun {
+    pub(super) id: RunId,
+    pub(super) job: String,
+    pub(super) status: RunStatus,
+    pub(super) word: &'static str,
+    pub(super) executor: String,
+    pub(super) app: rondel_core::AppId,
+    pub(super) took: Option<String>,
+    pub(super) since: Option<Moment>,
+    pub(super) attempt: i32,
+}
+
+pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
+    let status = node.status(now);
+    let is_this = this.is_some();
+    // The beat is one of the loops: without a database the row of this server cannot show that it fails.
+    let loops: Vec<LoopRow> =
+        this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
+    let is_dead = status == "dead";
+    let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
+    let (class, word) = match status {
+        "dead" if node.report.is_leaving => ("offline", t.node_left),
+        "dead" => ("failed", t.node_dead),
+        "leaving" => ("draining", t.node_leaving),
+        "draining" => ("draining", t.executor_draining),
+        "stopped" => ("cancelled", t.switch_stopped),
+        _ => ("online", t.executor_online),
+    };
+    NodeRow {
+        name: node.name,
+        is_this,
+        class,
+        word,
+        status,
+        lease: (!is_dead).then(|| length(node.lease_until.since(now), t)),
+        dead_at: is_dead.then(|| Moment::new(node.lease_until, now, t)),
+        has_left: is_dead && node.report.is_leaving,
+        job_count: node.report.job_count,
+        skew_ms: node.report.skew_ms,
+        version: node.server_version,
+        started_at: Moment::new(node.started_at, now, t),
+        url: node.advertise_url,
+        loops,
+        failing,
+    }
+}
+
+fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
+    LoopRow {
+        is_failing: report.failing_since.is_some(),
+        name: report.name,
+        ticked_at: report.ticked_at.map(|at| Moment::new(at, now, t)),
+        took: format!("{} {}", report.took_ms, t.unit_ms),
+        tick_count: report.tick_count,
+        done_count: report.done_count,
+        failed_count: report.failed_count,
+        failing_since: report.failing_since.map(|at| Moment::new(at, now, t)),
+        error: report.error,
+    }
+}
+
+pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now: Timestamp, t: &Texts) -> ExecutorRow {
+    let shown = handler_count.unwrap_or(HANDLER_COUNT);
+    let (countdown, is_emptying) = countdown(&one, now, t);
+    let (status, word) = match (one.status, one.state) {
+        ("online" | "draining", "draining") | ("draining", "active") => ("draining", t.executor_draining),
+        ("online" | "draining", "stopped") => ("cancelled", t.switch_stopped),
+        ("online", _) => ("online", t.executor_online),
+        _ => ("offline", t.executor_offline),
+    };
+    ExecutorRow {
+        state: one.state,
+        run_count: one.run_count,
+        countdown,
+        is_emptying,
+        status,
+        word,
+        name: one.name,
+        app: one.app,
+        running: one.running,
+        slots: one.slots,
+        weight: one.weight,
+        labels: one.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        hidden_count: one.handlers.len().saturating_sub(shown),
+        handlers: one.handlers.into_iter().take(shown).collect(),
+        sdk_version: one.sdk_version,
+        last_seen: Moment::new(one.last_seen_at, now, t),
+        connected: one.connected_at.map(|at| Moment::new(at, now, t)),
+    }
+}
+
+/// What an executor that is switched off still has in hand, in words, and whether that can still change.
+fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
+    let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
+    let words = match (one.state, one.run_count) {
+        ("draining", 0) if is_settled || one.status == "offline" => t.exec_empty.to_owned(),
+        ("draining", 0) => t.exec_settling.to_owned(),
+        ("draining", count) => t.exec_left(count),
+        ("stopped", 0) => t.exec_stopped_empty.to_owned(),
+        ("stopped", count) => t.exec_stopped_left(count),
+        _ => return (None, false),
+    };
+    (Some(words), one.status != "offline" && (one.run_count > 0 || !is_settled))
+}
+
+/// The open runs of the namespace that executors have; those of other apps than the caller sees are not among them.
+pub(super) async fn held_runs<Q>(page: &Page<Q>) -> Result<Vec<HeldRun>, Problem> {
+    let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
+    let query = RunQuery {
+        within: page.call.seen_apps(),
+        statuses: vec![RunStatus::Running, RunStatus::Waiting],
+        limit: OPEN_COUNT,
+        ..RunQuery::default()
+    };
+    let mut runs = store.list_runs(page.call.namespace.id, &query).await?;
+    runs.retain(|run| run.present_executor().is_some());
+    let mut ids: Vec<_> = runs.iter().map(|run| run.job).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let names: HashMap<_, _> =
+        store.job_names(&ids).await.map_err(|error: StoreError| Problem::from(error))?.into_iter().collect();
+    let held = runs.iter().filter_map(|run| {
+        Some(HeldRun {
+            id: run.id,
+            job: names.get(&run.job).cloned().unwrap_or_default(),
+            status: run.status,
+            word: t.status(run.status),
+            executor: run.present_executor()?.to_owned(),
+            app: run.app,
+            took: run.started_at.map(|at| length(now.since(at), t)),
+            since: run.started_at.map(|at| Moment::new(at, now, t)),
+            attempt: run.attempt,
+        })
+    });
+    let mut held: Vec<HeldRun> = held.collect();
+    held.sort_by_key(|run| run.id);
+    Ok(held)
+}

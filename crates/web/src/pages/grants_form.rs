@@ -1,0 +1,181 @@
+//! The picker of roles: rows of a role and a place, each chosen from a list.
+
+use rondel_core::access::Role;
+
+use super::account::lines;
+use super::form::Fields;
+use super::texts::Texts;
+use crate::call::{Person, visible_namespaces};
+use crate::grants::GrantJson;
+use crate::problem::Problem;
+
+/// How many places can be chosen.
+const PLACE_COUNT_MAX: usize = 500;
+/// How many rows a form may send.
+const ROW_COUNT_MAX: usize = 100;
+const PREFIX: &str = "grant.";
+
+/// A role at a place, as it was chosen. Without a role the row is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct GrantRow {
+    pub(super) role: String,
+    /// `namespace`, `namespace/app`, or nothing for everywhere.
+    pub(super) place: String,
+    pub(super) is_wrong: bool,
+}
+
+/// The rows, and what can be chosen in them.
+pub(super) struct GrantPicker {
+    pub(super) rows: Vec<GrantRow>,
+    /// Words and names.
+    pub(super) roles: Vec<(&'static str, &'static str)>,
+    /// Values and names.
+    pub(super) places: Vec<(String, String)>,
+}
+
+/// What can be chosen: read once for a page with many pickers.
+pub(super) struct Choices {
+    roles: Vec<(&'static str, &'static str)>,
+    places: Vec<(String, String)>,
+}
+
+impl Choices {
+    pub(super) async fn read<Q>(person: &Person<Q>, t: &'static Texts) -> Result<Self, Problem> {
+        let engine = person.engine();
+        let mut places = vec![(String::new(), t.place_everywhere.to_owned())];
+        for namespace in visible_namespaces(engine, &person.caller).await? {
+            places.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
+            for app in engine.store().apps(namespace.id).await? {
+                let place = format!("{}/{}", namespace.name, app.name);
+                places.push((place.clone(), place));
+            }
+        }
+        places.truncate(PLACE_COUNT_MAX);
+        Ok(Self { roles: roles(t).to_vec(), places })
+    }
+
+    /// A picker with these rows and an empty one.
+    pub(super) fn picker(&self, mut rows: Vec<GrantRow>) -> GrantPicker {
+        if rows.last().is_none_or(|last| !last.role.is_empty()) {
+            rows.push(GrantRow::default());
+        }
+        let mut places = self.places.clone();
+        for row in &rows {
+            // What is gone by now, or cut off, stays chosen.
+            if !places.iter().any(|(value, _)| *value == row.place) {
+                places.push((row.place.clone(), row.place.clone()));
+            }
+        }
+        GrantPicker { rows, roles: self.roles.clone(), places }
+    }
+}
+
+/// The roles with their names.
+pub(super) const fn roles(t: &Texts) -> [(&'static str, &'static str); 5] {
+    [
+        (Role::Viewer.as_str(), t.role_viewer),
+        (Role::Operator.as_str(), t.role_operator),
+        (Role::Editor.as_str(), t.role_editor),
+        (Role::Admin.as_str(), t.role_admin),
+        (Role::Executor.as_str(), t.role_executor),
+    ]
+}
+
+/// A role at a place in words.
+pub(super) fn words(grant: &GrantJson, t: &Texts) -> String {
+    let role = roles(t).into_iter().find(|(word, _)| *word == grant.role.as_str()).map_or("", |(_, name)| name);
+    match place(grant).as_str() {
+        "" => format!("{role} · {}", t.place_everywhere),
+        place => format!("{role} · {place}"),
+    }
+}
+
+fn place(grant: &GrantJson) -> String {
+    match (&grant.namespace, &grant.app) {
+        (Some(namespace), Some(app)) => format!("{namespace}/{app}"),
+        (Some(namespace), None) => namespace.clone(),
+        (None, _) => String::new(),
+    }
+}
+
+pub(super) fn rows_of(grants: &[GrantJson]) -> Vec<GrantRow> {
+    let row = |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place(grant), is_wrong: false };
+    grants.iter().map(row).collect()
+}
+
+/// The rows of a form; `None` where it has no picker.
+pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
+    let mut rows: Vec<GrantRow> = Vec::new();
+    let mut has_some = false;
+    for (name, value) in fields.with_prefix(PREFIX) {
+        has_some = true;
+        let Some((index, part)) = name[PREFIX.len()..].split_once('.') else { continue };
+        let Some(index) = index.parse::<usize>().ok().filter(|index| *index < ROW_COUNT_MAX) else { continue };
+        if rows.len() <= index {
+            rows.resize(index + 1, GrantRow::default());
+        }
+        match part {
+            "role" => value.trim().clone_into(&mut rows[index].role),
+            "place" => value.trim().clone_into(&mut rows[index].place),
+            _ => {}
+        }
+    }
+    rows.retain(|row| !row.role.is_empty());
+    has_some.then_some(rows)
+}
+
+/// The roles that a form gives, by its picker or in lines; `None` where it has neither.
+pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Problem> {
+    let Some(rows) = sent_rows(fields) else { return fields.sent("grants").map(lines).transpose() };
+    let line = |row: &GrantRow| format!("{} {}", row.role, row.place);
+    lines(&rows.iter().map(line).collect::<Vec<_>>().join("\n")).map(Some)
+}
+
+/// Marks the rows that a problem is about. True where there is one.
+pub(super) fn mark(rows: &mut [GrantRow], problem: &Problem) -> bool {
+    let mut is_marked = false;
+    let complained = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
+    for pointer in complained.chain([problem.detail()]) {
+        let index =
+            pointer.strip_prefix("/grants/").and_then(|rest| rest.split(['/', ':']).next()?.parse::<usize>().ok());
+        if let Some(row) = index.and_then(|index| rows.get_mut(index)) {
+            row.is_wrong = true;
+            is_marked = true;
+        }
+    }
+    is_marked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_and_empty_ones_left_out() {
+        let fields = Fields::from([
+            ("grant.0.role", "operator"),
+            ("grant.0.place", "default/billing"),
+            ("grant.1.role", ""),
+            ("grant.1.place", "default"),
+            ("grant.2.role", "viewer"),
+            ("grant.2.place", ""),
+            ("grant.999999.role", "admin"),
+        ]);
+        let grants = sent_grants(&fields).unwrap().unwrap();
+        assert_eq!(
+            grants.iter().map(super::super::account::line).collect::<Vec<_>>(),
+            ["operator default/billing", "viewer"]
+        );
+        assert_eq!(sent_grants(&Fields::from([])).unwrap().map(|grants| grants.len()), None);
+        let lines = Fields::from([("grants", "viewer default")]);
+        assert_eq!(sent_grants(&lines).unwrap().map(|grants| grants.len()), Some(1));
+    }
+
+    #[test]
+    fn a_problem_is_shown_at_its_row() {
+        let mut rows = vec![GrantRow::default(), GrantRow::default()];
+        assert!(mark(&mut rows, &crate::body::refuse_value("/grants/1/app", "there is no app x")));
+        assert!(!rows[0].is_wrong && rows[1].is_wrong);
+        assert!(!mark(&mut rows, &crate::body::refuse_value("/name", "is empty")));
+    }
+}

@@ -1,0 +1,132 @@
+//! The same done to many jobs: first the count, then the deed.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::Trigger;
+use rondel_core::filter::{Filter, Scope};
+
+use super::form::Fields;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::body::refuse_value;
+use crate::job_bulk::{
+    BULK_JOB_COUNT_MAX, JobAction, JobDeed, JobProblem, SelectedJobs, perform, select_matching, select_named,
+};
+use crate::problem::Problem;
+use crate::redirect::{own_path, to};
+use crate::run_filter;
+
+/// How many names are shown.
+const SHOWN_COUNT_MAX: usize = 60;
+
+#[derive(Template)]
+#[template(path = "job_bulk.html")]
+struct BulkPage {
+    shell: Shell,
+    t: &'static Texts,
+    title: String,
+    action: &'static str,
+    label: String,
+    /// The jobs that were chosen one by one, or the filter.
+    names: Vec<String>,
+    is_all: bool,
+    filter: String,
+    count: usize,
+    shown: Vec<String>,
+    hidden_count: usize,
+    has_more: bool,
+    max: usize,
+    back: String,
+    is_done: bool,
+    unchanged: usize,
+    problems: Vec<JobProblem>,
+    /// What takes it back, and for which jobs.
+    undo: Option<&'static str>,
+    changed: Vec<String>,
+}
+
+pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let t = page.t;
+    let (word, action) = action(fields.get("do"))?;
+    let deed = JobDeed::new(action, fields.get("label"), Trigger::Manual)?;
+    let mut names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
+    names.truncate(BULK_JOB_COUNT_MAX);
+    let filter = fields.get("q").to_owned();
+    // Where a filter is set and no row is chosen, all that match are meant; they are counted first.
+    let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
+    let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
+    if !is_all && names.is_empty() {
+        return Ok(to(&back));
+    }
+    let chosen = match is_all {
+        true => {
+            let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::refused(&error))?;
+            select_matching(&page.call, &filter).await?
+        }
+        false => select_named(&page.call, &names).await?,
+    };
+    let SelectedJobs { names: chosen, has_more } = chosen;
+    let count = chosen.len();
+    let expected = fields.get("expected").parse::<usize>().ok();
+    // More than were counted are counted again first.
+    let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
+    let done = if is_confirmed { perform(&page.call, &deed, &chosen).await } else { Default::default() };
+    let undo = match action {
+        JobAction::Pause => Some("resume"),
+        JobAction::Resume => Some("pause"),
+        JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
+    };
+    let shown = if is_confirmed { done.changed.clone() } else { chosen };
+    let template = BulkPage {
+        shell: page.shell(Nav::Jobs),
+        t,
+        title: title(action, is_confirmed, if is_confirmed { done.changed.len() } else { count }, t),
+        action: word,
+        label: fields.get("label").to_owned(),
+        names: if is_all { Vec::new() } else { names },
+        is_all,
+        filter,
+        count,
+        hidden_count: shown.len().saturating_sub(SHOWN_COUNT_MAX),
+        shown: shown.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        has_more,
+        max: BULK_JOB_COUNT_MAX,
+        back,
+        is_done: is_confirmed,
+        unchanged: done.unchanged,
+        problems: done.problems.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        undo: undo.filter(|_| !done.changed.is_empty()),
+        changed: done.changed,
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn action(word: &str) -> Result<(&'static str, JobAction), Problem> {
+    let known = [
+        ("pause", JobAction::Pause),
+        ("resume", JobAction::Resume),
+        ("run", JobAction::Run),
+        ("label", JobAction::Label),
+        ("unlabel", JobAction::Unlabel),
+        ("delete", JobAction::Delete),
+    ];
+    let found = known.into_iter().find(|(name, _)| *name == word);
+    found.ok_or_else(|| refuse_value("/do", format!("{word:?} is none of pause, resume, run, label, unlabel, delete")))
+}
+
+fn title(action: JobAction, is_done: bool, count: usize, t: &Texts) -> String {
+    match (action, is_done) {
+        (JobAction::Pause, false) => t.bulk_pause_ask(count),
+        (JobAction::Pause, true) => t.bulk_pause_done(count),
+        (JobAction::Resume, false) => t.bulk_resume_ask(count),
+        (JobAction::Resume, true) => t.bulk_resume_done(count),
+        (JobAction::Run, false) => t.bulk_run_ask(count),
+        (JobAction::Run, true) => t.bulk_run_done(count),
+        (JobAction::Label, false) => t.bulk_label_ask(count),
+        (JobAction::Unlabel, false) => t.bulk_unlabel_ask(count),
+        (JobAction::Label | JobAction::Unlabel, true) => t.bulk_label_done(count),
+        (JobAction::Delete, false) => t.bulk_delete_ask(count),
+        (JobAction::Delete, true) => t.bulk_delete_done(count),
+    }
+}

@@ -1,0 +1,199 @@
+//! The charts of a job's overview: a year of outcomes, how long its runs took, and its next fires.
+
+use std::time::Duration;
+
+use askama::Template;
+use rondel_admin::coming::next_fires;
+use rondel_core::Timestamp;
+use rondel_core::sketch::Step;
+use rondel_store::catalog::JobRecord;
+use rondel_store::rollups::{PointKind, Verdicts};
+
+use super::drawing::{WIDTH, runs_between};
+use super::moment::{Moment, length};
+use super::texts::Texts;
+use crate::api::jobs::seen_from;
+use crate::call::Call;
+use crate::overview::series::{self, Bucket, Span};
+use crate::problem::Problem;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// Weeks of the year map, the present one among them.
+const WEEKS: u32 = 53;
+/// Days of the durations.
+const BAND_DAYS: u32 = 30;
+/// The height of the durations, in the units of their drawing.
+const BAND_HEIGHT: u128 = 90;
+const NEXT_COUNT: usize = 10;
+/// How far ahead fires are looked for.
+const AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// The side of a day in the year map, with its gap.
+const CELL: usize = 12;
+
+/// The charts, as a part of a page: `{{ charts|safe }}` renders it.
+#[derive(Template)]
+#[template(path = "job_charts.html")]
+pub(super) struct JobCharts {
+    t: &'static Texts,
+    days: Vec<DayCell>,
+    width: usize,
+    band: Option<Band>,
+    next: Vec<Moment>,
+}
+
+/// A day of the year map.
+struct DayCell {
+    x: usize,
+    y: usize,
+    class: &'static str,
+    href: Option<String>,
+    title: String,
+}
+
+/// How long runs took, day by day.
+struct Band {
+    area: String,
+    p50: String,
+    p95: String,
+    /// The newest day's figures, and the most of all days.
+    newest_p50: String,
+    newest_p95: String,
+    most: String,
+}
+
+/// Reads the charts of a job.
+pub(super) async fn read<Q>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    (now, t): (Timestamp, &'static Texts),
+) -> Result<JobCharts, Problem> {
+    let end = Step::Day.floor(now) + DAY;
+    let year = Span::new(Step::Day, end - DAY * (WEEKS * 7), end);
+    let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
+    // Of a job that moved, only what ran in apps that the caller sees.
+    let from = seen_from(call, record, year.from, year.to).await?;
+    buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
+    let fires = next_fires(call.engine().node(), (record.id, record.version), (now, now + AHEAD), NEXT_COUNT).await?;
+    let fires = record.next_fire_at.filter(|at| *at > now).into_iter().chain(fires);
+    let mut fires: Vec<Timestamp> = fires.filter(|_| record.spec.enabled).collect();
+    fires.sort_unstable();
+    fires.dedup();
+    let newest = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
+    Ok(JobCharts {
+        t,
+        days: days(&buckets, &record.spec.name, (now, t)),
+        width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
+        band: band(buckets.get(newest..).unwrap_or_default(), t),
+        next: fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect(),
+    })
+}
+
+/// A cell for each day: columns are weeks, which begin on Monday.
+fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) -> Vec<DayCell> {
+    // 1970 began on a Thursday.
+    let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
+    let first = buckets.first().map_or(0, |bucket| weekday(bucket.at));
+    let cell = |(number, bucket): (usize, &Bucket)| {
+        let place = number + first;
+        let verdicts = bucket.verdicts;
+        let at = Moment::new(bucket.at, now, t);
+        let trouble = verdicts.trouble();
+        let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        DayCell {
+            x: place / 7 * CELL,
+            y: place % 7 * CELL,
+            class: day_class(verdicts),
+            href: (verdicts.total() > 0).then(|| runs_between(bucket.at, bucket.at + DAY, Some(("job", job)))),
+            title: format!("{} · {}{failed}", at.day, t.lane_runs(verdicts.total())),
+        }
+    };
+    buckets.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect()
+}
+
+const fn day_class(verdicts: Verdicts) -> &'static str {
+    let (total, trouble) = (verdicts.total(), verdicts.trouble());
+    match (total, trouble) {
+        (0, _) => "y-none",
+        (_, 0) if verdicts.succeeded == 0 => "y-skip",
+        (_, 0) => "y-ok",
+        (total, trouble) if trouble * 2 >= total => "y-bad",
+        _ => "y-some",
+    }
+}
+
+/// The durations of days with runs; none where no day has any.
+fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
+    let of_day = |(day, bucket): (usize, &Bucket)| {
+        let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
+        Some((day, p50, p95))
+    };
+    let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(of_day).collect();
+    let most = days.iter().map(|(.., p95)| *p95).max()?;
+    let (_, newest_p50, newest_p95) = days.last().copied()?;
+    let width = usize::try_from(WIDTH).unwrap_or(usize::MAX);
+    let x = |day: usize| day * width / buckets.len().saturating_sub(1).max(1);
+    let y = |took: Duration| BAND_HEIGHT + 3 - took.as_millis() * BAND_HEIGHT / most.as_millis().max(1);
+    let line = |pick: fn(&(usize, Duration, Duration)) -> Duration| {
+        days.iter().map(|day| format!("{} {}", x(day.0), y(pick(day)))).collect::<Vec<_>>()
+    };
+    let (p50, p95) = (line(|day| day.1), line(|day| day.2));
+    let back = p50.iter().rev();
+    let area = p95.iter().chain(back).cloned().collect::<Vec<_>>().join("L");
+    // A line with one point would not be seen.
+    let path = |points: &[String]| match points {
+        [one] => format!("M{one}h200"),
+        points => format!("M{}", points.join("L")),
+    };
+    Some(Band {
+        area: format!("M{area}Z"),
+        p50: path(&p50),
+        p95: path(&p95),
+        newest_p50: length(newest_p50, t),
+        newest_p95: length(newest_p95, t),
+        most: length(most, t),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::sketch::Sketch;
+
+    use super::super::texts::Lang;
+    use super::*;
+
+    fn bucket(day: i64, verdicts: Verdicts, took: &[u64]) -> Bucket {
+        let mut durations = Sketch::default();
+        took.iter().for_each(|took| durations.add(Duration::from_millis(*took)));
+        Bucket { verdicts, durations, ..Bucket::empty(Timestamp::from_secs(day * 86_400)) }
+    }
+
+    #[test]
+    fn a_day_is_as_its_runs_were() {
+        let of = |succeeded, failed, skipped| day_class(Verdicts { succeeded, failed, skipped, ..Verdicts::default() });
+        assert_eq!(
+            [of(0, 0, 0), of(9, 0, 1), of(9, 1, 0), of(1, 1, 0), of(0, 0, 4)],
+            ["y-none", "y-ok", "y-some", "y-bad", "y-skip"]
+        );
+    }
+
+    #[test]
+    fn weeks_begin_on_monday() {
+        let t = Lang::En.texts();
+        // 5 January 1970 was a Monday.
+        let buckets: Vec<Bucket> = (4..13).map(|day| bucket(day, Verdicts::default(), &[])).collect();
+        let cells = days(&buckets, "job", (Timestamp::from_secs(20 * 86_400), t));
+        let places: Vec<(usize, usize)> = cells.iter().map(|cell| (cell.x / CELL, cell.y / CELL)).collect();
+        assert_eq!((places[0], places[6], places[7]), ((0, 0), (0, 6), (1, 0)));
+    }
+
+    #[test]
+    fn durations_are_a_band_where_there_are_any() {
+        let t = Lang::En.texts();
+        assert!(band(&[bucket(0, Verdicts::default(), &[])], t).is_none());
+        let found =
+            band(&[bucket(0, Verdicts::default(), &[10, 20]), bucket(1, Verdicts::default(), &[30])], t).unwrap();
+        assert!(found.area.starts_with("M0 ") && found.area.ends_with('Z'));
+        assert!(found.p50.contains(&format!("{WIDTH} ")), "{}", found.p50);
+        assert!(!found.most.is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! What a job's form makes of its fields.
+
+use super::super::texts::Lang;
+use super::*;
+
+fn spec(fields: &Fields) -> Result<JobSpec, Errors> {
+    JobForm::from(fields).spec(json!({}), Lang::En.texts())
+}
+
+#[test]
+fn a_form_makes_a_definition() {
+    let fields = Fields::from([
+        ("name", "a"),
+        ("app", "b"),
+        ("handler", "c"),
+        ("params", "{\"x\": 1}"),
+        ("overrides", "/x, /y"),
+        ("kind", "at"),
+        ("at", "2030-01-01T00:00"),
+        ("retry_max", "2"),
+        ("retry_backoff", "1s"),
+        ("timeout", "5s"),
+        ("enabled", "on"),
+    ]);
+    let made = spec(&fields).unwrap();
+    assert_eq!(made.once_instants()[0].1.to_string(), "2030-01-01T00:00:00Z");
+    assert_eq!((made.retry.max, made.enabled), (2, true));
+    assert_eq!(made.params, json!({"x": 1}));
+    assert_eq!(serde_json::to_value(&made).unwrap()["overrides"], json!(["/x", "/y"]));
+}
+
+#[test]
+fn parameters_come_in_fields_or_as_json() {
+    let made = |by, rows| {
+        let fields = Fields::from([
+            ("name", "a"),
+            ("app", "b"),
+            ("handler", "c"),
+            ("kind", "none"),
+            ("retry_max", "0"),
+            ("retry_backoff", "1s"),
+            ("params", r#"{"kept": 1, "rows": 2}"#),
+            ("params_by", by),
+            ("param.json.rows", rows),
+        ]);
+        spec(&fields)
+    };
+    assert_eq!(made("fields", "3").unwrap().params, json!({"kept": 1, "rows": 3}));
+    assert_eq!(made("fields", "").unwrap().params, json!({"kept": 1}));
+    assert_eq!(made("json", "3").unwrap().params, json!({"kept": 1, "rows": 2}));
+    let errors = made("fields", "many").unwrap_err();
+    assert!(errors.of("params").is_some_and(|message| message.contains("many")), "{errors:?}");
+}
+
+#[test]
+fn each_complaint_has_its_field() {
+    let fields = Fields::from([
+        ("name", "Ä"),
+        ("handler", "c"),
+        ("params", "{"),
+        ("kind", "cron"),
+        ("cron", "99 * * * * ?"),
+        ("retry_max", "-1"),
+        ("retry_backoff", "soon"),
+    ]);
+    let errors = spec(&fields).unwrap_err();
+    for field in ["name", "app", "params", "cron", "retry_max", "retry_backoff"] {
+        assert!(errors.of(field).is_some(), "{field}: {errors:?}");
+    }
+    assert!(errors.of("handler").is_none());
+    let fields = Fields::from([
+        ("name", "a"),
+        ("app", "b"),
+        ("handler", "c"),
+        ("retry_max", "0"),
+        ("retry_backoff", "1s"),
+        ("timeout", "x"),
+    ]);
+    assert!(spec(&fields).unwrap_err().of("timeout").is_some());
+}

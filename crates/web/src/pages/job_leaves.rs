@@ -1,0 +1,332 @@
+//! The fields of a job's form that stand for one value of the definition each: where the value is, and how it is written. A field
+//! that a form does not have leaves the definition as it is.
+
+use std::collections::BTreeMap;
+
+use rondel_core::reason::Reason;
+use rondel_core::spec::NotifySpec;
+use serde_json::{Map, Value};
+
+use super::form::Fields;
+use super::texts::Texts;
+
+/// How the value of a field is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    /// Several, with blanks or commas between them.
+    List,
+}
+
+/// A field with the place of its value.
+struct Leaf {
+    field: &'static str,
+    pointer: &'static str,
+    kind: Kind,
+}
+
+const fn leaf(field: &'static str, pointer: &'static str, kind: Kind) -> Leaf {
+    Leaf { field, pointer, kind }
+}
+
+const LEAVES: [Leaf; 15] = [
+    leaf("misfire_max", "/misfire/max", Kind::Number),
+    leaf("misfire_keep", "/misfire/keep", Kind::Text),
+    leaf("misfire_tolerance", "/misfire/tolerance", Kind::Text),
+    leaf("overlap_scope", "/overlap/scope", Kind::Text),
+    leaf("overlap_max", "/overlap/max", Kind::Number),
+    leaf("select_labels", "/select/labels", Kind::List),
+    leaf("select_executors", "/select/executors", Kind::List),
+    leaf("shards", "/shards", Kind::Number),
+    leaf("concurrency_key", "/concurrency/key", Kind::Text),
+    leaf("concurrency_max", "/concurrency/max", Kind::Number),
+    leaf("rate_key", "/rate/key", Kind::Text),
+    leaf("rate_max", "/rate/max", Kind::Number),
+    leaf("rate_per", "/rate/per", Kind::Text),
+    leaf("over", "/over", Kind::Text),
+    leaf(NOTIFY, "/notify/skipped", Kind::List),
+];
+
+/// Those of a schedule; they are put into the schedule that the form makes.
+const OF_SCHEDULE: [Leaf; 10] = [
+    leaf("delay", "/delay", Kind::Text),
+    leaf("after", "/after", Kind::List),
+    leaf("after_on", "/on", Kind::Text),
+    leaf("dst_gap", "/dst/gap", Kind::Text),
+    leaf("dst_overlap", "/dst/overlap", Kind::Text),
+    leaf("if_past", "/if_past", Kind::Text),
+    leaf("start_at", "/start_at", Kind::Text),
+    leaf("end_at", "/end_at", Kind::Text),
+    leaf("jitter_max", "/jitter/max", Kind::Text),
+    leaf("jitter_by", "/jitter/by", Kind::Text),
+];
+
+/// Which of them a kind of schedule has, beside those of all kinds.
+const OF_KINDS: [(&str, &[&str]); 10] = [
+    ("delay", &["delay"]),
+    ("after", &["after"]),
+    ("after_on", &["after"]),
+    ("dst_gap", &["cron"]),
+    ("dst_overlap", &["cron"]),
+    ("if_past", &["at"]),
+    ("start_at", &["cron", "every", "delay"]),
+    ("end_at", &["cron", "every", "delay"]),
+    ("jitter_max", &["cron", "every", "delay", "at"]),
+    ("jitter_by", &["cron", "every", "delay", "at"]),
+];
+
+/// The reasons that are reported stand in boxes to tick, with this before their names.
+const NOTIFY: &str = "notify";
+const NOTIFY_BOX: &str = "notify.";
+
+/// The fields as texts; one that was not sent is not there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Leaves(BTreeMap<&'static str, String>);
+
+impl Leaves {
+    /// What a field holds; nothing where it was not sent.
+    pub(super) fn get(&self, field: &str) -> &str {
+        self.0.get(field).map_or("", String::as_str)
+    }
+
+    /// The reasons that can be reported with their names, and whether they are.
+    pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
+        let chosen: Vec<&str> = self.get(NOTIFY).split(' ').collect();
+        let words = |reason| match reason {
+            Reason::NoExecutor => t.skip_no_executor,
+            Reason::Misfire => t.skip_misfire,
+            Reason::Expired => t.skip_expired,
+            Reason::Overlap => t.skip_overlap,
+            Reason::Covered => t.skip_covered,
+            Reason::Stopped => t.skip_stopped,
+            _ => t.skip_handler,
+        };
+        let row = |reason: &Reason| (reason.as_str(), words(*reason), chosen.contains(&reason.as_str()));
+        NotifySpec::SKIPPED_ALL.iter().map(row).collect()
+    }
+
+    /// Those of a form that was sent.
+    pub(super) fn sent(fields: &Fields) -> Self {
+        let mut found = Self::read(|field| fields.sent(field).map(str::to_owned));
+        if fields.sent(NOTIFY).is_some() {
+            let chosen = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
+            found.0.insert(NOTIFY, chosen.collect::<Vec<_>>().join(" "));
+        }
+        found
+    }
+
+    /// Those that `read` finds by name.
+    pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
+        let all = LEAVES.iter().chain(&OF_SCHEDULE);
+        Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
+    }
+
+    /// Those of a definition.
+    pub(super) fn of(document: &Value) -> Self {
+        let schedule = &document["schedule"];
+        let own = LEAVES.iter().map(|leaf| (leaf.field, shown(document.pointer(leaf.pointer))));
+        let of_schedule = OF_SCHEDULE.iter().map(|leaf| (leaf.field, shown(schedule.pointer(leaf.pointer))));
+        let mut found = Self(own.chain(of_schedule).collect());
+        if document.pointer("/notify/skipped").is_none() {
+            let default = NotifySpec::default().skipped;
+            let reported = default.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
+            found.0.insert(NOTIFY, reported);
+        }
+        found
+    }
+
+    /// Puts the fields into a definition; `Err` has the names of the fields that hold no number.
+    pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
+        let mut wrong = Vec::new();
+        for leaf in &LEAVES {
+            if let Some(text) = self.0.get(leaf.field) {
+                // A list that reports nothing is not the same as none.
+                let is_kept = leaf.field == NOTIFY;
+                put(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
+            }
+        }
+        for group in ["select", "concurrency", "rate"] {
+            if document[group].as_object().is_some_and(Map::is_empty) {
+                drop(document.as_object_mut().map(|map| map.remove(group)));
+            }
+        }
+        wrong
+    }
+
+    /// Puts those of a schedule of this kind into it.
+    pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
+        for leaf in &OF_SCHEDULE {
+            let has = OF_KINDS.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+            // Who shares a jitter, and how a parent must end, mean nothing by themselves.
+            let is_idle = match leaf.field {
+                "jitter_by" => self.get("jitter_max").is_empty(),
+                _ => false,
+            };
+            if let Some(text) = self.0.get(leaf.field).filter(|text| has && !is_idle && !text.is_empty()) {
+                let put = put(schedule, leaf, text, false);
+                debug_assert!(put.is_ok(), "schedules have no numbers");
+            }
+        }
+    }
+
+    /// The kind of a schedule that these fields can hold whole: it has nothing else.
+    pub(super) fn holds(kind: &str, schedule: &Map<String, Value>) -> bool {
+        let own: &[&str] = match kind {
+            "cron" => &["cron", "time_zone"],
+            "every" => &["every"],
+            "at" => &["at"],
+            _ => &[],
+        };
+        let top = |leaf: &Leaf| leaf.pointer.split('/').nth(1);
+        let of_kind =
+            |leaf: &&Leaf| OF_KINDS.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+        let leaves: Vec<&str> = OF_SCHEDULE.iter().filter(of_kind).filter_map(top).collect();
+        schedule.keys().all(|key| own.contains(&key.as_str()) || leaves.contains(&key.as_str()))
+    }
+}
+
+/// The field that a place of the definition comes from.
+pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
+    let is_at =
+        |leaf: &&Leaf, pointer: &str| pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer));
+    let own = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
+    let of_schedule = || {
+        let below = pointer.strip_prefix("/schedule")?;
+        OF_SCHEDULE.iter().find(|leaf| is_at(leaf, below))
+    };
+    let group = || match pointer {
+        "/concurrency" => Some("concurrency_key"),
+        "/rate" => Some("rate_max"),
+        "/select" => Some("select_labels"),
+        _ => None,
+    };
+    own.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
+}
+
+fn shown(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn put(document: &mut Value, leaf: &Leaf, text: &str, is_kept: bool) -> Result<(), ()> {
+    let value = match leaf.kind {
+        Kind::Text if text.is_empty() => None,
+        Kind::Text => Some(Value::from(text)),
+        Kind::Number if text.is_empty() => None,
+        Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
+        Kind::List => {
+            let items: Vec<&str> = text.split([' ', ',', '\n', '\t', '\r']).filter(|item| !item.is_empty()).collect();
+            (is_kept || !items.is_empty()).then(|| Value::from(items))
+        }
+    };
+    let mut keys = leaf.pointer.trim_start_matches('/').split('/').peekable();
+    let mut place = document;
+    while let Some(key) = keys.next() {
+        let Value::Object(map) = place else { return Ok(()) };
+        if keys.peek().is_none() {
+            match value {
+                Some(value) => drop(map.insert(key.to_owned(), value)),
+                None => drop(map.remove(key)),
+            }
+            return Ok(());
+        }
+        if map.get(key).is_none_or(|inner| !inner.is_object()) {
+            if value.is_none() {
+                return Ok(());
+            }
+            map.insert(key.to_owned(), Value::Object(Map::new()));
+        }
+        let Some(inner) = map.get_mut(key) else { return Ok(()) };
+        place = inner;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::JobSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Every property of a definition is in a field of the form, or in its list of what is written otherwise.
+    #[test]
+    fn every_field_of_a_definition_has_a_place_in_the_form() {
+        let schema = serde_json::to_value(schemars::schema_for!(JobSpec)).unwrap();
+        let by_hand = [
+            "name",
+            "app",
+            "handler",
+            "description",
+            "params",
+            "overrides",
+            "schedule",
+            "calendar",
+            "route",
+            "misfire",
+            "overlap",
+            "delivery",
+            "on_silence",
+            "timeout",
+            "queue_timeout",
+            "priority",
+            "retry",
+            "enabled",
+            // Set in the list of jobs, and in the YAML of the form.
+            "labels",
+        ];
+        for field in schema["properties"].as_object().unwrap().keys() {
+            let has_leaf = LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            assert!(has_leaf || by_hand.contains(&field.as_str()), "the form has no field for {field}");
+        }
+        let of_schedule = &schema["$defs"]["ScheduleSpec"]["properties"];
+        for field in of_schedule.as_object().unwrap().keys() {
+            let has_leaf = OF_SCHEDULE.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            assert!(has_leaf || ["cron", "time_zone", "every", "at"].contains(&field.as_str()), "no field for {field}");
+        }
+        for (group, name) in [
+            ("misfire", "MisfireSpec"),
+            ("overlap", "OverlapSpec"),
+            ("concurrency", "ConcurrencySpec"),
+            ("rate", "RateSpec"),
+            ("select", "SelectSpec"),
+            ("notify", "NotifySpec"),
+        ] {
+            for field in schema["$defs"][name]["properties"].as_object().unwrap().keys() {
+                let pointer = format!("/{group}/{field}");
+                let is_known = LEAVES.iter().any(|leaf| leaf.pointer == pointer) || field == "policy";
+                assert!(is_known, "the form has no field for {pointer}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_definition_goes_into_the_fields_and_back() {
+        let document = json!({"misfire": {"policy": "all", "max": 7, "keep": "oldest", "tolerance": "5s"}, "shards": 3,
+            "select": {"labels": ["zone=eu", "!old"], "executors": []}, "rate": {"max": 2, "per": "1m"},
+            "notify": {"skipped": ["misfire"]}, "schedule": {"cron": "x", "jitter": {"max": "5s", "by": "fire"}}});
+        let leaves = Leaves::of(&document);
+        assert_eq!((leaves.get("select_labels"), leaves.get("rate_max")), ("zone=eu !old", "2"));
+        let mut made = json!({"misfire": {"policy": "all"}});
+        assert!(leaves.put(&mut made).is_empty());
+        assert_eq!(made["misfire"], document["misfire"]);
+        assert_eq!(
+            (&made["rate"], &made["shards"], &made["notify"]),
+            (&document["rate"], &json!(3), &document["notify"])
+        );
+        assert_eq!(made["select"], json!({"labels": ["zone=eu", "!old"]}));
+        assert!(made.get("concurrency").is_none() && made.get("over").is_none(), "{made}");
+        let mut schedule = json!({"cron": "x"});
+        leaves.put_into_schedule(&mut schedule, "cron");
+        assert_eq!(schedule, document["schedule"]);
+        assert_eq!(leaf_at("/select/labels/1"), Some("select_labels"));
+        assert_eq!(leaf_at("/schedule/jitter/max"), Some("jitter_max"));
+        let wrong = Leaves::sent(&Fields::from([("shards", "many")]));
+        assert_eq!(wrong.put(&mut made), ["shards"]);
+    }
+}

@@ -1,0 +1,103 @@
+//! The navigation: which pages the bar and its menu lead to.
+
+use super::texts::Texts;
+
+/// The part of the console that a page belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nav {
+    Now,
+    Jobs,
+    Runs,
+    Timeline,
+    Executors,
+    Alerts,
+    Calendars,
+    Activity,
+    Why,
+    Settings,
+    Api,
+    None,
+}
+
+/// A link of the navigation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) nav: Nav,
+    pub(crate) path: &'static str,
+    /// The key that leads there after `g`.
+    pub(crate) key: char,
+}
+
+const fn entry(nav: Nav, path: &'static str, key: char) -> Entry {
+    Entry { nav, path, key }
+}
+
+/// The links in the bar, in their order.
+const BAR: [Entry; 5] = [
+    entry(Nav::Now, "/", 'n'),
+    entry(Nav::Jobs, "/jobs", 'j'),
+    entry(Nav::Runs, "/runs", 'r'),
+    entry(Nav::Timeline, "/timeline", 't'),
+    entry(Nav::Executors, "/executors", 'e'),
+];
+
+/// The links in the menu behind them.
+const MORE: [Entry; 6] = [
+    entry(Nav::Alerts, "/alerts", 'l'),
+    entry(Nav::Calendars, "/calendars", 'c'),
+    entry(Nav::Activity, "/activity", 'a'),
+    entry(Nav::Why, "/why", 'w'),
+    entry(Nav::Settings, "/settings", 's'),
+    entry(Nav::Api, "/api-docs", 'd'),
+];
+
+impl Nav {
+    /// The links in the bar.
+    pub(crate) fn bar() -> impl Iterator<Item = Entry> {
+        BAR.into_iter()
+    }
+
+    /// The links in the menu.
+    pub(crate) fn more() -> impl Iterator<Item = Entry> {
+        MORE.into_iter()
+    }
+
+    /// Whether its link is in the menu.
+    pub(crate) fn is_in_menu(self) -> bool {
+        MORE.iter().any(|entry| entry.nav == self)
+    }
+
+    /// Whether only admins of everything may look at it.
+    pub(crate) fn is_for_admins(self) -> bool {
+        self == Self::Activity
+    }
+
+    /// The first page of the part; the list of jobs where the page belongs to none.
+    pub(crate) fn path(self) -> &'static str {
+        let found = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
+        found.map_or("/jobs", |entry| entry.path)
+    }
+
+    /// The path of one of the parts; none for another text.
+    pub(crate) fn known_path(path: &str) -> Option<&'static str> {
+        BAR.iter().chain(&MORE).find(|entry| entry.path == path).map(|entry| entry.path)
+    }
+}
+
+impl Entry {
+    pub(crate) const fn name(&self, t: &Texts) -> &'static str {
+        match self.nav {
+            Nav::Now | Nav::None => t.nav_now,
+            Nav::Jobs => t.nav_jobs,
+            Nav::Runs => t.nav_runs,
+            Nav::Timeline => t.nav_timeline,
+            Nav::Executors => t.nav_executors,
+            Nav::Alerts => t.nav_alerts,
+            Nav::Calendars => t.nav_calendars,
+            Nav::Activity => t.nav_activity,
+            Nav::Why => t.nav_why,
+            Nav::Settings => t.nav_settings,
+            Nav::Api => t.nav_api,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! How the system stands, and the facts from which it is decided what needs a look. Every read is bounded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use futures_util::future::try_join3;
+use rondel_core::access::Permission;
+use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, Unoffered};
+use rondel_core::sketch::{Sketch, Step};
+use rondel_core::words::Lang;
+use rondel_core::{IdGen, JobId, RunId, RunStatus, Timestamp};
+use rondel_store::access::TokenQuery;
+use rondel_store::catalog::JobRecord;
+use rondel_store::cluster::Node;
+use rondel_store::rollups::{JobTrouble, PointKind, RunMark};
+
+use super::super::view::own_message;
+use crate::api::executors;
+use crate::call::Call;
+use crate::overview::lanes::{TROUBLE_ROW_COUNT, TROUBLE_WITHIN};
+use crate::overview::series::{self, Span};
+use crate::problem::Problem;
+
+/// Jobs of each kind that are looked at.
+const JOB_COUNT: u32 = 40;
+/// Open runs of each node that are counted.
+pub(crate) const OPEN_COUNT: u32 = 1_000;
+/// Runs under way that are compared with others of their job: those that began first.
+const UNDER_WAY_COUNT: usize = 100;
+/// Executors that are counted.
+const EXECUTOR_COUNT: u32 = 500;
+/// Tokens that are looked at, the newest first.
+const TOKEN_COUNT: u32 = 200;
+/// Lateness is that of the last minutes.
+const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
+/// What is usual for a job is that of the last days.
+const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How far ahead the next fire is looked for.
+const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// How the system stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Health {
+    pub(crate) node_count: usize,
+    pub(crate) living_count: usize,
+    /// Until when the lease of the answering server holds.
+    pub(crate) lease_left: Duration,
+    pub(crate) lateness: Option<Duration>,
+    pub(crate) executor_count: usize,
+    pub(crate) online_count: usize,
+    pub(crate) slot_count: u64,
+    pub(crate) busy_count: u64,
+    /// Runs that are due and that no executor has.
+    pub(crate) queue_count: usize,
+    pub(crate) running_count: usize,
+    pub(crate) next_fire_at: Option<Timestamp>,
+}
+
+/// What is known of the system now.
+pub(crate) struct SystemState {
+    pub(crate) health: Health,
+    pub(crate) facts: Facts,
+}
+
+/// Reads how the system stands, for a reader of this language.
+pub(crate) async fn read<Q: Sync>(call: &Call<Q>, lang: Lang) -> Result<SystemState, Problem> {
+    let (engine, now) = (call.engine(), call.engine().now());
+    let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
+    let (nodes, running, lateness) = try_join3(nodes, open(call, RunStatus::Running), lateness(call, now)).await?;
+    let mut health = health(call, &nodes, now).await?;
+    (health.lateness, health.running_count) = (lateness, running.len());
+    let mut jobs = Jobs::default();
+    let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
+    let troubled = engine.store().troubled_jobs(call.namespace.id, since, TROUBLE_ROW_COUNT).await?;
+    let failing = failing(call, &troubled, (&mut jobs, lang)).await?;
+    let facts = Facts {
+        failing,
+        unoffered: unoffered(call, &troubled, &mut jobs).await?,
+        under_way: under_way(call, running, (&mut jobs, now)).await?,
+        lateness,
+        paused: paused(call, &mut jobs, now).await?,
+        tokens: tokens(call, now).await?,
+        lost_nodes: nodes
+            .iter()
+            .filter(|node| is_lost(node, now))
+            .map(|node| (node.name.clone(), node.lease_until))
+            .collect(),
+        failing_loops: failing_loops(&nodes, now),
+    };
+    Ok(SystemState { health, facts })
+}
+
+/// A node that did not leave, and whose lease has ended.
+fn is_lost(node: &Node, now: Timestamp) -> bool {
+    !node.is_living(now) && !node.report.is_leaving
+}
+
+fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timestamp)> {
+    let living = nodes.iter().filter(|node| node.is_living(now));
+    let failing = living.flat_map(|node| {
+        let of_node = node.report.loops.iter();
+        of_node.filter_map(|report| Some((node.name.clone(), report.name.clone(), report.failing_since?)))
+    });
+    failing.collect()
+}
+
+async fn health<Q: Sync>(call: &Call<Q>, nodes: &[Node], now: Timestamp) -> Result<Health, Problem> {
+    let engine = call.engine();
+    let own = nodes.iter().find(|node| node.id == engine.token().node);
+    let (executors, _) = executors::page(call, None, EXECUTOR_COUNT).await?;
+    let online = || executors.iter().filter(|one| one.status != "offline");
+    let mut queue_count = 0;
+    for status in [RunStatus::Pending, RunStatus::Waiting] {
+        queue_count += open(call, status).await?.iter().filter(|mark| mark.fire_at <= now).count();
+    }
+    let next = engine.store().coming_jobs(call.namespace.id, now + AHEAD, JOB_COUNT).await?;
+    Ok(Health {
+        node_count: nodes.iter().filter(|node| node.is_living(now) || is_lost(node, now)).count(),
+        living_count: nodes.iter().filter(|node| node.is_living(now)).count(),
+        lease_left: own.map(|node| node.lease_until.since(now)).unwrap_or_default(),
+        executor_count: executors.len(),
+        online_count: online().count(),
+        slot_count: online().map(|one| u64::from(one.slots)).sum(),
+        busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
+        queue_count,
+        next_fire_at: next.iter().find(|job| call.sees(job.app)).map(|job| job.next_fire_at),
+        ..Health::default()
+    })
+}
+
+async fn open<Q>(call: &Call<Q>, status: RunStatus) -> Result<Vec<RunMark>, Problem> {
+    let mut marks = call.engine().store().open_marks(call.namespace.id, status, OPEN_COUNT).await?;
+    marks.retain(|mark| call.sees(mark.app));
+    Ok(marks)
+}
+
+/// What 99 of 100 runs of the last minutes were late by at most.
+async fn lateness<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
+    let buckets = series::of_namespace(call, Span::new(Step::Minute, now - LATE_WITHIN, now)).await?;
+    Ok(series::total(&buckets).lateness.quantile(990))
+}
+
+/// Jobs that were read, by id; those that are gone or that the caller may not see are not there.
+#[derive(Default)]
+struct Jobs(HashMap<JobId, JobRecord>);
+
+impl Jobs {
+    async fn read<Q>(&mut self, call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<(), Problem> {
+        let ids: Vec<JobId> = ids.filter(|id| !self.0.contains_key(id)).collect();
+        let store = call.engine().store();
+        let names = store.job_names(&ids).await?;
+        let names: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
+        let found = store.jobs_named(call.namespace.id, &names).await?;
+        self.0.extend(found.into_iter().filter(|job| call.sees(job.app)).map(|job| (job.id, job)));
+        Ok(())
+    }
+}
+
+async fn failing<Q>(
+    call: &Call<Q>,
+    troubled: &[JobTrouble],
+    (jobs, lang): (&mut Jobs, Lang),
+) -> Result<Vec<Failing>, Problem> {
+    let store = call.engine().store();
+    let mut pulses = store.failing_jobs(call.namespace.id, call.seen_apps().as_deref(), JOB_COUNT).await?;
+    jobs.read(call, pulses.iter().map(|pulse| pulse.job)).await?;
+    pulses.retain(|pulse| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled));
+    let is_failure = |trouble: &&JobTrouble| trouble.status != RunStatus::Skipped;
+    let mut newest: BTreeMap<JobId, RunId> = BTreeMap::new();
+    for trouble in troubled.iter().filter(is_failure) {
+        let run = newest.entry(trouble.job).or_insert(trouble.newest);
+        *run = trouble.newest.max(*run);
+    }
+    let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest.get(&pulse.job)).copied().collect();
+    let mut runs = store.runs(&ids).await?;
+    runs.retain(|run| call.sees(run.app));
+    call.conceal(&mut runs).await?;
+    let message = |job: JobId| {
+        let run = runs.iter().find(|run| run.job == job)?;
+        own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
+    };
+    let fact = |pulse: &rondel_store::rollups::JobPulse| {
+        Some(Failing {
+            job: jobs.0.get(&pulse.job)?.spec.name.clone(),
+            streak: pulse.streak,
+            since: pulse.failing_since?,
+            succeeded_at: pulse.succeeded_at,
+            message: message(pulse.job),
+        })
+    };
+    Ok(pulses.iter().filter_map(fact).collect())
+}
+
+/// Jobs whose fires were skipped for want of an executor, and that still have none.
+async fn unoffered<Q>(call: &Call<Q>, troubled: &[JobTrouble], jobs: &mut Jobs) -> Result<Vec<Unoffered>, Problem> {
+    let had_none = || troubled.iter().filter(|trouble| trouble.had_no_executor);
+    let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
+    jobs.read(call, had_none().take(max).map(|trouble| trouble.job)).await?;
+    let online = call.engine().online_executors();
+    let fact = |trouble: &JobTrouble| {
+        let job = jobs.0.get(&trouble.job)?;
+        let offers = online.iter().any(|one| one.app == job.app && one.handlers.contains(&job.spec.handler));
+        let (job, handler) = (job.spec.name.clone(), job.spec.handler.clone());
+        (!offers).then_some(Unoffered { job, handler, count: trouble.count })
+    };
+    Ok(had_none().take(max).filter_map(fact).collect())
+}
+
+async fn under_way<Q>(
+    call: &Call<Q>,
+    mut running: Vec<RunMark>,
+    (jobs, now): (&mut Jobs, Timestamp),
+) -> Result<Vec<UnderWay>, Problem> {
+    running.retain(|mark| mark.started_at.is_some());
+    running.sort_by_key(|mark| mark.started_at);
+    running.truncate(UNDER_WAY_COUNT);
+    jobs.read(call, running.iter().map(|mark| mark.job)).await?;
+    let owners: Vec<i64> = running.iter().map(|mark| mark.job.get()).collect();
+    let points = series::read(call, PointKind::Job, &owners, Span::new(Step::Day, now - USUAL_WITHIN, now)).await?;
+    let mut usual: HashMap<i64, Sketch> = HashMap::new();
+    points.iter().for_each(|point| usual.entry(point.owner).or_default().merge(&point.durations));
+    let fact = |mark: &RunMark| {
+        let job = jobs.0.get(&mark.job)?.spec.name.clone();
+        let usual = usual.get(&mark.job.get()).and_then(|durations| durations.quantile(950));
+        Some(UnderWay { run: mark.id, job, since: mark.started_at?, usual })
+    };
+    Ok(running.iter().filter_map(fact).collect())
+}
+
+async fn paused<Q>(call: &Call<Q>, jobs: &mut Jobs, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
+    let idle = call.engine().store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?;
+    jobs.read(call, idle.iter().map(|(job, ..)| *job)).await?;
+    let since = |(job, _, at): &(JobId, i64, Timestamp)| {
+        let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
+        Some((job.spec.name.clone(), *at))
+    };
+    Ok(idle.iter().filter_map(since).collect())
+}
+
+/// The caller's own tokens; all of them for one who manages the cluster.
+async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
+    let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
+    if !is_admin && call.caller.account.is_none() {
+        return Ok(Vec::new());
+    }
+    let owner = call.caller.account.filter(|_| !is_admin);
+    let query = TokenQuery { owner, limit: TOKEN_COUNT, ..TokenQuery::default() };
+    let tokens = call.engine().store().tokens(&query).await?;
+    let ends = tokens.into_iter().filter(|token| token.is_good(now));
+    Ok(ends.filter_map(|token| Some((token.name, token.expires_at?))).collect())
+}

@@ -1,0 +1,163 @@
+//! The landing page: how the system stands, what ran in the last day, and what needs a look.
+
+mod facts;
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::response::Response;
+use futures_util::future::try_join3;
+use http::StatusCode;
+use rondel_core::Timestamp;
+use rondel_core::attention::{LATENESS_OBJECTIVE, Look, Severity, needs_a_look};
+use rondel_core::sketch::Step;
+use rondel_store::catalog::JobQuery;
+
+use self::facts::Health;
+use super::drawing::{Drawing, Scale};
+use super::moment::{Moment, length};
+use super::outcome_bars::OutcomeChart;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::overview::lanes::{self, Ask, By};
+use crate::overview::series::{self, Span};
+use crate::problem::Problem;
+use crate::redirect::pair;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+/// What the bars show.
+const PAST: Duration = Duration::from_secs(24 * 3_600);
+/// What the lanes show: so many hours back and ahead.
+const LANES_BACK: u32 = 18;
+const LANES_AHEAD: u32 = 6;
+const LANE_COUNT: u32 = 10;
+/// How many lines need a look before the rest is counted.
+const LOOK_COUNT: usize = 6;
+
+#[derive(Template)]
+#[template(path = "now.html")]
+struct NowPage {
+    shell: Shell,
+    t: &'static Texts,
+    here: String,
+    health: HealthRow,
+    chart: OutcomeChart,
+    looks: Vec<LookRow>,
+    /// How many more there are.
+    more_count: usize,
+    drawing: Drawing,
+    /// Whether there is no job yet: then the first steps are shown.
+    is_new: bool,
+}
+
+/// How the system stands, in words.
+struct HealthRow {
+    class: &'static str,
+    word: &'static str,
+    of: Health,
+    lease: String,
+    lateness: Option<String>,
+    objective: String,
+    is_late: bool,
+    next: Option<Moment>,
+}
+
+/// A line of what needs a look.
+struct LookRow {
+    class: &'static str,
+    name: String,
+    href: String,
+    text: String,
+}
+
+pub(super) async fn page(page: Page) -> Result<Response, Problem> {
+    let (now, t) = (page.engine().now(), page.t);
+    let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
+    let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
+    let ask = Ask { by: By::Job, from: scale.from, to: scale.to, app: None, contains: None, lane_count: LANE_COUNT };
+    // Three reads that need nothing of each other.
+    let known = facts::read(&page.call, t.lang());
+    let buckets = series::verdicts_of_namespace(&page.call, span);
+    let (known, buckets, timeline) = try_join3(known, buckets, lanes::timeline(&page.call, &ask)).await?;
+    let whole = Span { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
+    let chart = OutcomeChart::new(&buckets, whole, (now, t));
+    let health = health(known.health, &known.facts, (now, t));
+    let looks = needs_a_look(known.facts, now);
+    let more_count = looks.len().saturating_sub(LOOK_COUNT);
+    let one = JobQuery { within: page.call.seen_apps(), limit: 1, ..JobQuery::default() };
+    let is_new = chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &one).await?.is_empty();
+    let template = NowPage {
+        shell: page.shell(Nav::Now),
+        t,
+        here: page.here().to_owned(),
+        health,
+        chart,
+        looks: looks.iter().take(LOOK_COUNT).map(|look| row(look, now, t)).collect(),
+        more_count,
+        drawing: Drawing::new(scale, By::Job, &timeline.lanes, (now, t)),
+        is_new,
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn health(of: Health, facts: &rondel_core::attention::Facts, (now, t): (Timestamp, &'static Texts)) -> HealthRow {
+    let is_late = of.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
+    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || of.living_count == 0;
+    let (class, word) = match (is_bad, is_late) {
+        (true, _) => ("bad", t.now_trouble),
+        (false, true) => ("late", t.now_slow),
+        (false, false) => ("ok", t.now_healthy),
+    };
+    HealthRow {
+        class,
+        word,
+        lease: length(of.lease_left, t),
+        lateness: of.lateness.map(|lateness| length(lateness, t)),
+        objective: length(LATENESS_OBJECTIVE, t),
+        is_late,
+        next: of.next_fire_at.map(|at| Moment::new(at, now, t)),
+        of,
+    }
+}
+
+/// A line about what needs a look, with the place at which one can act.
+fn row(look: &Look, now: Timestamp, t: &'static Texts) -> LookRow {
+    let since = |at: Timestamp| length(now.since(at), t);
+    let job = |name: &str| format!("/jobs/{name}");
+    let (name, href, text) = match look {
+        Look::NodeLost(name, at) => (name.clone(), "/executors".to_owned(), t.now_node_lost(since(*at))),
+        Look::LoopFails(node, name, at) => (node.clone(), "/executors".to_owned(), t.now_loop_fails(name, since(*at))),
+        Look::Fails(failing) => {
+            let words = match (failing.succeeded_at, failing.streak) {
+                (None, count) => t.now_never(count, since(failing.since)),
+                (Some(_), 1) => t.now_failed_once(since(failing.since)),
+                (Some(_), count) => t.now_fails(count, since(failing.since)),
+            };
+            let words = [Some(words), failing.message.clone()].into_iter().flatten();
+            let runs = pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
+            (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
+        }
+        Look::NoExecutor(unoffered) => {
+            let text = t.now_no_executor(unoffered.count, &unoffered.handler);
+            (unoffered.job.clone(), format!("/jobs/{}/fires?at=", unoffered.job), text)
+        }
+        Look::Late(lateness) => {
+            let text = t.now_late(length(*lateness, t), length(LATENESS_OBJECTIVE, t));
+            (t.now_late_name.to_owned(), "/timeline".to_owned(), text)
+        }
+        Look::Long(run) => {
+            let usual = run.usual.map(|usual| length(usual, t)).unwrap_or_default();
+            (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual))
+        }
+        Look::TokenEnds(name, at) => {
+            (name.clone(), "/account".to_owned(), t.now_token(Moment::new(*at, now, t).relative))
+        }
+        Look::Paused(name, at) => (name.clone(), job(name), t.now_paused(since(*at))),
+    };
+    let class = match look.severity() {
+        Severity::Bad => "bad",
+        Severity::Warning => "late",
+        Severity::Note => "mute",
+    };
+    LookRow { class, name, href, text }
+}

@@ -1,0 +1,167 @@
+//! Bars of outcomes over time: what succeeded above the axis, what failed below it.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_store::rollups::Verdicts;
+
+use super::drawing::{AxisLabel, Scale, WIDTH, axis, runs_between};
+use super::moment::Moment;
+use super::texts::Texts;
+use crate::overview::series::{Bucket, Span, total};
+
+/// The heights above and below the axis, in the units of the drawing.
+const UP: u64 = 96;
+const DOWN: u64 = 48;
+/// The least height of what is there.
+const HEIGHT_MIN: u64 = 2;
+
+/// A part of a bar.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) class: &'static str,
+    pub(crate) y: u64,
+    pub(crate) height: u64,
+}
+
+/// The runs of one bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct OutcomeBar {
+    pub(crate) x: u32,
+    pub(crate) width: u32,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) href: String,
+    pub(crate) title: String,
+}
+
+/// A row of the same in numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct OutcomeRow {
+    pub(crate) at: Moment,
+    pub(crate) href: String,
+    pub(crate) verdicts: Verdicts,
+}
+
+/// The bars of a stretch of time.
+#[derive(Clone, Debug)]
+pub(crate) struct OutcomeChart {
+    pub(crate) bars: Vec<OutcomeBar>,
+    pub(crate) axis: Vec<AxisLabel>,
+    /// Hour by hour, for readers of tables: only hours with runs, the newest first.
+    pub(crate) rows: Vec<OutcomeRow>,
+    pub(crate) total: Verdicts,
+}
+
+impl OutcomeChart {
+    pub(crate) fn new(buckets: &[Bucket], span: Span, (now, t): (Timestamp, &'static Texts)) -> Self {
+        let largest = buckets.iter().map(|bucket| above(bucket.verdicts)).max().unwrap_or(0).max(1);
+        // Failures are few: they have a scale of their own, though never a larger one than four times.
+        let worst = buckets.iter().map(|bucket| bucket.verdicts.trouble()).max().unwrap_or(0).max(1);
+        let worst = worst.max(largest / 8).max(1);
+        let scale = Scale { from: span.from, to: span.to };
+        let bar = |bucket: &Bucket| {
+            let end = bucket.at + span.step.length();
+            let (x, right) = (scale.x(bucket.at), scale.x(end));
+            OutcomeBar {
+                x,
+                width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
+                parts: parts(bucket.verdicts, (largest, worst)),
+                href: runs_between(bucket.at, end, None),
+                title: title(bucket, now, t),
+            }
+        };
+        let has_runs = |bucket: &&Bucket| bucket.verdicts.total() > 0;
+        Self {
+            bars: buckets.iter().filter(has_runs).map(bar).collect(),
+            axis: axis(scale),
+            rows: rows(buckets, now, t),
+            total: total(buckets).verdicts,
+        }
+    }
+}
+
+const fn above(verdicts: Verdicts) -> u64 {
+    verdicts.total() - verdicts.trouble()
+}
+
+/// The parts of a bar from the axis up, and from the axis down.
+fn parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
+    let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
+    let mut parts = Vec::new();
+    let mut y = UP;
+    for (class, count) in
+        [("succeeded", verdicts.succeeded), ("cancelled", verdicts.cancelled), ("skipped", verdicts.skipped)]
+    {
+        let height = height(count, largest, UP).min(y);
+        y -= height;
+        parts.push(Part { class, y, height });
+    }
+    let mut y = UP + 2;
+    for (class, count) in
+        [("failed", verdicts.failed), ("timed_out", verdicts.timed_out), ("unknown", verdicts.unknown)]
+    {
+        let height = height(count, worst, DOWN).min(UP + 2 + DOWN - y);
+        parts.push(Part { class, y, height });
+        y += height;
+    }
+    parts.retain(|part| part.height > 0);
+    parts
+}
+
+fn title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
+    let at = Moment::new(bucket.at, now, t);
+    let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = bucket.verdicts;
+    let counts = [
+        (t.status_succeeded, succeeded),
+        (t.status_failed, failed),
+        (t.status_timed_out, timed_out),
+        (t.status_unknown, unknown),
+        (t.status_cancelled, cancelled),
+        (t.status_skipped, skipped),
+    ];
+    let words = counts.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word} {count}"));
+    let time = at.time.get(..5).unwrap_or_default();
+    format!("{time} · {}", words.collect::<Vec<_>>().join(" · "))
+}
+
+fn rows(buckets: &[Bucket], now: Timestamp, t: &Texts) -> Vec<OutcomeRow> {
+    let hour = Duration::from_secs(3_600);
+    let mut rows: Vec<(Timestamp, Verdicts)> = Vec::new();
+    for bucket in buckets.iter().filter(|bucket| bucket.verdicts.total() > 0) {
+        let at = rondel_core::sketch::Step::Hour.floor(bucket.at);
+        match rows.last_mut() {
+            Some((last, sum)) if *last == at => *sum = sum.plus(bucket.verdicts),
+            _ => rows.push((at, bucket.verdicts)),
+        }
+    }
+    let row = |(at, verdicts): (Timestamp, Verdicts)| OutcomeRow {
+        at: Moment::new(at, now, t),
+        href: runs_between(at, at + hour, None),
+        verdicts,
+    };
+    rows.into_iter().rev().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::sketch::Step;
+
+    use super::super::texts::Lang;
+    use super::*;
+
+    #[test]
+    fn failures_hang_below_the_axis() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let span = Span::new(Step::Quarter, at, at + Duration::from_secs(1_800));
+        let verdicts = Verdicts { succeeded: 80, failed: 2, skipped: 1, ..Verdicts::default() };
+        let buckets = [Bucket { verdicts, ..Bucket::empty(span.from) }];
+        let chart = OutcomeChart::new(&buckets, span, (at, Lang::En.texts()));
+        let parts = &chart.bars[0].parts;
+        let of = |class| parts.iter().find(|part| part.class == class).unwrap();
+        assert!(of("succeeded").y + of("succeeded").height == UP && of("skipped").y < of("succeeded").y);
+        assert!(of("failed").y > UP && of("failed").height >= HEIGHT_MIN);
+        assert!(chart.bars[0].href.starts_with("/runs?q=since%3A2030"), "{}", chart.bars[0].href);
+        assert_eq!((chart.rows.len(), chart.total.total()), (1, 83));
+        assert!(chart.bars[0].title.contains("Failed 2"));
+    }
+}

@@ -1,0 +1,65 @@
+//! The last runs of a job as a small drawing: the newest on the right, each verdict with a colour and a shape of its own.
+
+use rondel_core::RunStatus;
+use rondel_store::rollups::RunMark;
+
+use super::texts::Texts;
+
+/// How many runs the drawing has.
+pub(super) const OUTCOME_COUNT: usize = 60;
+/// How wide a run is, with the gap behind it.
+const STEP: usize = 3;
+/// How high the drawing is.
+const HEIGHT: usize = 18;
+
+/// Runs with the same shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) class: &'static str,
+    pub(super) path: String,
+}
+
+/// The drawing.
+#[derive(Clone, Debug)]
+pub(super) struct Outcomes {
+    pub(super) shapes: Vec<Shape>,
+    pub(super) width: usize,
+    pub(super) height: usize,
+    /// The same in words: `60 runs: 58 succeeded, 2 failed`.
+    pub(super) label: String,
+}
+
+/// From where to where a mark goes, from the top. What went well is low, what failed is high and reaches below the line.
+const fn extent(status: RunStatus) -> (usize, usize) {
+    match status {
+        RunStatus::Succeeded => (7, 13),
+        RunStatus::Failed => (1, 18),
+        RunStatus::TimedOut => (1, 13),
+        RunStatus::Unknown => (1, 7),
+        RunStatus::Cancelled => (10, 13),
+        RunStatus::Skipped => (12, 13),
+        RunStatus::Pending | RunStatus::Waiting => (9, 11),
+        RunStatus::Running => (4, 13),
+    }
+}
+
+impl Outcomes {
+    pub(super) fn new(newest_first: &[RunMark], t: &Texts) -> Self {
+        let shown = &newest_first[..newest_first.len().min(OUTCOME_COUNT)];
+        let mut shapes = Vec::new();
+        let mut words = Vec::new();
+        for status in RunStatus::ALL {
+            let places = shown.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
+            let places: Vec<usize> = places.collect();
+            if places.is_empty() {
+                continue;
+            }
+            words.push(format!("{} {}", places.len(), t.status(*status)));
+            let (top, bottom) = extent(*status);
+            let mark = |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * STEP + 1, bottom - top);
+            shapes.push(Shape { class: status.as_str(), path: places.iter().map(mark).collect() });
+        }
+        let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown.len()) };
+        Self { shapes, width: OUTCOME_COUNT * STEP, height: HEIGHT, label }
+    }
+}

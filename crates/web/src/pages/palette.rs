@@ -1,0 +1,172 @@
+//! The palette: jobs, pages and actions by a few letters. It is a page of its own; a script shows its list in a dialog.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::access::Permission;
+use rondel_core::name::NAME_LEN_MAX;
+use rondel_store::catalog::{JobQuery, JobRecord};
+
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+
+/// How many jobs are offered.
+const JOB_COUNT: usize = 8;
+/// How many jobs are read to find those that have every word.
+const READ_COUNT: u32 = 64;
+/// How many characters of a query count.
+const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
+
+/// What was typed.
+#[derive(Debug)]
+pub(super) struct Typed(String);
+
+impl FromQuery for Typed {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("q").unwrap_or_default().chars().take(QUERY_LEN_MAX).collect())
+    }
+}
+
+/// What can be chosen.
+struct Hit {
+    words: String,
+    /// What kind of thing, or more about it.
+    about: &'static str,
+    address: String,
+    /// Whether it is done at once, by a form, and not gone to.
+    is_act: bool,
+    /// Why the caller may not.
+    missing: Option<&'static str>,
+}
+
+impl Hit {
+    fn link(words: &str, about: &'static str, address: &str) -> Self {
+        Self { words: words.to_owned(), about, address: address.to_owned(), is_act: false, missing: None }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "palette.html")]
+struct PalettePage {
+    shell: Shell,
+    t: &'static Texts,
+    typed: String,
+    hits: Vec<Hit>,
+}
+
+pub(super) async fn page(page: Page<Typed>) -> Result<Response, Problem> {
+    let typed = page.query().0.trim().to_lowercase();
+    let words: Vec<&str> = typed.split_whitespace().collect();
+    let verb = Verb::of(&words, page.t);
+    let rest = if verb.is_some() { &words[1..] } else { &words[..] };
+    let jobs = jobs(&page, rest).await?;
+    let mut hits = Vec::new();
+    match verb {
+        Some(verb) => hits.extend(jobs.iter().map(|job| verb.hit(&page, job))),
+        None => {
+            hits.extend(
+                jobs.iter()
+                    .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
+            );
+            let is_admin = page.call.caller.may(Permission::Cluster);
+            let named = pages(page.t, is_admin).filter(|(name, path)| is_named(name, path, &words));
+            hits.extend(named.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
+            if let Some(job) = jobs.first() {
+                let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
+                hits.extend([Verb::Run, switch].map(|verb| verb.hit(&page, job)));
+            }
+        }
+    }
+    let typed = page.query().0.clone();
+    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, typed, hits })
+}
+
+/// The jobs that have every word in their names.
+async fn jobs(page: &Page<Typed>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(plain))) else {
+        return Ok(Vec::new());
+    };
+    let (within, name_contains) = (page.call.seen_apps(), Some((*first).to_owned()));
+    let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
+    let mut found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
+    found.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
+    // A name that begins so is more likely to be meant.
+    found.sort_by_key(|job| !job.spec.name.starts_with(first));
+    found.truncate(JOB_COUNT);
+    Ok(found)
+}
+
+/// The pages that are offered, with their names.
+fn pages(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let parts = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
+    let parts = parts.map(move |entry| (entry.name(t), entry.path));
+    parts.chain([
+        (t.jobs_new, "/jobs/new"),
+        (t.users_title, "/users"),
+        (t.settings_tokens, "/settings/tokens"),
+        (t.settings_webhooks, "/settings/webhooks"),
+        (t.account_title, "/account"),
+        (t.namespaces_title, "/namespaces"),
+    ])
+}
+
+/// Whether each word is in the name of a page, in the reader's language or in English.
+fn is_named(name: &str, path: &str, words: &[&str]) -> bool {
+    let name = name.to_lowercase();
+    words.iter().all(|word| name.contains(word) || path.contains(word))
+}
+
+/// What a job can be made to do.
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Run,
+    Pause,
+    Resume,
+}
+
+impl Verb {
+    const ALL: [Self; 3] = [Self::Run, Self::Pause, Self::Resume];
+
+    /// The verb that the words begin with, if something follows it.
+    fn of(words: &[&str], t: &Texts) -> Option<Self> {
+        let (first, rest) = words.split_first()?;
+        let is = |verb: &Self| *first == verb.word() || *first == verb.local(t);
+        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is(verb))
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+        }
+    }
+
+    const fn local(self, t: &Texts) -> &'static str {
+        match self {
+            Self::Run => t.palette_run,
+            Self::Pause => t.pause,
+            Self::Resume => t.resume,
+        }
+    }
+
+    fn hit(self, page: &Page<Typed>, job: &JobRecord) -> Hit {
+        let (t, name) = (page.t, &job.spec.name);
+        let (words, path) = match self {
+            Self::Run => (t.run_job(name), "runs"),
+            Self::Pause => (t.pause_job(name), "pause"),
+            Self::Resume => (t.resume_job(name), "resume"),
+        };
+        let may = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
+        Hit {
+            words,
+            about: t.palette_action,
+            address: format!("/jobs/{name}/{path}"),
+            is_act: true,
+            missing: (!may).then_some(t.needs_operator),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Cancelling and repeating many runs: first the count, then the deed.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::filter::{Filter, Scope};
+use rondel_core::{RunId, Trigger};
+use rondel_store::ledger::RunOrder;
+
+use super::form::Fields;
+use super::run_line::RunLine;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::zones;
+use crate::api::cancels::asked_by;
+use crate::body::refuse_value;
+use crate::problem::Problem;
+use crate::redirect::{own_path, to};
+use crate::run_bulk::{BULK_RUN_COUNT_MAX, Chosen, RunAction, RunProblem, Selected, perform, select};
+use crate::run_filter;
+use crate::shown_runs::named;
+
+/// How many of the runs are shown before anything is done, and how many problems afterwards.
+const SHOWN_COUNT_MAX: usize = 20;
+
+/// A problem that several runs have in common.
+struct Shared {
+    count: usize,
+    message: String,
+    id: RunId,
+}
+
+#[derive(Template)]
+#[template(path = "run_bulk.html")]
+struct BulkPage {
+    shell: Shell,
+    t: &'static Texts,
+    title: String,
+    is_retry: bool,
+    action: &'static str,
+    rows: Vec<RunLine>,
+    count: usize,
+    hidden_count: usize,
+    left_out: usize,
+    has_more: bool,
+    max: usize,
+    /// The runs that were chosen one by one, or the filter.
+    ids: Vec<RunId>,
+    filter: String,
+    is_all: bool,
+    back: String,
+    /// Whether it was done.
+    is_done: bool,
+    problems: Vec<Shared>,
+}
+
+pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let t = page.t;
+    let action = match fields.get("do") {
+        "cancel" => RunAction::Cancel,
+        "retry" => RunAction::Retry,
+        other => return Err(refuse_value("/do", format!("{other:?} is neither cancel nor retry"))),
+    };
+    let mut ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
+    ids.truncate(BULK_RUN_COUNT_MAX);
+    let filter = fields.get("q").to_owned();
+    // Where a filter is set and no row is chosen, all that match are meant; they are counted first.
+    let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
+    let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
+    if !is_all && ids.is_empty() {
+        return Ok(to(&back));
+    }
+    let chosen = match is_all {
+        true => {
+            let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
+            Chosen::Matching(Box::new(
+                run_filter::search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?,
+            ))
+        }
+        false => Chosen::These(ids.clone()),
+    };
+    let Selected { runs, left_out, has_more } = select(&page.call, action, chosen).await?;
+    let expected = fields.get("expected").parse::<usize>().ok();
+    // More than were counted are counted again first.
+    let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
+    let count = runs.len();
+    let (mut done, mut problems) = (count, Vec::new());
+    if is_confirmed {
+        let by = asked_by(page.call.caller.name(), Some(fields.get("reason")))?;
+        let result = perform(&page.call, action, &runs, (&by, Trigger::Manual)).await;
+        done = result.done;
+        problems = shared(result.problems);
+    }
+    let now = page.engine().now();
+    let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
+    let rows: Vec<RunLine> =
+        named(&page.call, shown).await?.into_iter().map(|(job, run)| RunLine::new(&run, job, now, t)).collect();
+    let is_retry = action == RunAction::Retry;
+    let template = BulkPage {
+        shell: page.shell(Nav::Runs),
+        t,
+        title: match (is_retry, is_confirmed) {
+            (true, false) => t.bulk_retry_ask(count),
+            (false, false) => t.bulk_cancel_ask(count),
+            (true, true) => t.bulk_retry_done(done),
+            (false, true) => t.bulk_cancel_done(done),
+        },
+        is_retry,
+        action: if is_retry { "retry" } else { "cancel" },
+        hidden_count: count.saturating_sub(rows.len()),
+        rows,
+        count,
+        left_out,
+        has_more,
+        max: BULK_RUN_COUNT_MAX,
+        ids: if is_all { Vec::new() } else { ids },
+        filter,
+        is_all,
+        back,
+        is_done: is_confirmed,
+        problems,
+    };
+    html(StatusCode::OK, &template)
+}
+
+/// Problems by their sentences, the most frequent first.
+fn shared(problems: Vec<RunProblem>) -> Vec<Shared> {
+    let mut by_message: BTreeMap<String, (usize, RunId)> = BTreeMap::new();
+    for problem in problems {
+        by_message.entry(problem.message).or_insert((0, problem.id)).0 += 1;
+    }
+    let shared = |(message, (count, id))| Shared { count, message, id };
+    let mut shared: Vec<Shared> = by_message.into_iter().map(shared).collect();
+    shared.sort_by_key(|one| std::cmp::Reverse(one.count));
+    shared.truncate(SHOWN_COUNT_MAX);
+    shared
+}

@@ -1,0 +1,34 @@
+//! A run as a line of the list of runs.
+
+use rondel_core::{Run, RunId, Timestamp};
+
+use super::moment::{Moment, length};
+use super::texts::Texts;
+use super::view::RunRow;
+
+/// What the line shows beside what every row of a run does.
+#[derive(Clone, Debug)]
+pub(super) struct RunLine {
+    pub(super) id: RunId,
+    pub(super) row: RunRow,
+    /// `orders.close · 16:08:15`, with the day where that is not today.
+    pub(super) name: String,
+    pub(super) planned: Moment,
+    /// How long it waited for an executor.
+    pub(super) queued: Option<String>,
+}
+
+impl RunLine {
+    pub(super) fn new(run: &Run, job: String, now: Timestamp, t: &Texts) -> Self {
+        let planned = Moment::new(run.fire_at, now, t);
+        let day = planned.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
+        let began = run.started_at.filter(|at| *at >= run.due_at);
+        Self {
+            id: run.id,
+            name: format!("{job} · {day}{}", planned.time),
+            planned,
+            queued: began.map(|at| length(at.since(run.due_at), t)),
+            row: RunRow::new(run, job, now, t),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A run's way through time, drawn to scale: how long it was queued, each attempt, and what was waited between them.
+//!
+//! Every row is a drawing of its own over the same span, in percent of its width, so that it fits any screen. What took no time
+//! that could be seen is drawn as thin as can be seen.
+
+use std::time::Duration;
+
+use rondel_core::misfire::LateBecause;
+use rondel_core::route::trace::Trace;
+use rondel_core::run::Attempt;
+use rondel_core::{Run, RunStatus, Timestamp};
+
+use super::moment::length;
+use super::texts::Texts;
+use super::view::Status;
+
+/// How many attempts are drawn: the newest.
+const ATTEMPT_COUNT_MAX: usize = 20;
+/// How many shards are drawn as bars; of more, those that succeeded are a mark each.
+const SHARD_COUNT_MAX: usize = 60;
+/// The narrowest bar, in thousandths of the width.
+const WIDTH_MIN: u64 = 4;
+/// How many times as long as all that follows the queueing may be before it is drawn shortened.
+const QUEUED_MAX: u32 = 4;
+/// Into how many parts the axis is divided.
+const TICK_COUNT: u64 = 4;
+
+/// The drawing.
+pub(super) struct Way {
+    pub(super) ticks: Vec<Tick>,
+    pub(super) rows: Vec<WayRow>,
+    pub(super) shards: Vec<WayRow>,
+    /// Shards that succeeded and have no row: their runs, and what is shown on hovering.
+    pub(super) others: Vec<(String, String)>,
+    /// Whether the queueing is drawn shorter than it was.
+    pub(super) is_cut: bool,
+}
+
+/// A mark on the axis.
+pub(super) struct Tick {
+    /// In percent.
+    pub(super) x: String,
+    pub(super) label: String,
+    pub(super) anchor: &'static str,
+}
+
+/// A line of the drawing.
+pub(super) struct WayRow {
+    pub(super) label: String,
+    pub(super) href: Option<String>,
+    pub(super) status: Option<Status>,
+    /// Where it ran, or what it waited for.
+    pub(super) sub: String,
+    pub(super) bars: Vec<WayBar>,
+    pub(super) length: String,
+}
+
+/// A part of a line.
+pub(super) struct WayBar {
+    pub(super) x: String,
+    pub(super) width: String,
+    pub(super) class: &'static str,
+    pub(super) title: String,
+}
+
+/// Instants as places in the drawing.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    from: Timestamp,
+    to: Timestamp,
+}
+
+impl Scale {
+    /// In thousandths of the width.
+    fn place(&self, at: Timestamp) -> u64 {
+        let whole = self.to.since(self.from).as_micros().max(1);
+        let part = at.since(self.from).as_micros().min(whole);
+        u64::try_from(part * 1000 / whole).unwrap_or(1000)
+    }
+
+    fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> WayBar {
+        let x = self.place(start).min(1000 - WIDTH_MIN);
+        let width = self.place(end).saturating_sub(x).max(WIDTH_MIN);
+        WayBar { x: percent(x), width: percent(width), class, title }
+    }
+}
+
+/// Thousandths as a length in a drawing.
+fn percent(thousandths: u64) -> String {
+    format!("{}.{}%", thousandths / 10, thousandths % 10)
+}
+
+/// An attempt with the instants between which it is drawn.
+struct Drawn<'a> {
+    attempt: &'a Attempt,
+    start: Timestamp,
+    end: Timestamp,
+}
+
+impl Way {
+    /// Draws a run and its shards, in the order of time.
+    pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
+        let is_over = run.status.is_terminal();
+        let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
+        let drawn: Vec<Drawn<'_>> = tried
+            .iter()
+            .skip(tried.len().saturating_sub(ATTEMPT_COUNT_MAX))
+            .filter_map(|attempt| {
+                let end = attempt.finished_at.filter(|_| !is_unfinished(attempt));
+                let start = attempt.started_at.or(end)?;
+                Some(Drawn { attempt, start, end: end.unwrap_or(now).max(start) })
+            })
+            .collect();
+        let first = drawn.first().map(|one| one.start);
+        let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
+        // A retry that is to come.
+        let ahead = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
+        let to = ahead.map_or(end, |due| due.max(end)).max(run.fire_at);
+        let queued = first.unwrap_or(to).since(run.fire_at);
+        let rest = to.since(first.unwrap_or(to));
+        let is_cut = !rest.is_zero() && queued > rest.saturating_mul(QUEUED_MAX);
+        let from = if is_cut { first.unwrap_or(to) - rest } else { run.fire_at };
+        let scale = Scale { from, to: to.max(from + Duration::from_millis(1)) };
+        let mut rows = vec![queue_row(run, (first.unwrap_or(to), queued), scale, t)];
+        rows.extend(attempt_rows(run, &drawn, scale, t));
+        if let (Some(due), Some(last)) = (ahead, drawn.last()) {
+            rows.push(pause_row(run.attempt, (last.end, due), scale, t));
+        }
+        let (shards, others) = shard_rows(shards, scale, now, t);
+        Self { ticks: ticks(scale, t), rows, shards, others, is_cut }
+    }
+}
+
+/// The axis, counted from its beginning.
+fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
+    let whole = scale.to.since(scale.from);
+    let tick = |part: u64| {
+        let share = u32::try_from(part).unwrap_or(0);
+        let label =
+            if part == 0 { "0".to_owned() } else { length(whole * share / u32::try_from(TICK_COUNT).unwrap_or(1), t) };
+        let anchor = match part {
+            0 => "start",
+            TICK_COUNT => "end",
+            _ => "middle",
+        };
+        Tick { x: percent(part * 1000 / TICK_COUNT), label, anchor }
+    };
+    (0..=TICK_COUNT).map(tick).collect()
+}
+
+fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t: &'static Texts) -> WayRow {
+    let mut bars = vec![scale.bar((scale.from.max(run.fire_at), until), "queued", t.way_queued.to_owned())];
+    let mut parts = Vec::new();
+    let trace = run.trace.as_deref().filter(|_| run.attempt == 1);
+    if let Some(trace) = trace.and_then(|trace| serde_json::from_str::<Trace>(trace).ok()) {
+        let waits = trace.waits();
+        let server = waits.server.map(|late| {
+            let name = if late.because == LateBecause::Outage { t.run_waited_outage } else { t.run_waited_overload };
+            ("late", name, late.by)
+        });
+        let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
+        // The waits follow one another; what is left is the way to the executor.
+        let mut at = run.fire_at;
+        for (class, name, wait) in server.into_iter().chain(waits) {
+            if wait.is_zero() {
+                continue;
+            }
+            let text = format!("{name} {}", length(wait, t));
+            let end = (at + wait).min(until);
+            if at >= scale.from {
+                bars.push(scale.bar((at, end), class, text.clone()));
+            }
+            at = end;
+            parts.push(text);
+        }
+    }
+    WayRow {
+        label: t.way_queued.to_owned(),
+        href: None,
+        status: None,
+        sub: parts.join(" · "),
+        bars,
+        length: length(queued, t),
+    }
+}
+
+fn attempt_rows(run: &Run, drawn: &[Drawn<'_>], scale: Scale, t: &'static Texts) -> Vec<WayRow> {
+    let mut rows = Vec::new();
+    let mut before = None::<Timestamp>;
+    for one in drawn {
+        let (start, end) = (one.start, one.end);
+        let status = Status::new(one.attempt.status, t);
+        let mut bars = Vec::new();
+        let mut sub = one.attempt.executor.clone().unwrap_or_default();
+        if let Some(last) = before {
+            let waited = t.way_backoff(length(start.since(last), t));
+            bars.push(scale.bar((last, start), "pause", waited.clone()));
+            sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
+        }
+        let took = length(end.since(start), t);
+        bars.push(scale.bar((start, end), status.class, format!("{} · {took}", status.word)));
+        let label = if run.attempt > 1 { t.way_attempt(one.attempt.attempt) } else { t.way_run.to_owned() };
+        let href = (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, one.attempt.attempt));
+        rows.push(WayRow { label, href, status: Some(status), sub, bars, length: took });
+        before = Some(end);
+    }
+    rows
+}
+
+/// The attempt that is waited for.
+fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> WayRow {
+    let waited = t.way_backoff(length(due.since(last), t));
+    WayRow {
+        label: t.way_attempt(attempt),
+        href: None,
+        status: Some(Status::new(RunStatus::Pending, t)),
+        sub: waited.clone(),
+        bars: vec![scale.bar((last, due), "pause", waited)],
+        length: String::new(),
+    }
+}
+
+fn shard_rows(shards: &[Run], scale: Scale, now: Timestamp, t: &'static Texts) -> (Vec<WayRow>, Vec<(String, String)>) {
+    let mut sorted: Vec<&Run> = shards.iter().collect();
+    if sorted.len() > SHARD_COUNT_MAX {
+        // What needs a look first.
+        sorted.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
+    }
+    let (mut rows, mut others) = (Vec::new(), Vec::new());
+    for shard in sorted {
+        let status = Status::new(shard.shown_status(), t);
+        let executor = shard.present_executor().unwrap_or_default().to_owned();
+        let end = shard.finished_at.filter(|_| shard.status.is_terminal()).unwrap_or(now);
+        let took = shard.started_at.map(|start| length(end.since(start), t)).unwrap_or_default();
+        let number = format!("{}/{}", shard.shard_index + 1, shard.shard_total.unwrap_or(1));
+        if rows.len() >= SHARD_COUNT_MAX {
+            others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {took}", status.word)));
+            continue;
+        }
+        let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, took.clone()));
+        rows.push(WayRow {
+            label: number,
+            href: Some(format!("/runs/{}", shard.id)),
+            status: Some(status),
+            sub: executor,
+            bars: bar.into_iter().collect(),
+            length: took,
+        });
+    }
+    (rows, others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_to_scale_and_never_vanish() {
+        let at = Timestamp::from_secs;
+        let scale = Scale { from: at(1_000), to: at(1_420) };
+        let whole = scale.bar((at(1_000), at(1_420)), "failed", String::new());
+        assert_eq!((whole.x.as_str(), whole.width.as_str()), ("0.0%", "100.0%"));
+        let half = scale.bar((at(1_210), at(1_420)), "failed", String::new());
+        assert_eq!((half.x.as_str(), half.width.as_str()), ("50.0%", "50.0%"));
+        let moment = scale.bar((at(1_420), at(1_420)), "failed", String::new());
+        assert_eq!((moment.x.as_str(), moment.width.as_str()), ("99.6%", "0.4%"));
+    }
+}

@@ -1,0 +1,103 @@
+//! What the engine reports about a field, in the reader's language. The English sentence is the key, with gaps for its values:
+//! `web/locales/zh-sentences.txt` has both. What is not there is shown as it is.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::sync::LazyLock;
+
+use rondel_core::words::Lang;
+
+const CHINESE: &str = include_str!("../../../../web/locales/zh-sentences.txt");
+/// How deep parts of sentences are looked up in parts.
+const DEPTH_MAX: usize = 3;
+
+/// A sentence, or a part of one, with gaps.
+#[derive(Debug)]
+struct Sentence {
+    is_part: bool,
+    /// What stands before, between and after the gaps.
+    words: Vec<&'static str>,
+    /// For each gap whether a part of a sentence stands in it.
+    gaps: Vec<bool>,
+    chinese: &'static str,
+}
+
+static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
+    let mut sentences: Vec<Sentence> = pairs().map(|(english, chinese)| Sentence::new(english, chinese)).collect();
+    sentences.sort_by_key(|sentence| Reverse(sentence.words.iter().map(|words| words.len()).sum::<usize>()));
+    sentences
+});
+
+/// The sentence in that language; as it is where there is no other.
+pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
+    match lang {
+        Lang::En => Cow::Borrowed(sentence),
+        Lang::Zh => chinese(sentence, false, DEPTH_MAX).map_or(Cow::Borrowed(sentence), Cow::Owned),
+    }
+}
+
+fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CHINESE.split("\n\n").filter_map(|block| {
+        let mut lines = block.lines().filter(|line| !line.starts_with('#'));
+        Some((lines.next()?, lines.next()?))
+    })
+}
+
+fn chinese(text: &str, is_part: bool, depth: usize) -> Option<String> {
+    SENTENCES.iter().filter(|sentence| sentence.is_part == is_part).find_map(|sentence| sentence.translate(text, depth))
+}
+
+impl Sentence {
+    fn new(english: &'static str, chinese: &'static str) -> Self {
+        let is_part = english.starts_with("~ ");
+        let (mut words, mut gaps) = (Vec::new(), Vec::new());
+        let mut rest = english.strip_prefix("~ ").unwrap_or(english);
+        while let Some((before, after)) = rest.split_once('{') {
+            words.push(before);
+            let (gap, after) = after.split_once('}').unwrap_or((after, ""));
+            gaps.push(gap == "~");
+            rest = after;
+        }
+        words.push(rest);
+        Self { is_part, words, gaps, chinese }
+    }
+
+    fn translate(&self, text: &str, depth: usize) -> Option<String> {
+        let values = self.values(text)?;
+        let mut chinese_text = String::new();
+        let mut rest = self.chinese;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (number, after) = after.split_once('}')?;
+            let index = number.parse::<usize>().ok()?.checked_sub(1)?;
+            let (value, is_part) = (*values.get(index)?, *self.gaps.get(index)?);
+            let part = if is_part { chinese(value, true, depth.checked_sub(1)?) } else { None };
+            if part.is_none() && is_part && self.is_part {
+                return None;
+            }
+            chinese_text.push_str(before);
+            chinese_text.push_str(part.as_deref().unwrap_or(value));
+            rest = after;
+        }
+        chinese_text.push_str(rest);
+        Some(chinese_text)
+    }
+
+    /// What stands in the gaps, if the text is this sentence.
+    fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
+        let (first, others) = self.words.split_first()?;
+        let mut rest = text.strip_prefix(first)?;
+        let Some((last, between)) = others.split_last() else { return rest.is_empty().then(Vec::new) };
+        let mut values = Vec::with_capacity(self.gaps.len());
+        for words in between {
+            let (value, after) = rest.split_once(words)?;
+            values.push(value);
+            rest = after;
+        }
+        values.push(rest.strip_suffix(last)?);
+        Some(values)
+    }
+}
+
+#[cfg(test)]
+#[path = "sentences_tests.rs"]
+mod tests;

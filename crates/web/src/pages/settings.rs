@@ -1,0 +1,325 @@
+//! Settings: what roles permit, the tokens that a user may manage, failure webhooks, and how users sign in.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::alert::{PutWebhook, WebhookError};
+use rondel_core::TokenId;
+use rondel_core::access::{Permission, Role};
+use rondel_store::access::{TokenKind, TokenRecord};
+use serde_json::json;
+
+use super::as_code::AsCode;
+use super::form::Fields;
+use super::grants_form::{Choices, GrantPicker, roles, words};
+use super::moment::{Moment, length};
+use super::prefs::Prefs;
+use super::shell::{Asked, LIMIT, Nav, Page, Plain, Shell, User, html};
+use super::texts::Texts;
+use super::toast::{self, Toast};
+use crate::api::tokens::{manageable, show_all};
+use crate::call::{Person, forbidden, visible_namespace, visible_namespaces};
+use crate::cursor::{Listing, invalid};
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{pair, to};
+
+/// A token that ends within this time is marked.
+const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+
+type Visitor<Q = Plain> = Person<Asked<Q>>;
+
+fn is_admin<Q>(person: &Person<Q>) -> bool {
+    person.caller.may(Permission::Cluster)
+}
+
+#[derive(Template)]
+#[template(path = "settings.html")]
+struct SettingsPage {
+    shell: Shell,
+    t: &'static Texts,
+    is_admin: bool,
+    /// Roles and what each of the columns permits.
+    roles: Vec<(&'static str, Vec<bool>)>,
+    columns: [&'static str; 5],
+    own: Vec<String>,
+}
+
+/// What each role permits, and which ones the caller has.
+pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings");
+    let t = shell.t;
+    let grants = visitor.caller.rights.grants();
+    let places = crate::grants::Places::of(visitor.engine(), grants.iter()).await?;
+    let permits = |role: Role| {
+        use Permission::{Admin, Edit, Operate, View};
+        let mut cells: Vec<bool> =
+            [View, Operate, Edit, Admin].into_iter().map(|permission| role.permits(permission)).collect();
+        cells.push(role == Role::Executor);
+        cells
+    };
+    let of = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
+    let template = SettingsPage {
+        t,
+        is_admin: is_admin(&visitor),
+        roles: roles(t).into_iter().map(of).collect(),
+        columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
+        own: places.show(grants).iter().map(|grant| words(grant, t)).collect(),
+        shell,
+    };
+    html(StatusCode::OK, &template)
+}
+
+/// Where the list of tokens goes on.
+#[derive(Debug)]
+pub(super) struct TokensFrom(Option<String>);
+
+impl FromQuery for TokensFrom {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("cursor"))
+    }
+}
+
+#[derive(Template)]
+#[template(path = "settings_tokens.html")]
+struct TokensPage {
+    shell: Shell,
+    t: &'static Texts,
+    is_admin: bool,
+    rows: Vec<TokenRow>,
+    next: Option<String>,
+    is_first: bool,
+    picker: GrantPicker,
+    code: AsCode,
+}
+
+struct TokenRow {
+    id: String,
+    name: String,
+    prefix: String,
+    kind: &'static str,
+    is_own: bool,
+    grants: Vec<String>,
+    made_at: Moment,
+    ends_at: Option<Moment>,
+    used_at: Option<Moment>,
+    /// A class and a word: it works, ends soon, is over.
+    class: &'static str,
+    word: &'static str,
+    is_over: bool,
+}
+
+/// All tokens that the caller may see.
+pub(super) async fn tokens(visitor: Visitor<TokensFrom>, prefs: Prefs) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings/tokens");
+    let (t, now) = (shell.t, visitor.engine().now());
+    let listing = Listing::new("settings tokens", visitor.caller.account);
+    let cursor = visitor.query.0.0.as_deref();
+    let after = cursor.map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
+    if after.is_some_and(|after| after.get() <= 0) {
+        return Err(invalid("does not hold an id"));
+    }
+    let is_first = cursor.is_none();
+    let (mut found, has_more) = manageable(&visitor, true, after, LIMIT).await?;
+    found.truncate(LIMIT as usize);
+    let next = found.last().filter(|_| has_more);
+    let next = next.map(|last| format!("/settings/tokens?{}", pair("cursor", &listing.cursor(last.id))));
+    let shown = show_all(&visitor, &found).await?;
+    let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {
+        let is_over = !record.is_good(now);
+        let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
+        let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
+            (true, ..) => ("cancelled", t.token_revoked),
+            (false, true, _) => ("failed", t.token_expired),
+            (false, false, true) => ("timed_out", t.token_ends_soon),
+            (false, false, false) => ("online", t.token_works),
+        };
+        TokenRow {
+            id: record.id.to_string(),
+            name: record.name.clone(),
+            prefix: record.prefix.clone(),
+            kind: if record.kind == TokenKind::Executor { t.token_executor } else { t.token_api },
+            is_own: record.owner.is_some() && record.owner == visitor.caller.account,
+            grants: shown.grants.iter().map(|grant| words(grant, t)).collect(),
+            made_at: Moment::new(record.created_at, now, t),
+            ends_at: record.expires_at.map(|at| Moment::new(at, now, t)),
+            used_at: record.last_used_at.map(|at| Moment::new(at, now, t)),
+            class,
+            word,
+            is_over,
+        }
+    };
+    let template = TokensPage {
+        t,
+        is_admin: is_admin(&visitor),
+        rows: found.iter().zip(shown).map(row).collect(),
+        next,
+        is_first,
+        picker: Choices::read(&visitor, t).await?.picker(Vec::new()),
+        code: AsCode::everywhere(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),
+        shell,
+    };
+    html(StatusCode::OK, &template)
+}
+
+#[derive(Template)]
+#[template(path = "settings_sign_in.html")]
+struct SignInPage {
+    shell: Shell,
+    t: &'static Texts,
+    is_admin: bool,
+    is_tls: bool,
+    /// Names of settings, words, and values; nothing where no provider is configured.
+    oidc: Option<Vec<(&'static str, &'static str, String)>>,
+}
+
+/// How users sign in: what the server was started with.
+pub(super) async fn sign_in(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings/sign-in");
+    let t = shell.t;
+    let oidc = visitor.web.config.oidc.as_ref().map(|oidc| {
+        let config = oidc.config();
+        let yes = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
+        vec![
+            ("oidc.issuer", t.oidc_issuer, config.issuer.clone()),
+            ("oidc.client-id", t.oidc_client, config.client_id.clone()),
+            ("oidc.redirect-url", t.oidc_redirect, config.redirect_url.clone()),
+            ("oidc.scopes", t.oidc_scopes, config.scopes.join(" ")),
+            ("oidc.groups-claim", t.oidc_groups, config.groups_claim.clone()),
+            ("oidc.group-roles", t.oidc_group_roles, config.group_roles.len().to_string()),
+            ("oidc.create-accounts", t.oidc_create, yes(config.create_accounts)),
+        ]
+    });
+    let is_tls = visitor.web.config.tls;
+    html(StatusCode::OK, &SignInPage { t, is_admin: is_admin(&visitor), is_tls, oidc, shell })
+}
+
+#[derive(Template)]
+#[template(path = "settings_webhooks.html")]
+struct WebhooksPage {
+    shell: Shell,
+    t: &'static Texts,
+    is_admin: bool,
+    rows: Vec<WebhookRow>,
+    /// The secret of a webhook that was made just now.
+    secret: Option<String>,
+}
+
+struct WebhookRow {
+    namespace: String,
+    url: String,
+    /// What is wrong with what was typed.
+    error: Option<String>,
+    /// What came of a test message.
+    tested: Option<String>,
+    updated_at: Option<Moment>,
+    is_set: bool,
+    code: AsCode,
+}
+
+/// What a form left behind, each with the namespace.
+enum Notice {
+    Nothing,
+    /// The secret of a webhook that was made just now.
+    Secret(String),
+    /// What was typed, and what is wrong with it.
+    Refused(String, String, String),
+    /// What came of a test message.
+    Tested(String, String),
+}
+
+pub(super) async fn webhooks(page: Page) -> Result<Response, Problem> {
+    show_webhooks(&page, StatusCode::OK, Notice::Nothing).await
+}
+
+async fn show_webhooks(page: &Page, status: StatusCode, notice: Notice) -> Result<Response, Problem> {
+    let (engine, t, now) = (page.engine(), page.t, page.engine().now());
+    let mut rows = Vec::new();
+    for namespace in visible_namespaces(engine, &page.call.caller).await? {
+        if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
+            continue;
+        }
+        let found = engine.store().failure_webhook(namespace.id).await?;
+        let (typed, tested) = match &notice {
+            Notice::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
+            Notice::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
+            _ => (None, None),
+        };
+        let path = format!("/api/v1/namespaces/{}/failure-webhook", namespace.name);
+        let body = json!({"url": "https://example.com/rondel"});
+        let command = format!("api PUT /namespaces/{}/failure-webhook -d '{body}'", namespace.name);
+        rows.push(WebhookRow {
+            url: match (typed, &found) {
+                (Some((url, _)), _) => url.clone(),
+                (None, Some(webhook)) => webhook.url.clone(),
+                (None, None) => String::new(),
+            },
+            error: typed.map(|(_, message)| message.clone()),
+            tested,
+            updated_at: found.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
+            is_set: found.is_some(),
+            code: AsCode::everywhere(("PUT", &path), Some(&body), &command),
+            namespace: namespace.name,
+        });
+    }
+    let is_admin = page.call.caller.may(Permission::Cluster);
+    let secret = if let Notice::Secret(secret) = notice { Some(secret) } else { None };
+    html(status, &WebhooksPage { shell: page.shell(Nav::Settings), t, is_admin, rows, secret })
+}
+
+/// Sends a test message now. The answer is shown in a corner, or on the page where there is no script.
+pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
+    let (engine, t) = (page.engine(), page.t);
+    let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
+    if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
+        return Err(forbidden());
+    }
+    page.call.note.namespace(&name);
+    page.call.note.object(&name);
+    let sent = engine.test_failure_webhook((namespace.id, &name)).await?;
+    let sent = sent.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
+    page.call.note.changed_to(&json!({"status": sent.status}));
+    let took = length(sent.took, t);
+    let text = match (sent.status, sent.error) {
+        (Some(status), None) => t.webhook_test_good(status, took),
+        (Some(status), Some(_)) => t.webhook_test_refused(status, took),
+        (None, error) => t.webhook_test_failed(error.unwrap_or_default(), took),
+    };
+    if page.is_part() {
+        return toast::answer(&page, Toast { text, ..Toast::default() }, "/settings/webhooks");
+    }
+    show_webhooks(&page, StatusCode::OK, Notice::Tested(name, text)).await
+}
+
+/// Sets or removes the webhook of a namespace; an empty URL removes it.
+pub(super) async fn set_webhook(
+    page: Page,
+    Named(name, ..): Named<path::Namespace>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let engine = page.engine();
+    let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
+    if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
+        return Err(forbidden());
+    }
+    page.call.note.namespace(&name);
+    page.call.note.object(&name);
+    let before = engine.store().failure_webhook(namespace.id).await?;
+    page.call.note.before(&json!({"url": before.map(|webhook| webhook.url)}));
+    let url = fields.get("url").to_owned();
+    page.call.note.changed_to(&json!({"url": Some(url.as_str()).filter(|url| !url.is_empty())}));
+    if url.is_empty() {
+        engine.store().delete_failure_webhook(namespace.id).await?;
+        return Ok(to("/settings/webhooks"));
+    }
+    match engine.put_failure_webhook(namespace.id, &url).await {
+        Ok(PutWebhook::Changed) => Ok(to("/settings/webhooks")),
+        Ok(PutWebhook::Created(webhook)) => show_webhooks(&page, StatusCode::OK, Notice::Secret(webhook.secret)).await,
+        Err(WebhookError::Url(message)) => {
+            let status = StatusCode::from_u16(Code::InvalidBody.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+            show_webhooks(&page, status, Notice::Refused(name, url, message)).await
+        }
+        Err(WebhookError::Store(error)) => Err(error.into()),
+    }
+}

@@ -1,0 +1,354 @@
+//! The timeline: lanes of runs and fires, the hours of the week in which runs pile up, and the density of what is ahead.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::response::Response;
+use futures_util::future::try_join;
+use http::StatusCode;
+use rondel_admin::coming::{Ahead, Forecast, forecast};
+use rondel_core::sketch::Step;
+use rondel_core::{Timestamp, name};
+
+use super::drawing::{AxisLabel, Drawing, Scale, WIDTH, axis, runs_between, span_words, stamp};
+use super::moment::Moment;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::zones;
+use crate::overview::lanes::{self, Ask, By, MARK_COUNT_MAX};
+use crate::overview::series::{self, Bucket, Span};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The lengths that can be shown, in hours, with their words in an address.
+const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
+const ZOOM_DEFAULT: usize = 2;
+/// How many lanes are shown, and how many where the reader asks for more.
+const LANE_COUNT: u32 = 24;
+const MANY_LANES: (&str, u32) = ("100", 100);
+/// How many days the hours of the week are shown for.
+const HEAT_DAYS: u32 = 7;
+/// How many fires the forecast lists.
+const AHEAD_COUNT: usize = 40;
+/// The length of a bar of the forecast.
+const AHEAD_STEP: Duration = Duration::from_secs(900);
+/// The height of the forecast, in the units of its drawing.
+const AHEAD_HEIGHT: u64 = 90;
+
+/// What the address asks for.
+#[derive(Debug)]
+pub(crate) struct TimelineQuery {
+    by: By,
+    zoom: usize,
+    /// The end of what is shown; none for the present.
+    to: Option<Timestamp>,
+    contains: String,
+    app: Option<String>,
+    has_many: bool,
+}
+
+impl FromQuery for TimelineQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let by =
+            |word: &str| By::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", By::WORDS.join(", ")));
+        let zoom = |word: &str| {
+            let place = ZOOMS.iter().position(|(name, _)| *name == word);
+            place.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
+        };
+        let many = |word: &str| match word {
+            "" => Ok(false),
+            word if word == MANY_LANES.0 => Ok(true),
+            _ => Err(format!("{word:?} is not {}", MANY_LANES.0)),
+        };
+        let instant = |text: &str| {
+            let at = text.parse::<Timestamp>().map_err(|error| error.to_string())?;
+            let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
+            is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
+        };
+        let part = |text: &str| {
+            let text = text.trim().to_ascii_lowercase();
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+            let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
+            is_fine
+                .then_some(text.clone())
+                .ok_or_else(|| format!("{text:?} is no part of a name: a-z, 0-9, '.', '_' and '-'"))
+        };
+        Self {
+            by: reader.parsed("by", by).unwrap_or_default(),
+            zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
+            to: reader.parsed("to", instant),
+            contains: reader.parsed("q", part).unwrap_or_default(),
+            app: reader.one("app").filter(|app| !app.is_empty()),
+            has_many: reader.parsed("lanes", many).unwrap_or_default(),
+        }
+    }
+}
+
+impl TimelineQuery {
+    const fn lane_count(&self) -> u32 {
+        if self.has_many { MANY_LANES.1 } else { LANE_COUNT }
+    }
+
+    fn length(&self) -> Duration {
+        HOUR * ZOOMS.get(self.zoom).map_or(24, |(_, hours)| *hours)
+    }
+
+    /// What is shown: three quarters of it are past, where the address names no end.
+    fn scale(&self, now: Timestamp) -> Scale {
+        let to = self.to.unwrap_or(now + self.length() / 4);
+        Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
+    }
+
+    fn address(&self, by: By, zoom: usize, to: Option<Timestamp>) -> String {
+        let mut pairs = vec![pair("by", by.word()), pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
+        pairs.extend(to.map(|to| pair("to", &to.to_string())));
+        pairs.extend((!self.contains.is_empty()).then(|| pair("q", &self.contains)));
+        pairs.extend(self.app.as_deref().map(|app| pair("app", app)));
+        pairs.extend(self.has_many.then(|| pair("lanes", MANY_LANES.0)));
+        format!("/timeline?{}", pairs.join("&"))
+    }
+}
+
+/// A choice: its word, its address, and whether it is the present one.
+struct Choice {
+    word: String,
+    href: String,
+    is_on: bool,
+}
+
+#[derive(Template)]
+#[template(path = "timeline.html")]
+struct TimelinePage {
+    shell: Shell,
+    t: &'static Texts,
+    drawing: Drawing,
+    by: Vec<Choice>,
+    zooms: Vec<Choice>,
+    earlier: String,
+    later: String,
+    present: Option<String>,
+    from: Moment,
+    to: Moment,
+    contains: String,
+    app: String,
+    by_word: &'static str,
+    zoom_word: &'static str,
+    has_more: bool,
+    is_cut: bool,
+    has_joined: bool,
+    mark_max: usize,
+    heat: Vec<HeatRow>,
+    hours: Vec<u32>,
+    lane_max: u32,
+    /// The same with more lanes.
+    more_lanes: Option<String>,
+}
+
+/// A day of the hours of the week.
+struct HeatRow {
+    day: String,
+    cells: Vec<HeatCell>,
+}
+
+/// An hour.
+struct HeatCell {
+    x: u32,
+    /// From 0, nothing, to 5.
+    class: usize,
+    failed: bool,
+    href: String,
+    title: String,
+}
+
+pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem> {
+    let (now, t, query) = (page.engine().now(), page.t, page.query());
+    let scale = query.scale(now);
+    let app = match query.app.as_deref() {
+        Some(name) => Some(crate::api::jobs::find_app(&page.call, name).await?),
+        None => None,
+    };
+    let ask = Ask {
+        by: query.by,
+        from: scale.from,
+        to: scale.to,
+        app,
+        contains: Some(query.contains.clone()).filter(|text| !text.is_empty()),
+        lane_count: query.lane_count(),
+    };
+    let end = Step::Day.floor(now) + DAY;
+    let week = Span::new(Step::Hour, end - DAY * HEAT_DAYS, end);
+    let hours = series::verdicts_of_namespace(&page.call, week);
+    let (timeline, hours) = try_join(lanes::timeline(&page.call, &ask), hours).await?;
+    let heat = heat(&hours, now, t);
+    let step = query.length() / 2;
+    let choice_by = |by: By| Choice {
+        word: by_name(by, t).to_owned(),
+        href: query.address(by, query.zoom, query.to),
+        is_on: by == query.by,
+    };
+    let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| Choice {
+        word: (*word).to_owned(),
+        href: query.address(query.by, place, query.to),
+        is_on: place == query.zoom,
+    };
+    let template = TimelinePage {
+        shell: page.shell(Nav::Timeline),
+        t,
+        by: By::ALL.into_iter().map(choice_by).collect(),
+        zooms: ZOOMS.iter().enumerate().map(choice_zoom).collect(),
+        earlier: query.address(query.by, query.zoom, Some(scale.to.saturating_sub(step))),
+        later: query.address(query.by, query.zoom, Some(scale.to + step)),
+        present: query.to.is_some().then(|| query.address(query.by, query.zoom, None)),
+        from: Moment::new(scale.from, now, t),
+        to: Moment::new(scale.to, now, t),
+        contains: query.contains.clone(),
+        app: query.app.clone().unwrap_or_default(),
+        by_word: query.by.word(),
+        zoom_word: ZOOMS.get(query.zoom).map_or("24h", |(word, _)| word),
+        has_more: timeline.has_more,
+        is_cut: timeline.is_cut,
+        has_joined: query.by == By::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
+        mark_max: MARK_COUNT_MAX,
+        drawing: Drawing::new(scale, query.by, &timeline.lanes, (now, t)),
+        heat,
+        hours: (0..24).step_by(3).collect(),
+        lane_max: query.lane_count(),
+        more_lanes: (timeline.has_more && !query.has_many)
+            .then(|| format!("{}&{}", query.address(query.by, query.zoom, query.to), pair("lanes", MANY_LANES.0))),
+    };
+    html(StatusCode::OK, &template)
+}
+
+const fn by_name(by: By, t: &Texts) -> &'static str {
+    match by {
+        By::Job => t.timeline_jobs,
+        By::App => t.timeline_apps,
+        By::Executor => t.timeline_executors,
+    }
+}
+
+/// How dark an hour is beside the usual one, so that a herd stands out.
+const fn heat_class(count: u64, usual: u64) -> usize {
+    match count.saturating_mul(100) / usual {
+        _ if count == 0 => 0,
+        0..=34 => 1,
+        35..=74 => 2,
+        75..=129 => 3,
+        130..=199 => 4,
+        _ => 5,
+    }
+}
+
+/// Days with their hours, the newest day first.
+fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
+    let mut counts: Vec<u64> =
+        buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
+    counts.sort_unstable();
+    let usual = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
+    let cell = |(hour, bucket): (usize, &Bucket)| {
+        let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.trouble());
+        let class = heat_class(count, usual);
+        let at = Moment::new(bucket.at, now, t);
+        let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        HeatCell {
+            x: u32::try_from(hour).unwrap_or(0) * 30,
+            class,
+            failed: trouble > 0,
+            href: runs_between(bucket.at, bucket.at + HOUR, None),
+            title: format!("{} {} · {}{failed}", at.day, at.time.get(..5).unwrap_or_default(), t.lane_runs(count)),
+        }
+    };
+    let day = |hours: &[Bucket]| HeatRow {
+        day: hours
+            .first()
+            .map(|first| Moment::new(first.at, now, t).day.get(5..).unwrap_or_default().to_owned())
+            .unwrap_or_default(),
+        cells: hours.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect(),
+    };
+    buckets.chunks(24).map(day).rev().collect()
+}
+
+#[derive(Template)]
+#[template(path = "timeline_ahead.html")]
+struct AheadPage {
+    shell: Shell,
+    t: &'static Texts,
+    bars: Vec<AheadBar>,
+    axis: Vec<AxisLabel>,
+    fires: Vec<AheadFire>,
+    peak: Option<String>,
+    is_cut: bool,
+    total: u64,
+}
+
+/// How many fires a quarter of an hour has.
+struct AheadBar {
+    x: u32,
+    width: u32,
+    y: u64,
+    height: u64,
+    title: String,
+}
+
+/// A fire that is ahead.
+struct AheadFire {
+    at: Moment,
+    job: String,
+    app: String,
+}
+
+/// What fires in the next day.
+pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
+    let (now, t) = (page.engine().now(), page.t);
+    let ask = Ahead { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
+    let within = page.call.seen_apps();
+    let found = forecast(page.engine().node(), page.call.namespace.id, within.as_deref(), ask).await?;
+    let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
+    let peak = found
+        .peak
+        .filter(|(_, count)| *count > 1)
+        .map(|(at, count)| t.ahead_peak(count, stamp(at, now, zones::shown().1)));
+    let fire = |fire: &rondel_admin::coming::ComingFire| AheadFire {
+        at: Moment::new(fire.at, now, t),
+        job: fire.name.clone(),
+        app: fire.app.clone(),
+    };
+    let template = AheadPage {
+        shell: page.shell(Nav::Timeline),
+        t,
+        bars: ahead_bars(&found, scale, now, t),
+        axis: axis(scale),
+        fires: found.fires.iter().map(fire).collect(),
+        peak,
+        is_cut: found.is_cut,
+        total: found.density.values().sum(),
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
+    let most = found.density.values().copied().max().unwrap_or(0).max(1);
+    let bar = |(at, count): (&Timestamp, &u64)| {
+        let (x, right) = (scale.x(*at), scale.x(*at + AHEAD_STEP));
+        let height = (count * AHEAD_HEIGHT / most).max(2);
+        let at = Moment::new(*at, now, t);
+        AheadBar {
+            x,
+            width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
+            y: AHEAD_HEIGHT - height,
+            height,
+            title: format!("{} · {}", at.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
+        }
+    };
+    found.density.iter().map(bar).collect()
+}
+
+impl AheadPage {
+    /// How long the forecast is, in words.
+    fn span(&self) -> String {
+        span_words(DAY, self.t)
+    }
+}

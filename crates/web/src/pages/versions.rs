@@ -1,0 +1,179 @@
+//! The versions of a job: what each edit changed, two of them side by side, and putting one back.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::diff::{self, Change};
+use rondel_store::catalog::JobRecord;
+use serde_json::json;
+
+use super::activity_rows::{ChangeRow, change_row};
+use super::as_code::AsCode;
+use super::coming::Coming;
+use super::form::Fields;
+use super::moment::Moment;
+use super::shell::{Missing, Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::jobs::{compared, find, put_back_version, version_spec, versions_before};
+use crate::etag::IfMatch;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::to;
+
+/// How many versions a page has.
+const COUNT: usize = 30;
+/// How many fields the summary of an edit names.
+const NAMED_COUNT: usize = 4;
+
+/// Which two versions are compared, and before which one the list goes on.
+#[derive(Debug)]
+pub(super) struct VersionsQuery {
+    from: Option<i64>,
+    to: Option<i64>,
+    before: Option<i64>,
+}
+
+impl FromQuery for VersionsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let version = |text: &str| match text.parse::<i64>() {
+            Ok(version) if (1..=i64::from(i32::MAX)).contains(&version) => Ok(version),
+            _ => Err(format!("{text:?} is not the number of a version")),
+        };
+        Self {
+            from: reader.parsed("from", version),
+            to: reader.parsed("to", version),
+            before: reader.parsed("before", version),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "versions.html")]
+struct VersionsPage {
+    shell: Shell,
+    t: &'static Texts,
+    missing: Missing,
+    name: String,
+    newest: i64,
+    rows: Vec<VersionRow>,
+    older: Option<i64>,
+    comparison: Option<Comparison>,
+    code: AsCode,
+}
+
+struct VersionRow {
+    version: i64,
+    author: String,
+    at: Moment,
+    /// The fields that differ from the version before; nothing where that is not on the page.
+    summary: Option<String>,
+    is_from: bool,
+    is_to: bool,
+}
+
+/// Two versions side by side.
+struct Comparison {
+    from: i64,
+    to: i64,
+    changes: Vec<ChangeRow>,
+    /// What putting back the older one does to the fires ahead; nothing where it is the present one.
+    coming: Option<Coming>,
+    restore: AsCode,
+}
+
+pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let query = page.query();
+    let to = query.to.unwrap_or(record.version);
+    let from = query.from.unwrap_or_else(|| (to - 1).max(1));
+    let before = query.before.unwrap_or(i64::MAX);
+    let found = versions_before(&page.call, record.id, before, COUNT + 1).await?;
+    let older = (found.len() > COUNT).then(|| found[COUNT - 1].version);
+    let now = page.engine().now();
+    let rows = found.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
+        version: one.version,
+        author: one.author.clone(),
+        at: Moment::new(one.created_at, now, page.t),
+        summary: found
+            .get(index + 1)
+            .map(|before| summary(&diff::changes(&before.definition, &one.definition), page.t)),
+        is_from: one.version == from,
+        is_to: one.version == to,
+    });
+    let rows = rows.collect();
+    let comparison = match record.version > 1 && from != to {
+        true => Some(compare(&page, &record, from, to).await?),
+        false => None,
+    };
+    let template = VersionsPage {
+        shell: page.shell(Nav::Jobs),
+        t: page.t,
+        missing: page.missing(Some(record.app)),
+        newest: record.version,
+        rows,
+        older,
+        comparison,
+        code: AsCode::new(
+            &page.call.namespace.name,
+            ("GET", &format!("/api/v1/jobs/{name}/versions")),
+            None,
+            &format!("job versions {name}"),
+        ),
+        name,
+    };
+    html(StatusCode::OK, &template)
+}
+
+async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
+    let changes = compared(&page.call, record, from, to).await?;
+    let name = &record.spec.name;
+    let coming = match from == record.version {
+        true => None,
+        false => {
+            let mut spec = version_spec(&page.call, record, from).await?;
+            spec.enabled = record.spec.enabled;
+            // A calendar that is gone by now is no reason to hide the comparison.
+            Coming::of(&page.call, Some(record), &spec, page.t).await.ok()
+        }
+    };
+    Ok(Comparison {
+        from,
+        to,
+        changes: changes.iter().map(change_row).collect(),
+        coming,
+        restore: AsCode::new(
+            &page.call.namespace.name,
+            ("POST", &format!("/api/v1/jobs/{name}/restore")),
+            Some(&json!({"version": from})),
+            &format!("job restore {name} {from}"),
+        ),
+    })
+}
+
+/// Which fields an edit changed, in a line.
+fn summary(changes: &[Change], t: &Texts) -> String {
+    let mut fields: Vec<&str> = changes
+        .iter()
+        .map(|change| change.pointer.trim_start_matches('/').split('/').next().unwrap_or_default())
+        .collect();
+    fields.dedup();
+    let named = fields.iter().take(NAMED_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
+    match fields.len() {
+        0 => t.versions_same.to_owned(),
+        count if count > NAMED_COUNT => format!("{named} +{}", count - NAMED_COUNT),
+        _ => named,
+    }
+}
+
+/// Puts an earlier version back, as a new one.
+pub(super) async fn restore(
+    page: Page,
+    Named(name, ..): Named<path::Job>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let version = fields.get("version").parse().unwrap_or_default();
+    let saved = put_back_version(&page.call, &name, &IfMatch::Any, version).await?;
+    page.call.note.changed_to(&saved.spec);
+    Ok(to(&format!("/jobs/{name}/versions")))
+}

@@ -1,0 +1,373 @@
+//! "Why did this job run, or not, at …?": one box, the verdict, the chain of causes, and what would keep it from running now.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::{given_name, jobs};
+use rondel_core::cron::{Tz, parse_zone};
+use rondel_core::fires::{Verdict, Why};
+use rondel_core::homes::Switch;
+use rondel_core::near::near_misses;
+use rondel_core::select::{Select, Unmet};
+use rondel_core::{RunId, Timestamp, name, words};
+use rondel_store::catalog::{JobQuery, JobRecord};
+
+use super::as_code::{AsCode, quoted};
+use super::fires::looks;
+use super::moment::Moment;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::zones::{self, zone_of};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+/// How many names of jobs the box proposes.
+const JOB_COUNT: u32 = 300;
+/// How many names are searched for one that is almost the typed one.
+const SEARCH_COUNT: u32 = 5_000;
+/// How many near misses are named.
+const NEAR_COUNT: usize = 5;
+/// How many instants are answered: a clock shows a time twice at most.
+const ANSWER_COUNT: usize = 2;
+/// The longest question that is kept.
+const TEXT_LEN_MAX: usize = 200;
+
+/// The question.
+#[derive(Debug)]
+pub(super) struct WhyQuery {
+    job: String,
+    at: String,
+    zone: Option<String>,
+}
+
+impl FromQuery for WhyQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let short = |text: String| text.trim().chars().take(TEXT_LEN_MAX).collect::<String>();
+        let mut text = |name: &'static str| reader.one(name).map(short);
+        let (job, at) = (text("job").unwrap_or_default(), text("at").unwrap_or_default());
+        Self { job, at, zone: text("zone").filter(|zone| !zone.is_empty()) }
+    }
+}
+
+/// The address of a question.
+pub(super) fn address(job: &str, at: Option<Timestamp>) -> String {
+    match at {
+        None => format!("/why?{}", pair("job", job)),
+        Some(at) => format!("/why?{}&{}", pair("job", job), pair("at", &at.to_string())),
+    }
+}
+
+#[derive(Template)]
+#[template(path = "why.html")]
+struct WhyPage {
+    shell: Shell,
+    t: &'static Texts,
+    job: String,
+    at: String,
+    zone: String,
+    zones: Vec<String>,
+    jobs: Vec<String>,
+    error: Option<String>,
+    /// Jobs that may be meant.
+    near: Vec<(String, String)>,
+    note: Option<String>,
+    answers: Vec<Answer>,
+    checks: Vec<Check>,
+    code: Option<AsCode>,
+}
+
+/// An instant, in UTC and on the clock of the question.
+struct When {
+    at: Moment,
+    local: Option<String>,
+    why: String,
+}
+
+struct Answer {
+    when: When,
+    class: &'static str,
+    word: &'static str,
+    /// The first sentence, and those that follow from it.
+    verdict: String,
+    chain: Vec<String>,
+    run: Option<RunId>,
+    executor: Option<String>,
+    before: Option<When>,
+    after: Option<When>,
+}
+
+/// Something that must be so for the job to run now.
+struct Check {
+    is_good: bool,
+    sentence: String,
+    link: Option<String>,
+}
+
+pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
+    let (t, query) = (page.t, page.query());
+    let record = match name::check(&query.job) {
+        Ok(()) => page.engine().store().job(page.call.namespace.id, &query.job).await?,
+        Err(_) => None,
+    };
+    let record = record.filter(|record| page.call.sees(record.app));
+    let mut shown = WhyPage {
+        shell: page.shell(Nav::Why),
+        t,
+        job: query.job.clone(),
+        at: query.at.clone(),
+        zone: query.zone.clone().unwrap_or_default(),
+        zones: Vec::new(),
+        jobs: Vec::new(),
+        error: None,
+        near: Vec::new(),
+        note: None,
+        answers: Vec::new(),
+        checks: Vec::new(),
+        code: None,
+    };
+    let mut status = StatusCode::OK;
+    match &record {
+        Some(record) => {
+            if !answer(&page, record, &mut shown).await? {
+                status = StatusCode::UNPROCESSABLE_ENTITY;
+            }
+        }
+        None if query.job.is_empty() => shown.jobs = names(&page, JOB_COUNT).await?,
+        None => {
+            let known = names(&page, SEARCH_COUNT).await?;
+            let near = near_misses(&query.job, known.iter().map(String::as_str), NEAR_COUNT);
+            let link = |name: &&str| format!("{}&{}", address(name, None), pair("at", &query.at));
+            shown.near = near.iter().map(|name| ((*name).to_owned(), link(name))).collect();
+            shown.error = Some(t.why_no_job(&query.job));
+            shown.jobs = known.into_iter().take(JOB_COUNT as usize).collect();
+            status = StatusCode::NOT_FOUND;
+        }
+    }
+    html(status, &shown)
+}
+
+async fn names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem> {
+    let query = JobQuery { app: None, within: page.call.seen_apps(), name_contains: None, after_name: None, limit };
+    let found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
+    Ok(found.into_iter().map(|record| record.spec.name).collect())
+}
+
+/// Fills in the answers; false where the question cannot be read.
+async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
+    let (t, now, within) = (page.t, page.engine().now(), page.call.seen_apps());
+    let own_zone = zone_of(&record.spec);
+    zones::page_of(&record.spec);
+    let zone_text = page.query().zone.clone().unwrap_or_else(|| own_zone.name().to_owned());
+    shown.zones = vec![own_zone.name().to_owned()];
+    if own_zone != Tz::UTC {
+        shown.zones.push("UTC".to_owned());
+    }
+    shown.zone.clone_from(&zone_text);
+    let Ok(zone) = parse_zone(&zone_text) else {
+        shown.error = Some(t.why_bad_zone(zone_text));
+        return Ok(false);
+    };
+    if !shown.zones.contains(&zone_text) {
+        shown.zones.push(zone_text);
+    }
+    let writer = Writer { job: &record.spec.name, zone, now, t };
+    let mut found = Vec::new();
+    if shown.at.is_empty() {
+        found.push(page.engine().why_now(record, within.as_deref()).await?);
+    } else {
+        let Some(instants) = words::asked_instants(zone, &shown.at, now) else {
+            shown.error = Some(t.asked_bad_time.to_owned());
+            return Ok(false);
+        };
+        shown.note = match instants.len() {
+            0 => Some(t.why_gap(zone.name())),
+            1 => None,
+            _ => Some(t.why_twice(zone.name())),
+        };
+        for at in instants.into_iter().take(ANSWER_COUNT) {
+            found.push(page.engine().why(record, at, within.as_deref()).await?);
+        }
+    }
+    for why in &found {
+        let run = run_of(why);
+        let row = match run {
+            Some(run) => page.engine().store().runs(&[run]).await?.pop(),
+            None => None,
+        };
+        let executor = row.and_then(|run| run.present_executor().map(str::to_owned));
+        shown.answers.push(writer.answer(why, run, executor));
+    }
+    shown.checks = checks(page, record).await?;
+    let at = found.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
+    let path = format!("/api/v1/jobs/{}/why", record.spec.name);
+    let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", pair("at", at)));
+    let flag = at.map(|at| format!(" --at {}", quoted(&at))).unwrap_or_default();
+    let command = format!("job why {}{flag}", record.spec.name);
+    shown.code = Some(AsCode::new(&page.call.namespace.name, ("GET", &path), None, &command));
+    Ok(true)
+}
+
+fn run_of(why: &Why) -> Option<RunId> {
+    match why.entry.as_ref().map(|entry| &entry.verdict)? {
+        Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
+        Verdict::Calendar { .. }
+        | Verdict::Paused
+        | Verdict::Undecided
+        | Verdict::Planned
+        | Verdict::Removed
+        | Verdict::Missing => None,
+    }
+}
+
+/// Writes answers about one job.
+struct Writer<'a> {
+    job: &'a str,
+    zone: Tz,
+    now: Timestamp,
+    t: &'static Texts,
+}
+
+impl Writer<'_> {
+    fn when(&self, at: Timestamp) -> When {
+        When {
+            at: Moment::new(at, self.now, self.t),
+            local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
+            why: address(self.job, Some(at)),
+        }
+    }
+
+    fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<String>) -> Answer {
+        let nothing = ("skipped", self.t.why_nothing_planned);
+        let (class, word) = why.entry.as_ref().map_or(nothing, |entry| looks(&entry.verdict, self.t));
+        let mut parts = sentences(why.sentence(self.t.lang()));
+        let verdict = if parts.is_empty() { String::new() } else { parts.remove(0) };
+        Answer {
+            when: self.when(why.at),
+            class,
+            word,
+            verdict,
+            chain: parts,
+            run,
+            executor,
+            before: why.before.map(|at| self.when(at)),
+            after: why.after.map(|at| self.when(at)),
+        }
+    }
+}
+
+/// The sentences of an answer. A full stop within a name is followed by no blank.
+fn sentences(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    let ends = |at: usize, mark: char| {
+        let rest = &text[at + mark.len_utf8()..];
+        match mark {
+            '。' => true,
+            '.' => rest.is_empty() || rest.strip_prefix(' ').is_some_and(|rest| rest.starts_with(char::is_uppercase)),
+            _ => false,
+        }
+    };
+    for (at, mark) in text.char_indices() {
+        if ends(at, mark) {
+            let end = at + mark.len_utf8();
+            found.push(text[begin..end].trim().to_owned());
+            begin = end;
+        }
+    }
+    found.push(text[begin..].trim().to_owned());
+    found.retain(|sentence| !sentence.is_empty());
+    found
+}
+
+/// What the job needs to run now, and whether it has it.
+async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>, Problem> {
+    let (t, spec) = (page.t, &record.spec);
+    let mut checks = Vec::new();
+    let mut add = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
+    if !spec.enabled {
+        add(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
+    }
+    let switches = page.engine().store().switches().await?;
+    match switches.of_app(record.app) {
+        Switch::Active => {}
+        Switch::Draining => add(false, t.check_app_draining(&spec.app), Some("/executors".to_owned())),
+        Switch::Stopped => add(false, t.check_app_stopped(&spec.app), Some("/executors".to_owned())),
+    }
+    let mut online = page.engine().online_executors();
+    online.retain(|one| one.namespace == record.namespace && one.app == record.app);
+    if online.is_empty() {
+        add(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
+        return Ok(checks);
+    }
+    for one in online.iter().filter(|one| one.handlers.contains(&spec.handler)).take(NEAR_COUNT) {
+        if let Some(switch) = switches.of_executor(record.app, given_name(&one.name)) {
+            let sentence = match switch.switch {
+                Switch::Stopped => t.check_executor_stopped(&one.name),
+                _ => t.check_executor_draining(&one.name),
+            };
+            add(false, sentence, Some(format!("/executors/{}?app={}", one.name, spec.app)));
+        }
+    }
+    let handlers = jobs::handlers(page.engine(), record.app);
+    match handlers.iter().find(|handler| handler.name == spec.handler) {
+        Some(handler) => add(true, t.check_handler(listed(&handler.executors, t), &spec.handler), None),
+        None => {
+            let near = near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);
+            let near: Vec<String> = near.into_iter().map(str::to_owned).collect();
+            let sentence = match near.is_empty() {
+                true => t.check_no_handler(&spec.app, &spec.handler),
+                false => t.check_near_handler(&spec.app, &spec.handler, listed(&near, t)),
+            };
+            add(false, sentence, Some(format!("/jobs/{}/edit", spec.name)));
+        }
+    }
+    if let Ok(select) = Select::new(&spec.select)
+        && !select.is_any()
+    {
+        let admitted = online.iter().filter(|one| select.admits(&one.name, &one.labels));
+        let admitted: Vec<String> = admitted.map(|one| one.name.clone()).collect();
+        if admitted.is_empty() {
+            for one in online.iter().take(NEAR_COUNT) {
+                let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
+                match select.unmet(&one.name, &one.labels) {
+                    Some(Unmet::Label(wanted)) => {
+                        add(false, t.check_label(&one.name, listed(&labels, t), wanted), None)
+                    }
+                    Some(Unmet::Name) => add(false, t.check_name(&one.name), None),
+                    None => {}
+                }
+            }
+        } else {
+            add(true, t.check_selected(listed(&admitted, t)), None);
+        }
+    }
+    Ok(checks)
+}
+
+/// Names in a sentence: the first few, and how many more there are.
+fn listed(names: &[String], t: &Texts) -> String {
+    let shown = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
+    match names.len() {
+        0 => t.none.to_owned(),
+        count if count > NEAR_COUNT => format!("{shown} +{}", count - NEAR_COUNT),
+        _ => shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_taken_apart_at_its_full_stops() {
+        let text = "It did not run: no executor had \"report.daily\". W1 was online. It runs 2.5 s later";
+        let found = sentences(text);
+        assert_eq!(
+            found,
+            ["It did not run: no executor had \"report.daily\".", "W1 was online.", "It runs 2.5 s later"]
+        );
+        assert_eq!(sentences("没有执行。下次在 02:30。"), ["没有执行。", "下次在 02:30。"]);
+        assert!(sentences("").is_empty());
+    }
+}

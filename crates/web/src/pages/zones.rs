@@ -1,0 +1,198 @@
+//! In which time zone a page shows instants: the reader's own, that of the job, or UTC.
+//!
+//! The choice is made once for a request ([`Zones::scope`]), so that no page and no row can forget it.
+
+use std::cell::Cell;
+use std::future::Future;
+
+use http::HeaderMap;
+use rondel_core::cron::{Tz, parse_zone};
+use rondel_core::{JobSpec, Timestamp};
+
+use super::schedule_text::schedules;
+use super::texts::Texts;
+use crate::cookies;
+
+/// Which zone the reader chose.
+pub(crate) const TIMES_COOKIE: &str = "rondel_times";
+/// The zone of the browser, which a script writes.
+const ZONE_COOKIE: &str = "rondel_zone";
+
+/// Whose clock is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Clock {
+    Job,
+    #[default]
+    Mine,
+    Utc,
+}
+
+impl Clock {
+    pub(crate) const ALL: [Self; 3] = [Self::Job, Self::Mine, Self::Utc];
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Mine => "mine",
+            Self::Utc => "utc",
+        }
+    }
+
+    pub(crate) const fn name(self, t: &Texts) -> &'static str {
+        match self {
+            Self::Job => t.clock_job,
+            Self::Mine => t.clock_mine,
+            Self::Utc => t.clock_utc,
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|clock| clock.word() == word)
+    }
+}
+
+/// The zones of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Zones {
+    clock: Clock,
+    /// The browser's; none until its script has named it.
+    mine: Option<Tz>,
+    /// That of the job which the page is about.
+    job: Cell<Option<Tz>>,
+}
+
+tokio::task_local! {
+    static ZONES: Zones;
+}
+
+impl Zones {
+    pub(crate) fn new(headers: &HeaderMap) -> Self {
+        let clock = cookies::read(headers, TIMES_COOKIE).and_then(Clock::from_word).unwrap_or_default();
+        let mine = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
+        Self { clock, mine, job: Cell::new(None) }
+    }
+
+    /// Shows the instants of an answer in these zones.
+    pub(crate) async fn scope<F: Future>(self, answer: F) -> F::Output {
+        ZONES.scope(self, answer).await
+    }
+
+    /// Those of the present request; UTC outside of one.
+    fn present() -> Self {
+        ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
+    }
+
+    /// The zone of what belongs to a job of this zone.
+    fn shown_for(&self, job: Option<Tz>) -> Tz {
+        match self.clock {
+            Clock::Utc => Tz::UTC,
+            Clock::Mine => self.mine.unwrap_or(Tz::UTC),
+            Clock::Job => job.or(self.mine).unwrap_or(Tz::UTC),
+        }
+    }
+}
+
+/// The page is about this job: its zone is shown where the reader chose so.
+pub(crate) fn page_of(spec: &JobSpec) {
+    let zone = zone_of(spec);
+    ZONES.try_with(|zones| zones.job.set(Some(zone))).ok();
+}
+
+/// The zone of a job's first schedule, else UTC.
+pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
+    let zone = schedules(spec).first().and_then(|schedule| schedule.time_zone.as_deref());
+    zone.and_then(|zone| parse_zone(zone).ok()).unwrap_or(Tz::UTC)
+}
+
+/// What is shown now: the reader's choice, and the zone that it means on this page.
+pub(crate) fn shown() -> (Clock, Tz) {
+    let zones = Zones::present();
+    (zones.clock, zones.shown_for(zones.job.get()))
+}
+
+/// The zone in which instants of this job are shown, on a page about many.
+pub(crate) fn shown_for(spec: &JobSpec) -> Tz {
+    Zones::present().shown_for(Some(zone_of(spec)))
+}
+
+/// The zone of the job that the page is about.
+pub(crate) fn job_zone() -> Option<Tz> {
+    Zones::present().job.get()
+}
+
+/// The last part of a zone's name, as users call it.
+pub(crate) fn short(zone: Tz) -> String {
+    zone.name().rsplit('/').next().unwrap_or_default().replace('_', " ")
+}
+
+/// An instant in a zone: date, time of day and milliseconds.
+pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
+    let Some(local) = at.to_utc().map(|at| at.with_timezone(&zone)) else { return Default::default() };
+    let part = |format: &str| local.format(format).to_string();
+    (part("%Y-%m-%d"), part("%H:%M:%S"), part(".%3f"))
+}
+
+/// An instant in every zone that is known here, one a line.
+pub(crate) fn in_all(at: Timestamp) -> String {
+    let zones = Zones::present();
+    let mut known: Vec<Tz> = Vec::new();
+    for zone in [zones.job.get(), zones.mine, Some(Tz::UTC)].into_iter().flatten() {
+        if !known.contains(&zone) {
+            known.push(zone);
+        }
+    }
+    let line = |zone: &Tz| {
+        let (date, time, millis) = parts(at, *zone);
+        format!("{date} {time}{millis} {zone}")
+    };
+    known.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use http::header::COOKIE;
+
+    use super::*;
+
+    fn zones(cookie: &str) -> Zones {
+        let mut headers = HeaderMap::new();
+        headers.insert(COOKIE, HeaderValue::from_str(cookie).unwrap());
+        Zones::new(&headers)
+    }
+
+    #[test]
+    fn the_reader_s_zone_is_shown_once_it_is_known() {
+        let job = parse_zone("America/New_York").ok();
+        for (cookie, expected) in [
+            ("a=b", "UTC"),
+            ("rondel_zone=Europe/Berlin", "Europe/Berlin"),
+            ("rondel_zone=Europe/Berlin; rondel_times=utc", "UTC"),
+            ("rondel_zone=Europe/Berlin; rondel_times=job", "America/New_York"),
+            ("rondel_zone=<script>; rondel_times=x", "UTC"),
+        ] {
+            assert_eq!(zones(cookie).shown_for(job).name(), expected, "{cookie}");
+        }
+        assert_eq!(zones("rondel_times=job").shown_for(None), Tz::UTC);
+    }
+
+    #[tokio::test]
+    async fn a_tooltip_names_every_zone_once() {
+        let at = Timestamp::from_millis(1_800_000_000_123);
+        let spec: JobSpec = serde_json::from_value(serde_json::json!({
+            "name": "a", "app": "b", "handler": "c",
+            "schedule": {"cron": "0 0 1 * * ?", "time_zone": "Asia/Shanghai"},
+        }))
+        .unwrap();
+        let shown = zones("rondel_zone=Europe/Berlin").scope(async {
+            page_of(&spec);
+            in_all(at)
+        });
+        assert_eq!(
+            shown.await,
+            "2027-01-15 16:00:00.123 Asia/Shanghai\n2027-01-15 09:00:00.123 Europe/Berlin\n2027-01-15 08:00:00.123 UTC"
+        );
+        assert_eq!(in_all(at), "2027-01-15 08:00:00.123 UTC");
+        assert_eq!(short(parse_zone("America/New_York").unwrap()), "New York");
+    }
+}

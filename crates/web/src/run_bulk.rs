@@ -1,0 +1,152 @@
+//! Cancels or repeats many runs at once, for the API and for pages: first counted, then done, within a bound.
+
+use rondel_admin::jobs;
+use rondel_core::{Run, RunId, RunStatus, Trigger};
+use rondel_store::ledger::{CancelAsked, RunSearch};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::runs::repetition;
+use crate::call::Call;
+use crate::problem::{Code, Problem};
+
+/// The most runs that one request cancels or repeats.
+pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
+
+/// What is to be done with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RunAction {
+    /// Asks those that are open to end.
+    Cancel,
+    /// Runs those that ended again, with their parameters.
+    Retry,
+}
+
+/// Which runs.
+#[derive(Debug)]
+pub(crate) enum Chosen {
+    These(Vec<RunId>),
+    Matching(Box<RunSearch>),
+}
+
+/// The runs that an action applies to.
+#[derive(Debug)]
+pub(crate) struct Selected {
+    pub(crate) runs: Vec<Run>,
+    /// How many were chosen that the action does not apply to: they have ended, or have not.
+    pub(crate) left_out: usize,
+    /// Whether more runs match than one request takes.
+    pub(crate) has_more: bool,
+}
+
+/// What became of one run.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BulkRunProblem")]
+pub(crate) struct RunProblem {
+    pub(crate) id: RunId,
+    /// The code of the problem.
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+/// What became of all.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) done: usize,
+    pub(crate) made: Vec<RunId>,
+    pub(crate) problems: Vec<RunProblem>,
+}
+
+impl RunAction {
+    fn applies_to(self, run: &Run) -> bool {
+        match self {
+            Self::Cancel => !run.status.is_terminal(),
+            Self::Retry => run.status.is_terminal(),
+        }
+    }
+}
+
+/// Finds the runs that an action applies to.
+pub(crate) async fn select<Q>(call: &Call<Q>, action: RunAction, chosen: Chosen) -> Result<Selected, Problem> {
+    let store = call.engine().store();
+    let (mut runs, has_more) = match chosen {
+        Chosen::These(mut ids) => {
+            ids.sort_unstable();
+            ids.dedup();
+            let has_more = ids.len() > BULK_RUN_COUNT_MAX;
+            ids.truncate(BULK_RUN_COUNT_MAX);
+            let mut runs = store.runs(&ids).await?;
+            runs.retain(|run| run.namespace == call.namespace.id && call.sees(run.app));
+            (runs, has_more)
+        }
+        Chosen::Matching(mut search) => {
+            let applies = |status: &RunStatus| (action == RunAction::Retry) == status.is_terminal();
+            let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
+            let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies).collect();
+            if statuses.is_empty() {
+                return Ok(Selected { runs: Vec::new(), left_out: 0, has_more: false });
+            }
+            search.statuses = statuses;
+            search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
+            let mut found = store.search_runs(call.namespace.id, &search).await?;
+            let has_more = found.runs.len() > BULK_RUN_COUNT_MAX || found.stopped_at.is_some();
+            found.runs.truncate(BULK_RUN_COUNT_MAX);
+            (found.runs, has_more)
+        }
+    };
+    let count = runs.len();
+    runs.retain(|run| action.applies_to(run));
+    runs.sort_by_key(|run| run.id);
+    Ok(Selected { left_out: count - runs.len(), runs, has_more })
+}
+
+/// Does it, run after run, the oldest first; one that cannot be done does not stop the others.
+pub(crate) async fn perform<Q>(
+    call: &Call<Q>,
+    action: RunAction,
+    runs: &[Run],
+    (by, trigger): (&str, Trigger),
+) -> Done {
+    let mut done = Done::default();
+    for run in runs {
+        match one(call, action, run, (by, trigger)).await {
+            Ok(made) => {
+                done.done += 1;
+                done.made.extend(made);
+            }
+            Err(problem) => {
+                let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
+                done.problems.push(RunProblem { id: run.id, code, message });
+            }
+        }
+    }
+    call.note.changed_to(&serde_json::json!({
+        "action": action,
+        "done": done.done,
+        "problems": done.problems.len(),
+        "runs": runs.iter().map(|run| run.id).collect::<Vec<_>>(),
+    }));
+    done
+}
+
+async fn one<Q>(
+    call: &Call<Q>,
+    action: RunAction,
+    run: &Run,
+    (by, trigger): (&str, Trigger),
+) -> Result<Option<RunId>, Problem> {
+    let gone = || Problem::new(Code::RunNotFound, "the run is gone");
+    call.check(Some(run.app), gone)?;
+    match action {
+        RunAction::Cancel => match call.engine().cancel_run(run.id, by).await? {
+            CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(None),
+            CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
+            CancelAsked::NotFound => Err(gone()),
+        },
+        RunAction::Retry => {
+            let (record, again) = repetition(call, run, trigger).await?;
+            Ok(Some(jobs::request_run(call.engine(), &record, again).await?.id))
+        }
+    }
+}

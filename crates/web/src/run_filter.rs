@@ -1,0 +1,220 @@
+//! A filter of runs, turned into a search of the store: names become ids, times become instants.
+
+use std::sync::Arc;
+
+use rondel_core::cron::Tz;
+use rondel_core::filter::{Filter, FilterError, Pattern, Scope};
+use rondel_core::{AppId, JobId, Run, RunId, Timestamp, name};
+use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText};
+use serde::{Deserialize, Serialize};
+
+use crate::call::Call;
+use crate::job_board::Entry;
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+
+/// How many jobs a filter by name or label stands for at most.
+pub(crate) const JOB_COUNT_MAX: usize = 512;
+
+/// The parameter that holds a filter.
+pub(crate) const FILTER: Parameter = Parameter::text("q").about(
+    "A filter, such as `status:failed app:orders since:8h duration:>5m \"refused\"`. Keys of runs: `status`, `app`, `job`, `since`, \
+     `until`, `executor`, `trigger`, `duration`, `late`, `label`. Days and times without a zone are in UTC. Other words are searched in \
+     messages and in the names of jobs.",
+);
+
+/// The words for the orders of runs.
+pub(crate) const ORDERS: &[&str] = &["newest", "longest", "latest"];
+
+/// The order with this word.
+pub(crate) fn order(word: &str) -> Result<RunOrder, String> {
+    match word {
+        "" | "newest" => Ok(RunOrder::Newest),
+        "longest" => Ok(RunOrder::Longest),
+        "latest" => Ok(RunOrder::Latest),
+        _ => Err(format!("{word:?} is none of {}", ORDERS.join(", "))),
+    }
+}
+
+/// A filter that a client sent and that cannot be read.
+pub(crate) fn refused(error: &FilterError) -> Problem {
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", error.to_string())])
+}
+
+/// Reads the filter of an API's request.
+pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
+    Filter::parse(text, scope).map_err(|error| refused(&error))
+}
+
+/// A place in a list of runs, as a cursor holds it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// The value of the order.
+    v: i64,
+    /// The run.
+    r: i64,
+    /// The present of the first page: lengths of open runs are those of that instant.
+    n: i64,
+    /// Whether the page ends there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    b: bool,
+}
+
+impl Place {
+    pub(crate) fn of_run(search: &RunSearch, run: &Run) -> Self {
+        let place = search.place(run);
+        Self { v: place.value, r: place.id.get(), n: search.now.as_millis(), b: false }
+    }
+
+    pub(crate) fn before(search: &RunSearch, run: &Run) -> Self {
+        Self { b: true, ..Self::of_run(search, run) }
+    }
+
+    /// Where a search that stopped goes on.
+    pub(crate) fn at(search: &RunSearch, id: RunId) -> Self {
+        Self { v: 0, r: id.get(), n: search.now.as_millis(), b: false }
+    }
+
+    pub(crate) const fn is_backward(self) -> bool {
+        self.b
+    }
+
+    pub(crate) fn apply(self, search: &mut RunSearch) {
+        search.from = Some(RunPlace { value: self.v, id: RunId::new(self.r) });
+        search.now = Timestamp::from_millis(self.n);
+        search.is_backward = self.b;
+    }
+}
+
+/// One page of a search.
+#[derive(Debug)]
+pub(crate) struct SearchedPage {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) before: Option<Place>,
+    pub(crate) after: Option<Place>,
+    /// When the oldest row was made that was looked at, where there are further ones.
+    pub(crate) searched_to: Option<Timestamp>,
+}
+
+/// Reads a page of at most `limit` runs, with the places before and behind it.
+pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -> Result<SearchedPage, Problem> {
+    // One more shows whether there are more.
+    search.limit = limit + 1;
+    let FoundRuns { mut runs, stopped_at } = call.engine().store().search_runs(call.namespace.id, &search).await?;
+    let has_more = runs.len() > usize::try_from(limit).unwrap_or(usize::MAX);
+    if has_more && search.is_backward {
+        runs.remove(0);
+    } else if has_more {
+        runs.pop();
+    }
+    let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (search.from.is_some(), has_more) };
+    let before = runs.first().filter(|_| is_behind).map(|run| Place::before(&search, run));
+    let mut after = runs.last().filter(|_| is_ahead).map(|run| Place::of_run(&search, run));
+    // A job's own index has another order: there the search cannot go on behind its bound.
+    let can_go_on = search.order == RunOrder::Newest && search.jobs.as_ref().is_none_or(|jobs| jobs.len() != 1);
+    if let (None, Some(id), true) = (after, stopped_at, can_go_on && !search.is_backward) {
+        after = Some(Place::at(&search, id));
+    }
+    Ok(SearchedPage { runs, before, after, searched_to: stopped_at.map(RunId::made_at) })
+}
+
+/// The search for what passes a filter.
+pub(crate) async fn search<Q>(
+    call: &Call<Q>,
+    filter: &Filter,
+    order: RunOrder,
+    zone: Tz,
+) -> Result<RunSearch, Problem> {
+    let now = call.engine().now();
+    let mut search = RunSearch::new(now, 0);
+    search.order = order;
+    search.statuses = filter.statuses.of(rondel_core::RunStatus::ALL).unwrap_or_default();
+    search.triggers = filter.triggers.of(rondel_core::Trigger::ALL).unwrap_or_default();
+    search.apps = apps(call, filter).await?;
+    let named = jobs(call, &filter.jobs.any).await?;
+    let labelled = labelled(call, filter).await?;
+    search.jobs = match (named, labelled) {
+        (Some(named), Some(labelled)) => Some(named.into_iter().filter(|job| labelled.contains(job)).collect()),
+        (one, None) | (None, one) => one,
+    };
+    search.other_than = jobs(call, &filter.jobs.none).await?.unwrap_or_default();
+    search.executors = filter.executors.clone();
+    search.since = filter.since.map(|since| since.first(now, zone));
+    search.until = filter.until.map(|until| until.last(now, zone));
+    search.duration = filter.duration;
+    search.late = filter.late;
+    for text in &filter.texts {
+        let lower = text.text.to_lowercase();
+        let jobs = if is_part(&lower) { containing(call, &lower).await? } else { Vec::new() };
+        let jobs = jobs.into_iter().map(|job| job.id).collect();
+        search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
+    }
+    Ok(search)
+}
+
+/// The apps that pass, of those that the caller may see; `None` for all.
+pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
+    let seen = call.seen_apps();
+    if filter.apps.is_open() {
+        return Ok(seen);
+    }
+    let mut apps = call.engine().store().apps(call.namespace.id).await?;
+    apps.retain(|app| filter.apps.admits(|wanted| wanted.matches(&app.name)));
+    let ids = apps.into_iter().map(|app| app.id);
+    Ok(Some(ids.filter(|id| seen.as_ref().is_none_or(|seen| seen.contains(id))).collect()))
+}
+
+/// The jobs that some patterns stand for: a name is that of a job, else a part of the names of several.
+async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern]) -> Result<Option<Vec<JobId>>, Problem> {
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let store = call.engine().store();
+    let mut found = Vec::new();
+    for pattern in patterns {
+        let named = match pattern.is_name() && name::check(&pattern.0).is_ok() {
+            true => match store.job(call.namespace.id, &pattern.0).await? {
+                Some(job) => Some(job.id).filter(|_| call.sees(job.app)),
+                None => {
+                    let deleted = store.deleted_job(call.namespace.id, &pattern.0).await?;
+                    deleted.filter(|job| call.sees(job.app)).map(|job| job.id)
+                }
+            },
+            false => None,
+        };
+        if let Some(job) = named {
+            found.push(job);
+            continue;
+        }
+        let part = pattern.part().to_ascii_lowercase();
+        if is_part(&part) {
+            let mut jobs = containing(call, &part).await?;
+            jobs.retain(|job| pattern.is_name() || pattern.matches(&job.name));
+            found.extend(jobs.into_iter().map(|job| job.id));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found.truncate(JOB_COUNT_MAX);
+    Ok(Some(found))
+}
+
+/// Whether a text can be a part of a name.
+fn is_part(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    text.len() <= name::NAME_LEN_MAX && text.chars().all(plain)
+}
+
+async fn containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<Entry>>, Problem> {
+    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    Ok(board.named(|name| name.contains(part), call.seen_apps().as_deref(), JOB_COUNT_MAX))
+}
+
+/// The jobs whose labels pass; `None` where the filter names none.
+async fn labelled<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId>>, Problem> {
+    if filter.labels.is_empty() {
+        return Ok(None);
+    }
+    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    Ok(Some(board.labelled(filter, call.seen_apps().as_deref())))
+}

@@ -1,0 +1,153 @@
+//! Rules of alerts, incidents and silences: the API and the pages.
+
+use std::time::Duration;
+
+use rondel_core::NamespaceId;
+use rondel_core::channel::ChannelKind;
+use rondel_core::outcome::Outcome;
+use rondel_core::words::Lang;
+use rondel_store::channels::{Channel, ChannelSaved};
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+const EVIL: &str = "<script>alert(1)</script>";
+
+async fn channel(server: &Server, name: &str) {
+    let now = server.engine.now();
+    let channel = Channel {
+        id: rondel_core::ChannelId::new(server.engine.new_id()),
+        namespace: NamespaceId::new(1),
+        name: name.to_owned(),
+        kind: ChannelKind::Slack,
+        settings: "{}".to_owned(),
+        secret: String::new(),
+        lang: Lang::En,
+        is_enabled: false,
+        created_at: now,
+        updated_at: now,
+    };
+    assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
+}
+
+/// The open incident of a job that failed under a rule.
+async fn incident(server: &Server, rule: &str) -> Value {
+    server.job("nightly").await;
+    let rule = format!("/api/v1/alert-rules/{rule}");
+    server.with_body("PUT", &rule, json!({"condition": {"failed": {}}, "description": EVIL})).await.expect(201);
+    let run = server.trigger("nightly").await;
+    server.finish(run, Outcome::Failed { retryable: true }).await;
+    for _ in 0..300 {
+        let found = server.get("/api/v1/incidents?standing=firing").await.expect(200);
+        if let Some(found) = found["items"].get(0) {
+            return found.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    unreachable!("no incident after 30 s");
+}
+
+#[tokio::test]
+async fn a_rule_is_saved_read_tried_and_deleted() {
+    let server = Server::start().await;
+    channel(&server, "slack-oncall").await;
+    let rule = json!({"scope": {"job": "nightly-close"}, "channels": ["slack-oncall"], "severity": "critical",
+        "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}}});
+    let path = "/api/v1/alert-rules/close-by-six";
+    let made = server.with_body("PUT", path, &rule).await.expect(201);
+    assert_eq!(made["sentence"], "nightly-close has not succeeded by 06:00 Europe/Berlin");
+    assert!(made["check_at"].is_string() && made["version"] == 1, "{made}");
+    assert_eq!(server.get("/api/v1/alert-rules").await.expect(200)["items"][0]["name"], "close-by-six");
+    assert_eq!(server.with_body("PUT", path, &rule).await.expect(200)["version"], 2);
+    let tried = json!({"name": "tried", "condition": {"failures_in_row": {"count": 3}}});
+    assert_eq!(server.with_body("POST", "/api/v1/alert-rules/preview", tried).await.expect(200)["would_fire"], false);
+    server.bare("DELETE", path).await.expect(204);
+    assert_eq!(server.get(path).await.expect(404)["code"], "alert_rule_not_found");
+}
+
+#[tokio::test]
+async fn a_wrong_rule_is_refused_with_the_field() {
+    let server = Server::start().await;
+    let path = "/api/v1/alert-rules/r";
+    let failed = json!({"failed": {}});
+    for (body, pointer) in [
+        (json!({"condition": {"failures_in_row": {"count": 0}}}), "/condition/failures_in_row/count"),
+        (json!({"condition": failed, "channels": ["none"]}), "/channels/0"),
+        (json!({"condition": failed, "chanels": []}), "/chanels"),
+        (json!({"condition": failed, "scope": {"label": "x"}}), "/scope/label"),
+        (json!({"condition": {"node_lost": {}}, "scope": {"job": "a"}}), "/scope"),
+        (json!({"condition": failed, "repeat": "soon"}), "/repeat"),
+        (json!({"condition": {"not_succeeded_by": {"time": "6", "zone": "UTC"}}}), "/condition/not_succeeded_by/time"),
+    ] {
+        let refused = server.with_body("PUT", path, &body).await.expect(422);
+        let pointers: Vec<&Value> = refused["errors"].as_array().unwrap().iter().map(|one| &one["pointer"]).collect();
+        assert_eq!(pointers, [pointer], "{body}: {refused}");
+    }
+    let past = json!({"ends_at": "2020-01-01T00:00:00Z"});
+    assert_eq!(
+        server.with_body("POST", "/api/v1/silences", past).await.expect(422)["errors"][0]["pointer"],
+        "/ends_at"
+    );
+}
+
+#[tokio::test]
+async fn an_incident_is_shown_acknowledged_and_silenced() {
+    let server = Server::start().await;
+    let found = incident(&server, "failing").await;
+    let id = found["id"].as_str().unwrap();
+    assert_eq!((&found["subject"]["name"], &found["condition"]), (&json!("nightly"), &json!("failed")));
+    assert_eq!(server.get("/api/v1/incidents?job=nightly").await.expect(200)["items"][0]["id"], id);
+    let mut visitor = Visitor::signed_in(&server).await;
+    for (language, words) in [("en", ["Open incidents", "nightly failed"]), ("zh", ["未恢复的事件", "nightly 失败"])]
+    {
+        visitor.language = language;
+        let page = visitor.get("/alerts").await.text();
+        assert!(words.iter().all(|word| page.contains(word)) && page.contains("href=\"/jobs/nightly\""), "{page}");
+        let own = visitor.get(&format!("/alerts/incidents/{id}")).await.text();
+        assert!(own.contains(words[1]) && own.contains("&#60;script&#62;") && !own.contains(EVIL), "{own}");
+        assert!(visitor.get("/jobs/nightly").await.text().contains(words[1]));
+    }
+    visitor.language = "en";
+    let acknowledge = format!("/alerts/incidents/{id}/acknowledge");
+    assert_eq!(location(&visitor.post(&acknowledge, "back=/jobs/nightly").await), "/jobs/nightly");
+    let known = server.get(&format!("/api/v1/incidents/{id}")).await.expect(200);
+    assert!(known["acknowledged_by"].is_string(), "{known}");
+    let silenced = visitor.post("/alerts/silences", "rule=failing&job=nightly&for=8h&reason=%3Cb%3E").await;
+    assert_eq!(location(&silenced), "/alerts");
+    let page = visitor.get("/alerts").await.text();
+    assert!(page.contains("Silenced") && page.contains("Acknowledged") && !page.contains("<b>&lt;b"), "{page}");
+    let silence = server.get("/api/v1/silences").await.expect(200)["items"][0].clone();
+    let end = format!("/alerts/silences/{}/end", silence["id"].as_str().unwrap());
+    assert_eq!(location(&visitor.post(&end, "").await), "/alerts");
+    assert_eq!(server.get("/api/v1/silences").await.expect(200)["items"], json!([]));
+    let wrong = visitor.post("/alerts/silences", "job=nightly&for=until&until=soon").await;
+    assert!(wrong.status == 422 && wrong.text().contains("value=\"nightly\""), "{}", wrong.text());
+}
+
+#[tokio::test]
+async fn a_rule_is_made_changed_and_tried_by_its_form() {
+    let server = Server::start().await;
+    channel(&server, "ops").await;
+    server.job("nightly").await;
+    let visitor = Visitor::signed_in(&server).await;
+    let form = "name=by-six&condition=not_succeeded_by&time=06%3A00&zone=Europe%2FBerlin&weekday.mon=1&scope=job&scope_job=nightly\
+        &channel.ops=1&severity=critical&digest=15m&group_over=5&enabled=1";
+    let tried = visitor.post("/alerts/rules", &format!("{form}&do=try")).await;
+    assert!(tried.status == 200 && tried.text().contains("It would fire now"), "{}", tried.text());
+    assert_eq!(server.get("/api/v1/alert-rules").await.expect(200)["items"], json!([]), "nothing was saved");
+    assert_eq!(location(&visitor.post("/alerts/rules", &format!("{form}&do=save")).await), "/alerts");
+    let saved = server.get("/api/v1/alert-rules/by-six").await.expect(200);
+    assert_eq!(saved["condition"]["not_succeeded_by"]["weekdays"], json!(["mon"]));
+    assert_eq!((&saved["scope"]["job"], &saved["channels"]), (&json!("nightly"), &json!(["ops"])));
+    let again = visitor.post("/alerts/rules", &format!("{form}&do=save")).await;
+    assert!(again.status == 409 && again.text().contains("A rule with this name exists."), "{}", again.text());
+    let page = visitor.get("/alerts/rules/by-six").await.text();
+    assert!(page.contains("value=\"06:00\"") && page.contains("name=\"weekday.mon\" value=\"1\" checked"), "{page}");
+    let stale = visitor.post("/alerts/rules/by-six", &format!("{form}&version=7&do=save")).await;
+    assert_eq!(stale.status, 409);
+    let changed = form.replace("06%3A00", "25%3A00");
+    let wrong = visitor.post("/alerts/rules/by-six", &format!("{changed}&version=1&do=save")).await;
+    assert!(wrong.status == 422 && wrong.text().contains("value=\"25:00\""), "{}", wrong.text());
+    assert_eq!(location(&visitor.post("/alerts/rules/by-six/delete", "").await), "/alerts");
+}

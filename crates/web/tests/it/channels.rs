@@ -1,0 +1,151 @@
+//! Channels of alerts: the API and the pages.
+
+use rondel_core::channel::ChannelKind;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::visitor::Visitor;
+
+const PATH: &str = "/api/v1/channels/ops";
+
+fn slack() -> Value {
+    json!({"kind": "slack", "secrets": {"url": "https://hooks.slack.com/services/T0/B0/to-be-kept"}})
+}
+
+#[tokio::test]
+async fn a_channel_is_saved_and_its_secrets_are_never_shown() {
+    let server = Server::start().await;
+    assert_eq!(server.get(PATH).await.expect(404)["code"], "channel_not_found");
+    let made = server.with_body("PUT", PATH, slack()).await.expect(201);
+    assert_eq!((&made["secrets"], &made["host"]), (&json!({"url": "set"}), &json!("hooks.slack.com")));
+    assert_eq!((&made["lang"], &made["enabled"], &made["settings"]), (&json!("en"), &json!(true), &json!({})));
+    // What is left out of the secrets stays.
+    let body =
+        json!({"kind": "slack", "lang": "zh", "enabled": false, "settings": {"title_template": "{{ summary }}"}});
+    let changed = server.with_body("PUT", PATH, body).await.expect(200);
+    assert_eq!((&changed["secrets"], &changed["enabled"]), (&json!({"url": "set"}), &json!(false)));
+    assert_eq!(server.get(PATH).await.expect(200), changed);
+    let list = server.get("/api/v1/channels").await.expect(200);
+    let visitor = Visitor::signed_in(&server).await;
+    let pages = [visitor.get("/alerts/channels").await.text(), visitor.get("/alerts/channels/ops").await.text()];
+    for shown in pages.iter().chain([&list.to_string(), &changed.to_string()]) {
+        assert!(shown.contains("ops") && !shown.contains("to-be-kept"), "{shown}");
+    }
+    let audit = server.get("/api/v1/audit?object=ops").await.expect(200).to_string();
+    assert!(!audit.contains("to-be-kept"), "{audit}");
+    let reference = json!({"kind": "slack", "secrets": {"url": "env:RONDEL_ALERT_SECRET_SLACK"}});
+    let referred = server.with_body("PUT", PATH, reference).await.expect(200);
+    assert_eq!(referred["secrets"], json!({"url": "env:RONDEL_ALERT_SECRET_SLACK"}));
+    server.bare("DELETE", PATH).await.expect(204);
+    server.bare("DELETE", PATH).await.expect(404);
+}
+
+#[tokio::test]
+async fn the_key_of_a_webhook_is_made_and_shown_once() {
+    let server = Server::start().await;
+    let body = json!({"kind": "webhook", "secrets": {"url": "https://example.com/alerts"}});
+    let made = server.with_body("PUT", PATH, body.clone()).await.expect(201);
+    assert!(made["signing_key"].as_str().unwrap().starts_with("whsec_"), "{made}");
+    let changed = server.with_body("PUT", PATH, body).await.expect(200);
+    assert_eq!((changed.get("signing_key"), &changed["secrets"]["signing_key"]), (None, &json!("set")));
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named_with_its_field() {
+    let server = Server::start().await;
+    let template =
+        |text: &str| json!({"kind": "slack", "secrets": slack()["secrets"], "settings": {"body_template": text}});
+    let hook = |kind: &str, url: &str| json!({"kind": kind, "secrets": {"url": url}});
+    for (body, pointer, words) in [
+        (json!({"kind": "slack"}), "/secrets/url", "is needed"),
+        (hook("slack", "http://hooks.slack.com/x"), "/secrets/url", "https://"),
+        (hook("slack", "https://10.0.0.1/x"), "/secrets/url", "outgoing_allow"),
+        (hook("dingtalk", "https://oapi.dingtalk.com/robot/send"), "/secrets/url", "access_token"),
+        (hook("slack", "file:../passwd"), "/secrets/url", "is not a reference"),
+        (json!({"kind": "ntfy", "secrets": {"topik": "x", "topic": "x"}}), "/secrets/topik", "did you mean topic"),
+        (template("{{ sumary }}"), "/settings/body_template", "undefined"),
+        (template("{% for x in samples %}"), "/settings/body_template", "syntax"),
+        (template("{% set x = 1 %}"), "/settings/body_template", "cannot be used here"),
+        (template("{{ 'x' * 1000000000 }}"), "/settings/body_template", "multiplication"),
+    ] {
+        let problem = server.with_body("PUT", PATH, body.clone()).await.expect(422);
+        let error = &problem["errors"][0];
+        assert_eq!(error["pointer"], pointer, "{body}: {problem}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{body}: {problem}");
+    }
+    server.with_body("PUT", PATH, json!({"kind": "pigeon"})).await.expect(422);
+    server.with_body("PUT", "/api/v1/channels/Ops", slack()).await.expect(422);
+}
+
+#[tokio::test]
+async fn a_test_answers_how_it_went_and_stands_in_the_deliveries() {
+    let server = Server::start().await;
+    // A name that leads nowhere: the reason is kept.
+    let body = json!({"kind": "webhook", "secrets": {"url": "https://nowhere.invalid/x"}});
+    server.with_body("PUT", PATH, body).await.expect(201);
+    let delivery = server.with_body("POST", &format!("{PATH}/test"), json!({})).await.expect(200);
+    assert_eq!(
+        (&delivery["kind"], &delivery["verdict"], &delivery["status"]),
+        (&json!("test"), &json!("given_up"), &json!(0))
+    );
+    assert!(delivery["error"].is_string() && !delivery.to_string().contains("nowhere.invalid/x"), "{delivery}");
+    let listed = server.get(&format!("{PATH}/deliveries")).await.expect(200);
+    assert_eq!(listed["items"], json!([delivery]));
+    let list = server.get("/api/v1/channels").await.expect(200);
+    assert_eq!(list["items"][0]["last_delivery"], delivery);
+    let page = Visitor::signed_in(&server).await.get("/alerts/channels/ops").await.text();
+    assert!(page.contains("id=\"deliveries\"") && page.contains("Given up"), "{page}");
+}
+
+#[tokio::test]
+async fn each_kind_has_a_form_in_both_languages() {
+    let server = Server::start().await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    for kind in ChannelKind::ALL {
+        for lang in ["en", "zh"] {
+            visitor.language = lang;
+            let page = visitor.get(&format!("/alerts/channels/new?kind={kind}")).await;
+            assert_eq!(page.status, 200);
+            let text = page.text();
+            for field in rondel_core::channel::fields(*kind) {
+                assert!(text.contains(&format!("name=\"{}\"", field.name)), "{kind}: {}", field.name);
+            }
+        }
+    }
+}
+
+fn form(fields: &[(&str, &str)]) -> String {
+    let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+    fields.iter().map(|(key, value)| format!("{key}={}", encoded(value))).collect::<Vec<_>>().join("&")
+}
+
+#[tokio::test]
+async fn a_form_comes_back_with_what_was_typed_and_then_saves() {
+    let server = Server::start().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let typed = [("kind", "email"), ("name", "mail"), ("lang", "zh"), ("enabled", "1"), ("host", "smtp.example.com")];
+    let wrong = [&typed[..], &[("from", "<b>noone"), ("to", "a@b.c")]].concat();
+    let refused = visitor.post("/alerts/channels", &form(&wrong)).await;
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    let text = refused.text();
+    assert!(text.contains("id=\"error-from\"") && text.contains("value=\"smtp.example.com\""), "{text}");
+    assert!(!text.contains("<b>noone") && text.contains("&#60;b&#62;noone"), "{text}");
+    let right =
+        [&typed[..], &[("from", "r@example.com"), ("to", "a@b.c"), ("username", "u"), ("password", "secret-word")]];
+    let saved = visitor.post("/alerts/channels", &form(&right.concat())).await;
+    assert_eq!(saved.status, 303, "{}", saved.text());
+    let again = visitor.post("/alerts/channels", &form(&right.concat())).await;
+    assert!(again.status == 422 && again.text().contains("id=\"error-name\""), "{}", again.text());
+    // The password stays where its field is left empty.
+    let change = [&typed[..], &[("from", "r@example.com"), ("to", "x@y.z"), ("username", "u")]].concat();
+    let changed = visitor.post("/alerts/channels/mail", &form(&change)).await;
+    assert_eq!(changed.status, 303, "{}", changed.text());
+    let shown = server.get("/api/v1/channels/mail").await.expect(200);
+    assert_eq!((&shown["settings"]["to"], &shown["secrets"]), (&json!("x@y.z"), &json!({"password": "set"})));
+    assert_eq!((&shown["lang"], &shown["enabled"]), (&json!("zh"), &json!(true)));
+    let page = visitor.get("/alerts/channels/mail").await.text();
+    assert!(!page.contains("secret-word") && page.contains("Leave it empty to keep it"), "{page}");
+    let removed = visitor.post("/alerts/channels/mail/delete", "").await;
+    assert_eq!(removed.status, 303, "{}", removed.text());
+    assert_eq!(visitor.get("/alerts/channels/mail").await.status, 404);
+}

@@ -1,0 +1,136 @@
+//! Activity, why, versions and the fleet, as a visitor sees them.
+
+use serde_json::json;
+
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+async fn daily(server: &Server, handler: &str) {
+    let body = json!({"name": "daily", "app": "a", "handler": handler, "params": {"password": "p4ssw0rd"},
+        "schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+}
+
+#[tokio::test]
+async fn activity_shows_who_changed_what_and_filters_by_it() {
+    let server = Server::start().await;
+    daily(&server, "h").await;
+    server.with_body("PATCH", "/api/v1/jobs/daily", json!({"handler": "<b>h2"})).await;
+    server.with_body("PATCH", "/api/v1/jobs/daily", json!({"handler": "h3"})).await.expect(200);
+    server.bare("POST", "/api/v1/jobs/daily/pause").await.expect(200);
+    let mut visitor = Visitor::signed_in(&server).await;
+    let text = visitor.get("/activity").await.text();
+    assert!(text.contains("changed job") && text.contains("paused job") && text.contains("created job"), "{text}");
+    assert!(text.contains("<code>handler</code>") && text.contains("<ins>“h3”</ins>"), "{text}");
+    assert!(!text.contains("<b>h2") && !text.contains("p4ssw0rd"), "{text}");
+    let text = visitor.get("/activity?object=daily&action=job.pause&verdict=allowed&from=8h+ago").await.text();
+    assert!(text.contains("<span title=\"job.pause\">paused job") && !text.contains("title=\"job.change\""), "{text}");
+    assert!(text.contains("audit --action job.pause --object daily --verdict allowed --from "), "{text}");
+    assert!(visitor.get("/activity?actor=stranger").await.text().contains("No entry matches"));
+    for (query, field) in [("from=soon", "from"), ("to=%3Cb%3E", "to"), ("verdict=maybe", "verdict")] {
+        let answer = visitor.get(&format!("/activity?{query}")).await;
+        assert_eq!(answer.status, 422, "{query}");
+        assert!(answer.text().contains(&format!("id=\"error-{field}\"")), "{}", answer.text());
+    }
+    let export = visitor.get("/activity.ndjson?object=daily&in=default").await;
+    assert_eq!(export.headers["content-disposition"], "attachment; filename=\"activity.ndjson\"");
+    assert!(export.text().lines().count() >= 3 && export.text().starts_with('{'), "{}", export.text());
+    visitor.language = "zh";
+    let text = visitor.get("/jobs/daily/activity").await.text();
+    assert!(text.contains("暂停任务") && text.contains("id=\"job-activity\""), "{text}");
+}
+
+#[tokio::test]
+async fn activity_has_pages() {
+    let server = Server::start().await;
+    server.job("there").await;
+    for _ in 0..30 {
+        server.bare("POST", "/api/v1/jobs/there/pause").await.expect(200);
+        server.bare("POST", "/api/v1/jobs/there/resume").await.expect(200);
+    }
+    let visitor = Visitor::signed_in(&server).await;
+    let first = visitor.get("/activity?object=there").await.text();
+    let next =
+        first.split("href=\"/activity?").filter_map(|rest| rest.split('"').next()).find(|one| one.contains("cursor="));
+    let next = next.expect("there is a next page").replace("&#38;", "&").replace("&amp;", "&");
+    let second = visitor.get(&format!("/activity?{next}")).await.text();
+    assert!(
+        second.contains("<span title=\"job.create\">") && !first.contains("<span title=\"job.create\">"),
+        "{second}"
+    );
+    assert_eq!(visitor.get("/activity?cursor=x").await.status, 422);
+}
+
+#[tokio::test]
+async fn why_is_one_box_that_understands_times_and_names_near_misses() {
+    let server = Server::start().await;
+    daily(&server, "report.dayly").await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    assert!(visitor.get("/why").await.text().contains("<option value=\"daily\">"));
+    for at in ["2030-01-16+02:30", "2030-01-16T01:30:00Z", "2030-01-16T02:30"] {
+        let answer = visitor.get(&format!("/why?job=daily&at={at}")).await;
+        assert_eq!(answer.status, 200, "{at}");
+        assert!(answer.text().contains("It will run at 2030-01-16 02:30 Europe/Berlin."), "{at}: {}", answer.text());
+    }
+    for at in ["yesterday+02:30", "02:30", "", "8h+ago"] {
+        let answer = visitor.get(&format!("/why?job=daily&at={at}")).await;
+        assert_eq!(answer.status, 200, "{at}");
+        assert!(answer.text().contains("class=\"banner answer"), "{at}: {}", answer.text());
+        assert!(answer.text().contains("No executor of app a is connected"), "{}", answer.text());
+        assert!(answer.text().contains("rondel job why daily"), "{}", answer.text());
+    }
+    let answer = visitor.get("/why?job=dayly&at=02:30").await;
+    assert_eq!(answer.status, 404);
+    assert!(answer.text().contains("/why?job=daily&"), "{}", answer.text());
+    let answer = visitor.get("/why?job=daily&at=%3Cscript%3Esoon").await;
+    assert_eq!(answer.status, 422);
+    assert!(
+        answer.text().contains("This is not a time") && !answer.text().contains("<script>soon"),
+        "{}",
+        answer.text()
+    );
+    visitor.language = "zh";
+    let text = visitor.get("/why?job=daily&at=2030-01-16+02:30").await.text();
+    assert!(text.contains("将在 2030-01-16 02:30") && text.contains("没有执行器连接到这台服务器"), "{text}");
+}
+
+#[tokio::test]
+async fn two_versions_are_compared_and_one_is_restored() {
+    let server = Server::start().await;
+    daily(&server, "h").await;
+    let later = json!({"schedule": {"cron": "0 30 3 * * ?", "time_zone": "Europe/Berlin"}});
+    server.with_body("PATCH", "/api/v1/jobs/daily", later).await.expect(200);
+    server.with_body("PATCH", "/api/v1/jobs/daily", json!({"description": "late"})).await.expect(200);
+    let visitor = Visitor::signed_in(&server).await;
+    let text = visitor.get("/jobs/daily/versions").await.text();
+    assert!(text.contains("Version 2 → 3") && text.contains("<code>description</code>"), "{text}");
+    let text = visitor.get("/jobs/daily/versions?from=1&to=3").await.text();
+    assert!(text.contains("<code>schedule.cron</code>") && text.contains("Restore version 1"), "{text}");
+    assert!(text.contains("class=\"plus\"") && text.contains("class=\"minus\""), "{text}");
+    assert_eq!(location(&visitor.post("/jobs/daily/restore", "version=1").await), "/jobs/daily/versions");
+    let job = server.get("/api/v1/jobs/daily").await.expect(200);
+    assert_eq!((&job["version"], &job["schedule"]["cron"]), (&json!(4), &json!("0 30 2 * * ?")));
+    assert_eq!(visitor.get("/jobs/daily/versions?from=9").await.status, 422);
+    assert_eq!(visitor.post("/jobs/daily/restore", "version=9").await.status, 422);
+}
+
+#[tokio::test]
+async fn the_fleet_shows_servers_and_switches_apps() {
+    let server = Server::start().await;
+    daily(&server, "h").await;
+    let visitor = Visitor::signed_in(&server).await;
+    let text = visitor.get("/executors").await.text();
+    assert!(text.contains("Servers") && text.contains("Loops") && text.contains("this one"), "{text}");
+    let answer = visitor.post("/apps/a/state", "state=draining&back=/executors").await;
+    assert_eq!(location(&answer), "/executors");
+    let text = visitor.get("/executors").await.text();
+    assert!(text.contains("Drained: nothing runs") && text.contains("value=\"active\""), "{text}");
+    assert_eq!(visitor.post("/apps/a/state", "state=gone").await.status, 422);
+    assert_eq!(visitor.post("/apps/none/state", "state=active").await.status, 404);
+    assert_eq!(visitor.post("/nodes/none/state", "state=active").await.status, 404);
+    assert_eq!(visitor.get("/executors/none").await.status, 404);
+    let text = visitor.get("/executors/new?app=billing&server=https://r.example").await.text();
+    assert!(text.contains("--server https://r.example") && text.contains("executor:default/billing"), "{text}");
+    let answer = visitor.get("/executors/new?app=$(rm)&server=%3Cb%3E").await.text();
+    assert!(!answer.contains("--app $(rm)") && !answer.contains("<b>'"), "{answer}");
+}

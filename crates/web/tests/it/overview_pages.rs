@@ -1,0 +1,181 @@
+//! Now, the timeline and the charts of a job, and the same figures by the API.
+
+use std::time::Duration;
+
+use rondel_core::RunId;
+use rondel_core::outcome::Outcome;
+use rondel_web::{Access, route_table};
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::reach::{Scoped, job};
+use crate::visitor::Visitor;
+
+async fn failed(server: &Server, name: &str) -> RunId {
+    let run = server.trigger(name).await;
+    server.finish(run, Outcome::Failed { retryable: false }).await;
+    run
+}
+
+#[tokio::test]
+async fn an_empty_system_shows_the_first_steps() {
+    let server = Server::start().await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    let text = visitor.get("/").await.text();
+    assert!(text.contains("id=\"first-steps\"") && text.matches("<pre>rondel ").count() == 3, "{text}");
+    assert!(!text.contains("id=\"outcomes\""));
+    visitor.language = "zh-CN";
+    assert!(visitor.get("/").await.text().contains("三步完成第一次运行"));
+    server.job("there").await;
+    assert!(!visitor.get("/").await.text().contains("id=\"first-steps\""));
+}
+
+#[tokio::test]
+async fn now_names_the_job_that_fails_and_leads_to_its_runs() {
+    let server = Server::start().await;
+    server.job("fine").await;
+    server.job("broken").await;
+    let done = server.trigger("fine").await;
+    server.finish(done, Outcome::Succeeded).await;
+    for _ in 0..3 {
+        failed(&server, "broken").await;
+    }
+    server.count_runs().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/").await;
+    assert_eq!(page.status, 200);
+    let text = page.text();
+    assert!(text.contains("never succeeded · 3 failures"), "{text}");
+    assert!(text.contains("&#60;b&#62;done") || text.contains("&lt;b&gt;done"), "the message is text");
+    assert!(text.contains("href=\"/runs?q=since%3A"), "a bar leads to its runs");
+    assert!(text.contains("4 runs · 3 failed"), "{text}");
+    let looks = text.split("id=\"looks\"").nth(1).and_then(|rest| rest.split("</section>").next()).unwrap();
+    assert!(looks.contains("job%3Abroken") && !looks.contains("job%3Afine"), "{looks}");
+    assert!(text.contains("id=\"worst\"") && text.contains("href=\"/jobs/broken\">broken</a>"), "its lane is shown");
+
+    let end = server.trigger("broken").await;
+    server.finish(end, Outcome::Succeeded).await;
+    server.count_runs().await;
+    assert!(visitor.get("/").await.text().contains("Nothing needs a look"));
+}
+
+#[tokio::test]
+async fn the_timeline_has_lanes_of_jobs_apps_and_executors() {
+    let server = Server::start().await;
+    server.job("alpha").await;
+    let every = json!({"name": "beta", "app": "app", "handler": "handler", "schedule": {"every": "30m"}});
+    server.with_body("POST", "/api/v1/jobs", every).await.expect(201);
+    let run = failed(&server, "alpha").await;
+    server.count_runs().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let text = visitor.get("/timeline").await.text();
+    assert!(text.contains(&format!("href=\"/runs/{run}\"")) && text.contains("class=\"o-failed\""), "{text}");
+    assert!(text.find(">alpha</a>").unwrap() < text.find(">beta</a>").unwrap(), "the worst comes first");
+    assert!(text.matches("class=\"tick\"").count() > 5, "fires ahead");
+    assert!(text.contains("id=\"heat\"") && text.contains("hx-get=\"/timeline/ahead\""));
+    let text = visitor.get("/timeline?q=bet").await.text();
+    assert!(text.contains(">beta</a>") && !text.contains(">alpha</a>"));
+    assert!(visitor.get("/timeline?by=app&zoom=1h").await.text().contains(">app</a>"));
+    assert_eq!(visitor.get("/timeline?by=executor&zoom=7d").await.status, 200);
+    assert_eq!(visitor.get("/timeline?to=2027-01-15T08:00:00Z&zoom=6h&app=app").await.status, 200);
+    for bad in ["by=colour", "zoom=9h", "to=then", "q=%3Cb%3E", "to=2300-01-01T00:00:00Z"] {
+        assert_eq!(visitor.get(&format!("/timeline?{bad}")).await.status, 422, "{bad}");
+    }
+    let ahead = visitor.get("/timeline/ahead").await.text();
+    assert!(ahead.contains("48 fires") && ahead.contains(">beta</a>"), "{ahead}");
+}
+
+#[tokio::test]
+async fn the_page_of_a_job_has_its_year_its_durations_and_its_next_fires() {
+    let server = Server::start().await;
+    let every = json!({"name": "beta", "app": "app", "handler": "handler", "schedule": {"every": "30m"}});
+    server.with_body("POST", "/api/v1/jobs", every).await.expect(201);
+    let done = server.trigger("beta").await;
+    server.finish(done, Outcome::Succeeded).await;
+    server.count_runs().await;
+    let text = Visitor::signed_in(&server).await.get("/jobs/beta").await.text();
+    let charts = text.split("id=\"job-charts\"").nth(1).unwrap();
+    assert!(charts.contains("class=\"y-ok\"") && charts.contains("class=\"band\""), "{charts}");
+    let next = charts.split("next-ten").nth(1).unwrap().split("</ol>").next().unwrap();
+    let at = |text: &str| text.split('"').next().unwrap().parse::<rondel_core::Timestamp>().unwrap();
+    let fires: Vec<rondel_core::Timestamp> = next.split("datetime=\"").skip(1).map(at).collect();
+    assert_eq!(fires.len(), 10);
+    assert!(fires.windows(2).all(|pair| pair[1].since(pair[0]) == Duration::from_secs(1_800)), "{fires:?}");
+}
+
+#[tokio::test]
+async fn the_api_gives_what_the_pages_show() {
+    let server = Server::start().await;
+    server.job("alpha").await;
+    let run = failed(&server, "alpha").await;
+    server.count_runs().await;
+    let stats = server.get("/api/v1/stats").await.expect(200);
+    assert_eq!((&stats["step"], &stats["series"][0]["total"]["counts"]), (&json!("15m"), &json!({"failed": 1})));
+    assert!(stats["series"][0]["buckets"][0]["duration_ms"]["p95"].is_u64(), "{stats}");
+    let by_app = server.get("/api/v1/stats?group=app&step=1h").await.expect(200);
+    assert_eq!((&by_app["series"][0]["name"], &by_app["series"][0]["total"]["run_count"]), (&json!("app"), &json!(1)));
+    let of_job = server.get("/api/v1/stats?job=alpha,nosuch&group=job&step=1d").await.expect(200);
+    assert_eq!((of_job["series"].as_array().unwrap().len(), &of_job["series"][0]["name"]), (1, &json!("alpha")));
+    for bad in [
+        "step=1d",
+        "step=2h",
+        "group=job",
+        "group=x",
+        "from=2027-01-15T08:00:00Z&to=2027-01-14T08:00:00Z",
+        "job=%3Cb%3E",
+    ] {
+        server.get(&format!("/api/v1/stats?{bad}")).await.expect(422);
+    }
+    server.get("/api/v1/stats?app=nosuch").await.expect(404);
+
+    let timeline = server.get("/api/v1/timeline").await.expect(200);
+    let lane = &timeline["lanes"][0];
+    assert_eq!(
+        (&lane["name"], &lane["trouble_count"], &lane["marks"][0]["run"]),
+        (&json!("alpha"), &json!(1), &json!(run))
+    );
+    for bad in ["by=colour", "limit=101", "from=2020-01-01T00:00:00Z"] {
+        server.get(&format!("/api/v1/timeline?{bad}")).await.expect(422);
+    }
+    let fires = server.get("/api/v1/fires").await.expect(200);
+    assert_eq!((&fires["count"], &fires["items"]), (&json!(0), &json!([])));
+    let every = json!({"name": "beta", "app": "app", "handler": "handler", "schedule": {"every": "1h"}});
+    server.with_body("POST", "/api/v1/jobs", every).await.expect(201);
+    let fires = server.get("/api/v1/fires?limit=3").await.expect(200);
+    assert_eq!((&fires["count"], fires["items"].as_array().unwrap().len()), (&json!(24), 3));
+    assert_eq!((&fires["items"][0]["job"], &fires["peak"]["count"]), (&json!("beta"), &json!(1)));
+    server.get("/api/v1/fires?to=2030-01-01T00:00:00Z").await.expect(422);
+}
+
+#[tokio::test]
+async fn a_caller_with_one_app_sees_nothing_of_the_others() {
+    let server = Server::start().await;
+    job(&server, "secret-job", "theirs", json!({"schedule": {"every": "1h"}})).await;
+    job(&server, "own-job", "mine", json!({})).await;
+    failed(&server, "secret-job").await;
+    failed(&server, "own-job").await;
+    server.count_runs().await;
+    let scoped = Scoped::new(&server, "viewer").await;
+    for path in ["stats?group=app", "timeline", "timeline?by=app", "timeline?by=executor", "fires"] {
+        let text = scoped.get(&format!("/api/v1/{path}")).await.text();
+        assert!(!text.contains("secret-job") && !text.contains("theirs"), "{path}: {text}");
+    }
+    let stats: Value = scoped.get("/api/v1/stats").await.expect(200);
+    assert_eq!(stats["series"][0]["total"]["run_count"], 1);
+    scoped.get("/api/v1/stats?app=theirs").await.expect(404);
+    let visitor = scoped.visitor().await;
+    for path in ["/", "/timeline", "/timeline?by=app", "/timeline/ahead"] {
+        let text = visitor.get(path).await.text();
+        assert!(!text.contains("secret-job") && !text.contains("theirs"), "{path}");
+    }
+    assert!(visitor.get("/").await.text().contains("own-job"));
+}
+
+#[test]
+fn the_pages_are_for_viewers() {
+    let table = route_table();
+    for path in ["/", "/timeline", "/timeline/ahead", "/api/v1/stats", "/api/v1/timeline", "/api/v1/fires"] {
+        let route = table.iter().find(|route| route.path == path && route.method == "GET").unwrap();
+        assert!(!matches!(route.access, Access::Open), "{path}");
+    }
+}

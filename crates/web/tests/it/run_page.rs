@@ -1,0 +1,142 @@
+//! The page of a run: its way through time, the runs beside it, and what is offered.
+
+use std::time::Duration;
+
+use rondel_core::RunId;
+use rondel_core::outcome::Outcome;
+use serde_json::json;
+
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+const FAILED: Outcome = Outcome::Failed { retryable: false };
+
+async fn again(server: &Server, job: &str, params: &str) -> RunId {
+    // Fires of one millisecond would stand in the order of their requests.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let path = format!("/api/v1/jobs/{job}/runs");
+    let run = server.with_body("POST", &path, format!("{{\"params\": {params}}}")).await.expect(201);
+    run["id"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_failed_run_is_held_against_the_last_good_one() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "overrides": "all"});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let good = again(&server, "a", "{\"day\": \"monday\"}").await;
+    server.finish(good, Outcome::Succeeded).await;
+    let between = again(&server, "a", "{\"day\": \"tuesday\"}").await;
+    server.finish(between, FAILED).await;
+    let bad = again(&server, "a", "{\"day\": \"wednesday\"}").await;
+    server.finish(bad, FAILED).await;
+    let after = again(&server, "a", "{\"day\": \"thursday\"}").await;
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/runs/{bad}")).await.text();
+    assert!(page.contains(&format!("rel=\"prev\" id=\"older\" href=\"/runs/{between}\"")), "{page}");
+    assert!(page.contains(&format!("rel=\"next\" id=\"newer\" href=\"/runs/{after}\"")), "{page}");
+    let (_, compared) = page.split_once("id=\"compare\" open").expect("a comparison");
+    let compared = compared.split("</details>").next().unwrap();
+    assert!(compared.contains(&format!("href=\"/runs/{good}\"")), "{compared}");
+    assert!(compared.contains("wednesday") && compared.contains("monday"), "{compared}");
+    assert!(compared.contains("The same in both: Definition, Executor, Attempts"), "{compared}");
+    let first = visitor.get(&format!("/runs/{good}")).await.text();
+    assert!(!first.contains("id=\"older\"") && !first.contains("id=\"compare\""), "{first}");
+    let last = visitor.get(&format!("/runs/{after}")).await.text();
+    assert!(!last.contains("id=\"newer\"") && !last.contains("id=\"compare\""), "nothing to compare while it is open");
+}
+
+#[tokio::test]
+async fn a_title_is_short_and_actions_are_there_as_commands() {
+    let server = Server::start().await;
+    server.job("orders.close").await;
+    let run = server.trigger("orders.close").await;
+    server.finish(run, Outcome::Succeeded).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/runs/{run}")).await.text();
+    let title = page.split_once("<h1>").unwrap().1.split("</h1>").next().unwrap();
+    assert!(title.starts_with("#orders.close · <time") && !title.contains(&run.to_string()), "{title}");
+    assert!(page.contains(&format!("rondel run retry {run} --namespace default")), "{page}");
+    assert!(page.contains(&format!("/api/v1/runs/{run}/retry?namespace=default")), "{page}");
+    let part = visitor.get(&format!("/runs/{run}?part=live")).await.text();
+    assert!(part.contains("id=\"live\"") && !part.contains("<rondel-log"), "the log is not sent with each look");
+}
+
+#[tokio::test]
+async fn a_shard_offers_what_works() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 3});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let whole = server.trigger("a").await;
+    let shards: Vec<RunId> = shards_of(&server, whole).await;
+    for (place, shard) in shards.iter().enumerate() {
+        server.finish(*shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
+    }
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/runs/{whole}")).await.text();
+    assert!(page.contains("1 not succeeded"), "{page}");
+    for (place, shard) in shards.iter().enumerate() {
+        let row = page.split_once(&format!("<a href=\"/runs/{shard}\">")).expect("a bar for each").1;
+        assert!(row.starts_with(&format!("{}/3</a>", place + 1)), "{row}");
+    }
+    let page = visitor.get(&format!("/runs/{}", shards[1])).await.text();
+    let (_, form) = page.split_once("<form method=\"post\" action=\"/runs/").unwrap();
+    assert!(form.starts_with(&format!("{whole}/retry\"")) && form.contains("Run all shards again"), "{page}");
+    let new = location(&visitor.post(&format!("/runs/{whole}/retry"), "").await);
+    assert!(new.starts_with("/runs/"), "{new}");
+}
+
+/// The new fire has the shards that failed, with their numbers; the whole and each of them are stored at once.
+#[tokio::test]
+async fn the_failed_shards_alone_run_again() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 3});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let whole = server.trigger("a").await;
+    let retry = |run: String, body: serde_json::Value| {
+        let server = &server;
+        async move { server.with_body("POST", &format!("/api/v1/runs/{run}/retry"), body).await }
+    };
+    let only_failed = json!({"only": "failed"});
+    retry(whole.to_string(), only_failed.clone()).await.expect(409);
+    let shards = shards_of(&server, whole).await;
+    for (place, shard) in shards.iter().enumerate() {
+        server.finish(*shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
+    }
+    retry(shards[1].to_string(), only_failed.clone()).await.expect(409);
+    retry(whole.to_string(), json!({"only": "some"})).await.expect(422);
+    let again = retry(whole.to_string(), only_failed.clone()).await.expect(201);
+    assert_eq!((&again["parent"], &again["status"]), (&json!(whole.to_string()), &json!("running")));
+    assert_eq!(again["shards"].as_array().map(Vec::len), Some(1), "{again}");
+    assert_eq!((&again["shards"][0]["shard_index"], &again["shards"][0]["shard_total"]), (&json!(1), &json!(3)));
+    let shard: RunId = again["shards"][0]["id"].as_str().unwrap().parse().unwrap();
+    server.finish(shard, Outcome::Succeeded).await;
+    let id = again["id"].as_str().unwrap().to_owned();
+    let over = server.get(&format!("/api/v1/runs/{id}")).await.expect(200);
+    assert_eq!(over["status"], "succeeded", "it is over with its shards: {over}");
+    let refused = retry(id.clone(), only_failed.clone()).await.expect(422);
+    assert!(refused.to_string().contains("each of its shards succeeded"), "{refused}");
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/runs/{whole}")).await.text();
+    assert!(page.contains("Run 1 failed shard again"), "{page}");
+    assert!(location(&visitor.post(&format!("/runs/{whole}/retry-failed"), "").await).starts_with("/runs/"));
+    assert!(!visitor.get(&format!("/runs/{id}")).await.text().contains("retry-failed"), "nothing failed there");
+}
+
+/// The shards of a broadcast, stored as the dispatcher would.
+async fn shards_of(server: &Server, whole: RunId) -> Vec<RunId> {
+    let store = server.engine.store();
+    let root = store.runs(&[whole]).await.unwrap().pop().unwrap();
+    let shards: Vec<_> = (0..3)
+        .map(|index| rondel_core::Run {
+            id: RunId::new(whole.get() + 1 + i64::from(index)),
+            shard_index: index,
+            shard_total: Some(3),
+            parent: Some(whole),
+            ..root.clone()
+        })
+        .collect();
+    let ids = shards.iter().map(|shard| shard.id).collect();
+    store.expand(server.engine.token(), whole, &shards).await.unwrap();
+    ids
+}

@@ -1,0 +1,194 @@
+//! Rules of alerts on whole systems: each incident is reported once when it begins and once when it ends, also where the deciding
+//! server dies before or after it writes that.
+
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until, wall_clock_ms};
+use serde_json::{Value, json};
+
+use crate::on_each_database;
+use crate::verdicts::{trigger, verdict};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const OFTEN: [&str; 2] = ["--alert-rules-period", "200ms"];
+
+fn job(name: &str, script: &str) -> Value {
+    json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sh", "-c", script]}})
+}
+
+/// A channel whose messages no service takes: what counts here are their rows.
+fn channel(db: &ScratchDb) {
+    db.sql(
+        "INSERT INTO alert_channel (id, namespace_id, name, kind, settings, secret, lang, is_enabled, created_at_ms, \
+         updated_at_ms) VALUES (7, 1, 'ops', 'webhook', '{}', '', 'en', 1, 0, 0)",
+    );
+}
+
+async fn rule(api: &Api, name: &str, condition: Value, more: Value) {
+    let mut rule = json!({"condition": condition, "channels": ["ops"], "digest": "1h"});
+    rule.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    api.put(&format!("/api/v1/alert-rules/{name}"), rule).await.expect(201);
+}
+
+/// The only incident of a rule, once it stands so.
+async fn incident(api: &Api, rule: &str, standing: &str) -> Value {
+    wait_until(LIMIT, "the incident stands so", async || {
+        let found = api.get("/api/v1/incidents").await.expect(200);
+        let its: Vec<Value> =
+            found["items"].as_array().expect("a list").iter().filter(|one| one["rule"] == rule).cloned().collect();
+        match its.as_slice() {
+            [only] if only["standing"] == standing => Ok(only.clone()),
+            _ => Err(found),
+        }
+    })
+    .await
+}
+
+/// The kinds of the messages about an incident, in the order of their numbers.
+fn messages(db: &ScratchDb, incident: &Value) -> Vec<String> {
+    let id = incident["id"].as_str().expect("an id");
+    let found = db.sql(&format!("SELECT kind FROM alert_message WHERE incident_id = {id} ORDER BY number, id"));
+    found.split_whitespace().map(str::to_owned).collect()
+}
+
+async fn three_failures_are_reported_once_and_their_end_once(db: ScratchDb) {
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    channel(&db);
+    api.post("/api/v1/jobs", job("flaky", "exit 3")).await.expect(201);
+    rule(&api, "in-row", json!({"failures_in_row": {"count": 3}}), json!({"scope": {"job": "flaky"}})).await;
+    let _agent = Agent::start(&server, "files").await;
+    for _ in 0..2 {
+        verdict(&api, &trigger(&api, "flaky").await).await;
+    }
+    // What two failures would give would be there with the third one.
+    verdict(&api, &trigger(&api, "flaky").await).await;
+    let firing = incident(&api, "in-row", "firing").await;
+    assert_eq!((&firing["subject"]["name"], &firing["severity"]), (&json!("flaky"), &json!("warning")));
+    assert!(firing["samples"][0]["message"].as_str().is_some_and(|text| text.contains('3')), "{firing}");
+    verdict(&api, &trigger(&api, "flaky").await).await;
+    wait_until(LIMIT, "the fourth is counted", async || {
+        let now = incident(&api, "in-row", "firing").await;
+        if now["count"].as_u64() >= Some(4) { Ok(()) } else { Err(now) }
+    })
+    .await;
+    assert_eq!(messages(&db, &firing), ["firing"]);
+
+    api.patch("/api/v1/jobs/flaky", json!({"params": {"argv": ["true"]}})).await.expect(200);
+    verdict(&api, &trigger(&api, "flaky").await).await;
+    let resolved = incident(&api, "in-row", "resolved").await;
+    assert_eq!(resolved["id"], firing["id"]);
+    assert_eq!(messages(&db, &firing), ["firing", "resolved"]);
+}
+on_each_database!(three_failures_are_reported_once_and_their_end_once);
+
+/// Dies at a place of the transaction that writes a decision, once when an incident begins and once when it ends.
+async fn dies_at(place: &str) {
+    let armed = ["--failpoint", place];
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let mut server = Server::start_with(&db, &OFTEN).await;
+    channel(&db);
+    server.api().post("/api/v1/jobs", job("fails", "exit 3")).await.expect(201);
+    rule(&server.api(), "failed", json!({"failed": {}}), json!({})).await;
+    server.kill().await;
+    assert!(server.try_restart_with(&armed).await, "nothing is decided before a run fails");
+    let _agent = Agent::start(&server, "files").await;
+    trigger(&server.api(), "fails").await;
+    server.process().wait(LIMIT).await;
+    server.restart().await;
+    let api = server.api();
+    let firing = incident(&api, "failed", "firing").await;
+    assert_eq!(messages(&db, &firing), ["firing"], "{place}");
+
+    // An open incident is looked at again after two seconds: the server is killed before that.
+    api.patch("/api/v1/jobs/fails", json!({"params": {"argv": ["true"]}})).await.expect(200);
+    verdict(&api, &trigger(&api, "fails").await).await;
+    server.kill().await;
+    if server.try_restart_with(&armed).await {
+        wait_until(LIMIT, "the server dies", async || server.process().has_ended().ok_or("it lives")).await;
+    }
+    server.restart().await;
+    let resolved = incident(&server.api(), "failed", "resolved").await;
+    assert_eq!(messages(&db, &resolved), ["firing", "resolved"], "{place}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_before_a_decision_is_committed_reports_it_once() {
+    dies_at("write_alerts.written").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_after_a_decision_is_committed_reports_it_once() {
+    dies_at("write_alerts.committed").await;
+}
+
+/// A deadline that passes without a success fires in seconds; so does a length without one. A success ends both.
+async fn what_did_not_succeed_in_time_is_reported(db: ScratchDb) {
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    channel(&db);
+    api.post("/api/v1/jobs", job("close", "true")).await.expect(201);
+    api.post("/api/v1/jobs", job("other", "true")).await.expect(201);
+    let minute = wall_clock_ms() / 60_000 + 1;
+    let by = format!("{:02}:{:02}", minute / 60 % 24, minute % 60);
+    let deadline = json!({"not_succeeded_by": {"time": by, "zone": "UTC"}});
+    rule(&api, "by", deadline.clone(), json!({"scope": {"job": "close"}, "severity": "critical"})).await;
+    rule(&api, "lately", json!({"no_success_for": {"length": "2s"}}), json!({"scope": {"job": "other"}})).await;
+    let early = incident(&api, "lately", "firing").await;
+    let _agent = Agent::start(&server, "files").await;
+    let tried = json!({"name": "tried", "condition": deadline, "scope": {"job": "close"}});
+    assert_eq!(api.post("/api/v1/alert-rules/preview", tried).await.expect(200)["would_fire"], true);
+
+    wait_until(Duration::from_secs(90), "the deadline passes", async || {
+        let open = api.get("/api/v1/incidents?standing=firing&job=close").await.expect(200);
+        if open["items"].as_array().is_some_and(|items| items.len() == 1) { Ok(()) } else { Err(open) }
+    })
+    .await;
+    let late = incident(&api, "by", "firing").await;
+    assert_eq!(late["severity"], "critical");
+    verdict(&api, &trigger(&api, "close").await).await;
+    let late = incident(&api, "by", "resolved").await;
+    assert_eq!(messages(&db, &late), ["firing", "resolved"]);
+    assert_eq!(messages(&db, &early), ["firing"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_without_a_success_fires_once_and_ends_with_one() {
+    what_did_not_succeed_in_time_is_reported(scratch(Backend::Sqlite).await.expect("SQLite is always there")).await;
+}
+
+/// A silence keeps the message back and its end sends it; an acknowledged incident stays silent apart from its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_keeps_a_message_back_until_it_ends() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    channel(&db);
+    api.post("/api/v1/jobs", job("fails", "exit 3")).await.expect(201);
+    rule(&api, "failed", json!({"failed": {}}), json!({"repeat": "1s"})).await;
+    let token = server.token_file().display().to_string();
+    let place = ["--server", server.url(), "--token-file", &token, "-o", "json"];
+    let add = ["alert", "silence", "add", "--job", "fails", "--for", "1h"];
+    let added = rondel(&[&add[..], &place].concat(), &[]).await;
+    let silence: Value = serde_json::from_str(&added.stdout).unwrap_or_else(|_| panic!("{}", added.stderr));
+    let _agent = Agent::start(&server, "files").await;
+    verdict(&api, &trigger(&api, "fails").await).await;
+    let firing = incident(&api, "failed", "firing").await;
+    assert_eq!(firing["fired_at"], Value::Null);
+    assert_eq!(messages(&db, &firing), [""; 0]);
+    let id = silence["id"].as_str().expect("an id");
+    api.delete(&format!("/api/v1/silences/{id}")).await.expect(204);
+    wait_until(LIMIT, "it is reported, and again", async || {
+        let sent = messages(&db, &firing);
+        if sent.len() >= 2 && sent[..2] == ["firing", "reminder"] { Ok(()) } else { Err(sent) }
+    })
+    .await;
+    let id = firing["id"].as_str().expect("an id");
+    let known = api.post(&format!("/api/v1/incidents/{id}/acknowledge"), json!({})).await.expect(200);
+    assert!(known["acknowledged_by"].is_string());
+    let sent = messages(&db, &firing).len();
+    api.patch("/api/v1/jobs/fails", json!({"params": {"argv": ["true"]}})).await.expect(200);
+    verdict(&api, &trigger(&api, "fails").await).await;
+    let resolved = incident(&api, "failed", "resolved").await;
+    assert_eq!(messages(&db, &resolved)[sent..], ["resolved"]);
+}

@@ -1,0 +1,114 @@
+//! What axe-core, the rule engine of browsers' accessibility tools, finds on the pages of the console.
+
+use rondel_tests::{Api, Dev, left_out_without, variable};
+use serde_json::json;
+
+use super::browser::{Browser, program};
+use super::pages::{Subjects, screens};
+use super::{furnish, sign_in};
+
+/// Rules of WCAG 2.2, levels A and AA, and what axe calls good practice.
+const RUN: &str = "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations\
+    .filter(rule => ['serious', 'critical'].includes(rule.impact))\
+    .map(rule => rule.id + ': ' + rule.nodes.slice(0, 3).map(node => node.target.join(' ')).join(' | ')))";
+
+/// A browser with the rules, and what they found.
+struct Walk {
+    browser: Browser,
+    axe: String,
+    findings: Vec<String>,
+}
+
+#[tokio::test]
+async fn no_page_has_a_serious_finding() {
+    let Some(program) = program() else { return left_out_without("chromium", "there is no chromium") };
+    let Some(axe) = variable("RONDEL_TEST_AXE") else {
+        return left_out_without("axe", "there is no axe-core");
+    };
+    let axe = std::fs::read_to_string(axe).expect("read axe-core");
+    let mut dev = Dev::start().await;
+    let mut browser = Browser::start(&program).await;
+    sign_in(&mut dev, &mut browser).await;
+    let (api, url) = (dev.api(), dev.url().to_owned());
+    furnish(&api).await;
+    let subjects = Subjects::of_furnished(&api).await;
+    let mut walk = Walk { browser, axe, findings: Vec::new() };
+    for (lang, theme) in [("en", "light"), ("en", "dark"), ("zh", "light"), ("zh", "dark")] {
+        walk.browser.goto(&format!("{url}/jobs")).await;
+        walk.browser.follow(&format!("button[name=theme][value={theme}]")).await;
+        walk.browser.follow(&format!("button[name=lang][value={lang}]")).await;
+        for screen in screens(&subjects).into_iter().filter(|screen| lang == "en" || screen.is_main) {
+            walk.browser.goto(&format!("{url}{}", screen.path)).await;
+            walk.look(&format!("{}, {lang} {theme}", screen.name)).await;
+        }
+        walk.selections(&url, &format!("{lang} {theme}")).await;
+        assert_eq!(walk.browser.complaints().await, [""; 0], "complaints of the browser");
+        walk.refusals(&url, &format!("{lang} {theme}")).await;
+    }
+    walk.as_viewer(&api, &url).await;
+    assert!(walk.findings.is_empty(), "{}", walk.findings.join("\n"));
+    assert!(dev.stop().await.success());
+}
+
+impl Walk {
+    /// Looks at the page that is shown.
+    async fn look(&mut self, name: &str) {
+        // What is loaded behind the page belongs to it.
+        self.browser.until("its parts are there", "!document.querySelector('.htmx-request')").await;
+        self.browser.eval(&self.axe).await;
+        let found = self.browser.eval(RUN).await;
+        self.findings
+            .extend(found.as_array().expect("axe gives a list").iter().map(|finding| format!("{name}: {finding}")));
+    }
+
+    /// What asks before many things are changed, and the two dialogs.
+    async fn selections(&mut self, url: &str, how: &str) {
+        for (list, action) in [("jobs", "pause"), ("runs", "retry")] {
+            self.browser.goto(&format!("{url}/n/default/{list}")).await;
+            self.browser.click("main tbody .pick input").await;
+            self.look(&format!("{list} with a selection, {how}")).await;
+            self.browser.follow(&format!(".bulk-bar button[value={action}]")).await;
+            self.look(&format!("confirmation of {list}, {how}")).await;
+        }
+        for dialog in ["palette", "keys"] {
+            self.browser.eval(&format!("document.getElementById('{dialog}').showModal()")).await;
+            self.look(&format!("dialog {dialog}, {how}")).await;
+            self.browser.eval(&format!("document.getElementById('{dialog}').close()")).await;
+        }
+    }
+
+    /// Pages that refuse.
+    async fn refusals(&mut self, url: &str, how: &str) {
+        for path in
+            ["/nosuch", "/jobs/nosuch", "/runs/1", "/runs?q=status:nosuch", "/calendars/nosuch", "/timeline?zoom=9"]
+        {
+            self.browser.goto(&format!("{url}{path}")).await;
+            self.look(&format!("{path}, {how}")).await;
+        }
+        self.only_refused().await;
+    }
+
+    /// The browser notes a status of a refusal, and nothing else.
+    async fn only_refused(&mut self) {
+        let complaints = self.browser.complaints().await;
+        let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
+        assert!(complaints.iter().all(is_refusal), "{complaints:?}");
+    }
+
+    /// The page of the sign-in, and a user with few rights, who sees disabled controls and refusals.
+    async fn as_viewer(&mut self, api: &Api, url: &str) {
+        let viewer = json!({"name": "eye", "grants": [{"role": "viewer", "namespace": "default"}], "password": "look but not touch"});
+        api.post("/api/v1/users", viewer).await.expect(201);
+        self.browser.call("Network.clearBrowserCookies", json!({})).await;
+        self.browser.goto(&format!("{url}/sign-in")).await;
+        self.look("sign-in").await;
+        self.browser.fill("[name=name]", "eye").await;
+        self.browser.fill("[name=password]", "look but not touch").await;
+        self.browser.follow("#sign-in").await;
+        for path in ["/jobs", "/jobs/cache.warm", "/runs", "/executors", "/settings", "/activity", "/users"] {
+            self.browser.goto(&format!("{url}/n/default{path}")).await;
+            self.look(&format!("{path} of a viewer")).await;
+        }
+        self.only_refused().await;
+    }
+}

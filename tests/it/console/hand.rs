@@ -1,0 +1,200 @@
+//! A user's hand at the browser: it clicks with the mouse, or presses keys and nothing else, and counts what it does.
+//!
+//! A click is one interaction, and so are a shortcut (`Ctrl K`, `g r`), a typed text with the Enter behind it, and a choice from a list. Moves of
+//! the focus count no more than moves of the mouse.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::browser::{Browser, quoted};
+
+/// How far the focus is moved to reach something.
+const MOVE_COUNT_MAX: usize = 700;
+
+/// The hand.
+pub(super) struct Hand<'a> {
+    pub(super) browser: &'a mut Browser,
+    is_by_keys: bool,
+    /// What was done since the start of the task.
+    done: Vec<String>,
+}
+
+/// The keys that are pressed: a name, the code of the key, and the text that it writes.
+const KEYS: [(&str, u32, &str); 4] = [("Enter", 13, "\r"), (" ", 32, " "), ("Tab", 9, ""), ("ArrowDown", 40, "")];
+
+/// Presses a key, with Control where it is asked for.
+pub(super) async fn press(browser: &mut Browser, key: &str, has_control: bool) {
+    let known = KEYS.iter().find(|(name, ..)| *name == key);
+    let text = match known {
+        Some((_, _, text)) => text,
+        None if key.len() == 1 && !has_control => key,
+        None => "",
+    };
+    for kind in ["keyDown", "keyUp"] {
+        let is_raw = kind == "keyDown" && text.is_empty();
+        let kind = if is_raw { "rawKeyDown" } else { kind };
+        let mut event = json!({"type": kind, "key": key, "modifiers": if has_control { 2 } else { 0 }});
+        if kind == "keyDown" {
+            event["text"] = Value::from(text);
+        }
+        if let Some((_, code, _)) = known {
+            event["windowsVirtualKeyCode"] = Value::from(*code);
+        }
+        browser.call("Input.dispatchKeyEvent", event).await;
+    }
+}
+
+/// Types a text where the focus is.
+pub(super) async fn type_text(browser: &mut Browser, text: &str) {
+    browser.call("Input.insertText", json!({ "text": text })).await;
+}
+
+impl<'a> Hand<'a> {
+    pub(super) const fn new(browser: &'a mut Browser, is_by_keys: bool) -> Self {
+        Self { browser, is_by_keys, done: Vec::new() }
+    }
+
+    /// Begins a task at an address; what was done before is forgotten.
+    pub(super) async fn begin(&mut self, url: &str) {
+        self.browser.goto(url).await;
+        self.done.clear();
+    }
+
+    /// Asserts that the task took so many interactions at most, and prints them.
+    pub(super) fn took(&mut self, task: &str, count_max: usize) {
+        let mut way = String::new();
+        for (number, step) in self.done.iter().enumerate() {
+            write!(way, "{}{step}", if number == 0 { "" } else { ", " }).expect("write to a string");
+        }
+        let by = if self.is_by_keys { "keys" } else { "mouse" };
+        super::print(&format!("{task}, by {by}: {} of {count_max}: {way}", self.done.len()));
+        assert!(self.done.len() <= count_max, "{task}, by {by}, took {}: {way}", self.done.len());
+        self.done.clear();
+    }
+
+    /// Goes to a page of the bar: by its link, or by `g` and its key.
+    pub(super) async fn go(&mut self, key: &str) {
+        if !self.is_by_keys {
+            return self.follow(&format!("nav a[data-key={key}]")).await;
+        }
+        self.old().await;
+        for key in ["g", key] {
+            press(self.browser, key, false).await;
+        }
+        self.other_page(key).await;
+        self.done.push(format!("g {key}"));
+    }
+
+    /// Opens the palette.
+    pub(super) async fn palette(&mut self) {
+        press(self.browser, "k", true).await;
+        self.browser.until("the palette is open", "document.querySelector('#palette').open").await;
+        self.done.push("Ctrl K".to_owned());
+    }
+
+    /// Types into the palette, and takes the hit at this address, which must be the first.
+    pub(super) async fn take(&mut self, text: &str, path: &str) {
+        type_text(self.browser, text).await;
+        let hit = "document.querySelector('#palette .hit.on')?.getAttribute('href')";
+        self.browser.until("the palette has it first", &format!("{hit} === {}", quoted(path))).await;
+        self.old().await;
+        press(self.browser, "Enter", false).await;
+        self.other_page(path).await;
+        self.done.push(format!("\"{text}\" Enter"));
+    }
+
+    /// Clicks on what a selector finds, or reaches it by Tab and presses Enter.
+    pub(super) async fn click(&mut self, selector: &str) {
+        self.point(selector).await;
+        if self.is_by_keys {
+            press(self.browser, "Enter", false).await;
+        } else {
+            self.mouse(selector).await;
+        }
+        self.done.push(selector.to_owned());
+    }
+
+    /// The same with what leads to another page.
+    pub(super) async fn follow(&mut self, selector: &str) {
+        self.old().await;
+        self.click(selector).await;
+        self.other_page(selector).await;
+    }
+
+    /// Types a text into a field in place of what it has, and presses Enter, which leads to another page.
+    pub(super) async fn enter(&mut self, selector: &str, text: &str) {
+        self.point(selector).await;
+        if !self.is_by_keys {
+            self.mouse(selector).await;
+        }
+        self.browser.eval(&format!("document.querySelector({}).select()", quoted(selector))).await;
+        type_text(self.browser, text).await;
+        self.old().await;
+        press(self.browser, "Enter", false).await;
+        self.other_page(selector).await;
+        self.done.push(format!("\"{text}\" Enter"));
+    }
+
+    /// Chooses from a list by its value.
+    pub(super) async fn choose(&mut self, selector: &str, value: &str) {
+        self.point(selector).await;
+        if self.is_by_keys {
+            let is_chosen = format!("document.querySelector({}).value === {}", quoted(selector), quoted(value));
+            let mut count = 0;
+            while self.browser.eval(&is_chosen).await != true {
+                press(self.browser, "ArrowDown", false).await;
+                count += 1;
+                assert!(count < 40, "{selector} has no {value}");
+            }
+        } else {
+            self.browser.fill(selector, value).await;
+        }
+        self.done.push(format!("{selector}: {value}"));
+    }
+
+    async fn old(&mut self) {
+        self.browser.eval("window.isOld = true").await;
+    }
+
+    async fn other_page(&mut self, what: &str) {
+        let is_other = "!window.isOld && document.readyState === 'complete'";
+        self.browser.until(&format!("{what} leads to another page"), is_other).await;
+    }
+
+    /// Waits for what a selector finds, and moves there: the mouse, or by Tab the focus.
+    async fn point(&mut self, selector: &str) {
+        let place = quoted(selector);
+        self.browser.until(&format!("there is {selector}"), &format!("document.querySelector({place})")).await;
+        // Parts that come later would move it away from under the mouse.
+        let is_whole =
+            "document.readyState === 'complete' && !document.querySelector('[hx-trigger=load], .htmx-request')";
+        self.browser.until("the page is whole", is_whole).await;
+        if !self.is_by_keys {
+            self.browser.eval(&format!("document.querySelector({place}).scrollIntoView({{block: 'center'}})")).await;
+            return;
+        }
+        let is_there = format!("document.activeElement === document.querySelector({place})");
+        for _ in 0..MOVE_COUNT_MAX {
+            if self.browser.eval(&is_there).await == true {
+                return;
+            }
+            press(self.browser, "Tab", false).await;
+        }
+        let active = self.browser.eval("document.activeElement.outerHTML.slice(0, 200)").await;
+        assert_eq!(active, selector, "Tab does not lead to {selector}");
+    }
+
+    /// Clicks where the middle of an element is seen.
+    async fn mouse(&mut self, selector: &str) {
+        let script = format!(
+            "(box => [box.left + box.width / 2, box.top + box.height / 2])(document.querySelector({}).getBoundingClientRect())",
+            quoted(selector)
+        );
+        let place = self.browser.eval(&script).await;
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
+            self.browser.call("Input.dispatchMouseEvent", event).await;
+        }
+    }
+}

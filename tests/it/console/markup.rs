@@ -1,0 +1,246 @@
+//! Texts that try to become markup, in every field that takes free text, on every page that shows it: none does, and the
+//! browser reports none.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rondel_tests::{Api, Dev, left_out_without, wait_until};
+use serde_json::{Value, json};
+
+use super::browser::{Browser, program};
+use super::sign_in;
+
+/// What a text does to leave the place that it stands in.
+const EXITS: [&str; 8] =
+    ["", "\">", "'>", "</title></textarea></style></select>", "</script>", "-->", "]]>", "</svg></math></template>"];
+
+/// What would show that it has left it: an element or attribute with the mark, which no page has.
+const ENTRIES: [&str; 25] = [
+    "<script data-hit>window.hit=1</script>",
+    "<img data-hit src=x onerror=window.hit=1>",
+    "<svg data-hit onload=window.hit=1>",
+    "<svg><a data-hit xlink:href=\"javascript:window.hit=1\"><text>x</text></a></svg>",
+    "<iframe data-hit srcdoc=\"<script>parent.hit=1</script>\"></iframe>",
+    "<a data-hit href=\"javascript:window.hit=1\">x</a>",
+    "<a data-hit href=\"java&#9;script:window.hit=1\">x</a>",
+    "<details data-hit open ontoggle=window.hit=1>",
+    "<input data-hit autofocus onfocus=window.hit=1>",
+    "<video data-hit><source onerror=window.hit=1></video>",
+    "<body data-hit onload=window.hit=1>",
+    "<style data-hit>*{background:url(/hit)}</style>",
+    "<link data-hit rel=stylesheet href=/hit>",
+    "<meta data-hit http-equiv=refresh content=\"0;url=javascript:window.hit=1\">",
+    "<base data-hit href=//hit.invalid/>",
+    "<form data-hit action=/hit><button formaction=javascript:window.hit=1>x</button></form>",
+    "<object data-hit data=javascript:window.hit=1></object>",
+    "<math data-hit><mtext><img src=x onerror=window.hit=1></mtext></math>",
+    "<div data-hit hx-get=/hit hx-trigger=load></div>",
+    "<div data-hit hx-on::load=window.hit=1></div>",
+    "<template data-hit shadowrootmode=open><script>window.hit=1</script></template>",
+    "x\" data-hit onmouseover=\"window.hit=1",
+    "x' data-hit onfocus='window.hit=1' autofocus='",
+    "<SCRIPT/data-hit/x>window.hit=1</SCRIPT\t>",
+    "\u{1b}[31m<b data-hit>\u{1b}[0m&lt;script data-hit&gt;window.hit=1&lt;/script&gt;",
+];
+
+/// Fetches pages, and gives the addresses of those that have a marked element once they are parsed, or another status than one of these.
+/// Nothing of what is parsed this way runs.
+const PARSE: &str = "Promise.all(PATHS.map(async path => { \
+    const answer = await fetch(path, METHOD); \
+    const page = new DOMParser().parseFromString(await answer.text(), 'text/html'); \
+    return STATUSES.includes(answer.status) && !page.querySelector('[data-hit]') ? null : `${answer.status} ${path}`; \
+    })).then(found => found.filter(Boolean))";
+
+/// What an address answers that has one of the texts: as a filter or name it may be refused, and is shown by the refusal.
+const OF_ADDRESSES: [u16; 3] = [200, 404, 422];
+
+fn texts() -> Vec<String> {
+    EXITS.iter().flat_map(|exit| ENTRIES.map(|entry| format!("{exit}{entry}"))).collect()
+}
+
+#[tokio::test]
+async fn no_text_becomes_markup() {
+    let Some(program) = program() else { return left_out_without("chromium", "there is no chromium") };
+    let texts = texts();
+    assert_eq!(texts.len(), 200);
+    let mut dev = Dev::start().await;
+    let api = dev.api();
+    let mut browser = Browser::start(&program).await;
+    sign_in(&mut dev, &mut browser).await;
+    let runs = store(&api, &texts).await;
+    let pages = pages(&texts, &runs);
+    browser.goto(&format!("{}/jobs", dev.url())).await;
+    parse(&mut browser, &pages, &[200], "{}").await;
+    webhooks(&mut browser, &api, &texts).await;
+    // The pages themselves, with what their scripts do to them: the lists, and one of each eight others.
+    for path in pages.iter().enumerate().filter(|(at, path)| at % 8 == 0 || is_list(path)).map(|(_, path)| path) {
+        open(&mut browser, dev.url(), path).await;
+    }
+    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    let addresses = addresses(&texts, &runs[0]);
+    parse(&mut browser, &addresses, &OF_ADDRESSES, "{headers: {accept: 'text/html'}}").await;
+    // What a form answers to a script: a short message that is put into the page.
+    let forms = (0..4).map(|number| format!("/jobs/text-{number}/runs")).collect::<Vec<_>>();
+    let script = "{method: 'POST', headers: {'hx-request': 'true', accept: 'text/html'}, body: new URLSearchParams()}";
+    parse(&mut browser, &forms, &[200], script).await;
+    for path in addresses.iter().step_by(41) {
+        open(&mut browser, dev.url(), path).await;
+    }
+    let complaints = browser.complaints().await;
+    let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
+    assert!(complaints.iter().all(is_refusal), "{complaints:?}");
+    assert!(dev.stop().await.success());
+}
+
+/// Asserts that no text has become an element on any of the pages.
+async fn parse(browser: &mut Browser, paths: &[String], statuses: &[u16], method: &str) {
+    for paths in paths.chunks(40) {
+        let script = PARSE.replace("PATHS", &Value::from(paths).to_string());
+        let script = script.replace("STATUSES", &Value::from(statuses).to_string()).replace("METHOD", method);
+        assert_eq!(browser.eval(&script).await, json!([]), "a text has become markup");
+    }
+}
+
+/// Opens a page with what its scripts do to it.
+async fn open(browser: &mut Browser, url: &str, path: &str) {
+    browser.goto(&format!("{url}{path}")).await;
+    let hit = "[window.hit === undefined, document.querySelectorAll('[data-hit]').length]";
+    assert_eq!(browser.eval(hit).await, json!([true, 0]), "{path}");
+}
+
+/// The address that a namespace reports failures to, with each text in it that an address may have.
+async fn webhooks(browser: &mut Browser, api: &Api, texts: &[String]) {
+    api.post("/api/v1/namespaces", json!({"name": "hooked"})).await.expect(201);
+    let mut taken = 0;
+    for text in texts {
+        let hook = json!({"url": format!("https://hooks.invalid/{}", plain(text))});
+        let answer = api.put("/api/v1/namespaces/hooked/failure-webhook", hook).await;
+        assert!(matches!(answer.status, 200 | 201 | 422), "{}: {}", answer.status, answer.body);
+        if answer.status != 422 {
+            taken += 1;
+            parse(browser, &["/n/hooked/settings/webhooks".to_owned()], &[200], "{}").await;
+        }
+    }
+    assert!(taken > 0, "none of the texts was taken into an address");
+}
+
+/// Addresses that have a text themselves: searches, filters, questions, and names of things that there are not.
+fn addresses(texts: &[String], run: &str) -> Vec<String> {
+    let mut addresses = Vec::new();
+    for text in texts {
+        let text = encoded(&plain(text));
+        addresses.extend(
+            [
+                "/jobs?q=",
+                "/runs?q=",
+                "/timeline?q=",
+                "/palette?q=",
+                "/api-docs?q=",
+                "/suggest/jobs?at=3&q=",
+                "/suggest/runs?at=3&q=",
+            ]
+            .map(|start| format!("{start}{text}")),
+        );
+        addresses.push(format!("/why?job={text}&at={text}&zone={text}"));
+        addresses.push(format!("/why?job=text-0&at={text}"));
+        addresses.push(format!("/activity?actor={text}&object={text}&in={text}&from={text}"));
+        addresses.push(format!("/runs/{run}?contains={text}"));
+        addresses.push(format!("/executors/new?app={text}"));
+        // In a path, a slash would begin another part.
+        let name = text.replace("%2f", "");
+        addresses.extend(["/calendars/", "/jobs/", "/executors/", "/runs/"].map(|start| format!("{start}{name}")));
+    }
+    addresses
+}
+
+fn is_list(path: &str) -> bool {
+    !path.contains('?') && path.matches('/').count() == 1
+}
+
+/// Puts the texts into everything that takes one, and gives the ids of runs that have them.
+async fn store(api: &Api, texts: &[String]) -> Vec<String> {
+    let mut runs = Vec::new();
+    for (number, text) in texts.iter().enumerate() {
+        let name = format!("text-{number}");
+        let params =
+            json!({"argv": ["sh", "-c", "printf '%s\\n' \"$1\"; printf '%s\\n' \"$1\" >&2; exit 3", "sh", text]});
+        let job = json!({"name": name, "app": "demo", "handler": "shell", "description": text, "params": params,
+            "overrides": "all"});
+        api.post("/api/v1/jobs", job).await.expect(201);
+        let labels = json!({"labels": {"text": plain(text)}, "description": format!("{text} again")});
+        api.patch(&format!("/api/v1/jobs/{name}"), labels).await.expect(200);
+        let run = api.post(&format!("/api/v1/jobs/{name}/runs"), json!({})).await.expect(201);
+        // Another that is cancelled, with the text as the reason.
+        let slow = json!({"params": {"argv": ["sleep", "60"]}});
+        let cancelled = api.post(&format!("/api/v1/jobs/{name}/runs"), slow).await.expect(201);
+        let cancelled = cancelled["id"].as_str().expect("an id").to_owned();
+        api.post(&format!("/api/v1/runs/{cancelled}/cancel"), json!({ "reason": plain(text) })).await.expect(202);
+        api.post("/api/v1/users", json!({"name": format!("user-{number}"), "display_name": plain(text)}))
+            .await
+            .expect(201);
+        runs.extend([run["id"].as_str().expect("an id").to_owned(), cancelled]);
+    }
+    let days: Vec<_> = dates(texts.len())
+        .into_iter()
+        .zip(texts)
+        .map(|(date, text)| json!({"date": date, "name": plain(text)}))
+        .collect();
+    let calendar = json!({"description": texts[0], "rule": {"days": days}});
+    api.put("/api/v1/calendars/texts", calendar).await.expect(201);
+    wait_until(Duration::from_secs(120), "all runs have ended", async || {
+        let open = api.get("/api/v1/runs?status=pending,waiting,running&limit=1").await.expect(200);
+        if open["items"] == json!([]) { Ok(()) } else { Err(open) }
+    })
+    .await;
+    runs
+}
+
+/// Days of two years, one after the other.
+fn dates(count: usize) -> Vec<String> {
+    let months = (1..=12).flat_map(|month| (1..=28).map(move |day| format!("2027-{month:02}-{day:02}")));
+    months.take(count).collect()
+}
+
+/// The text as a line may have it: without control characters, within 100.
+fn plain(text: &str) -> String {
+    let line: String = text.chars().filter(|sign| !sign.is_control()).take(100).collect();
+    line.trim().to_owned()
+}
+
+/// Every page that shows one of the texts.
+fn pages(texts: &[String], runs: &[String]) -> Vec<String> {
+    let mut pages: Vec<_> = [
+        "/",
+        "/jobs",
+        "/runs",
+        "/timeline",
+        "/timeline?by=app",
+        "/activity",
+        "/why",
+        "/settings/webhooks",
+        "/settings/tokens",
+        "/calendars",
+        "/calendars/texts?year=2027",
+        "/executors",
+        "/users",
+        "/account",
+    ]
+    .map(str::to_owned)
+    .into();
+    for number in 0..texts.len() {
+        pages.extend(
+            ["", "/edit", "/fires", "/activity", "/versions?from=1&to=2"]
+                .map(|part| format!("/jobs/text-{number}{part}")),
+        );
+    }
+    pages.extend(runs.iter().map(|run| format!("/runs/{run}")));
+    pages
+}
+
+fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        write!(encoded, "%{byte:02x}").expect("write to a string");
+    }
+    encoded
+}

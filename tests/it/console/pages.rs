@@ -1,0 +1,107 @@
+//! The screens of the console, for tests that walk all of them.
+
+use rondel_tests::Api;
+use serde_json::Value;
+
+/// A page.
+#[derive(Clone, Debug)]
+pub(super) struct Screen {
+    pub(super) name: &'static str,
+    pub(super) path: String,
+    /// Whether it is one of those that are open all day.
+    pub(super) is_main: bool,
+}
+
+/// What the pages are about that show one thing.
+#[derive(Clone, Debug)]
+pub(super) struct Subjects {
+    /// A job with two versions, and an instant that its why page is asked about.
+    pub(super) job: String,
+    pub(super) at: &'static str,
+    /// A run with a log, which failed.
+    pub(super) run: String,
+    /// The run that stands for the shards of another.
+    pub(super) whole: String,
+    pub(super) executor: String,
+    /// A namespace without a job.
+    pub(super) empty: &'static str,
+}
+
+impl Subjects {
+    /// Those of the server that `furnish` has filled.
+    pub(super) async fn of_furnished(api: &Api) -> Self {
+        Self {
+            job: "billing.close-month".to_owned(),
+            at: "01:00",
+            run: newest_run(api, "billing.close-month").await,
+            whole: newest_run(api, "inventory.sync").await,
+            executor: "dev?app=demo".to_owned(),
+            empty: "empty",
+        }
+    }
+}
+
+/// The newest run of a job that is no shard.
+pub(super) async fn newest_run(api: &Api, job: &str) -> String {
+    let runs = api.runs(job).await;
+    let is_root = |run: &&Value| run["shard_index"].is_null() || run["shard_total"] == 1;
+    let shown = runs.iter().find(is_root).unwrap_or(&Value::Null);
+    assert!(shown["id"].is_string(), "{job} has no run: {runs:?}");
+    shown["id"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Every screen of a user who may do everything.
+pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
+    let Subjects { job, at, run, whole, executor, empty } = of;
+    let main = [
+        ("now", "/".to_owned()),
+        ("timeline", "/timeline".to_owned()),
+        ("jobs", "/jobs".to_owned()),
+        ("job", format!("/jobs/{job}")),
+        ("runs", "/runs".to_owned()),
+        ("run", format!("/runs/{run}")),
+        ("executors", "/executors".to_owned()),
+    ];
+    let others = [
+        ("first-steps", format!("/n/{empty}/")),
+        ("no-jobs", format!("/n/{empty}/jobs")),
+        ("no-runs", format!("/n/{empty}/runs")),
+        ("timeline-1h", "/timeline?zoom=1h".to_owned()),
+        ("timeline-6h", "/timeline?zoom=6h".to_owned()),
+        ("timeline-7d", "/timeline?zoom=7d".to_owned()),
+        ("timeline-apps", "/timeline?zoom=7d&by=app".to_owned()),
+        ("timeline-executors", "/timeline?by=executor".to_owned()),
+        ("ahead", "/timeline/ahead".to_owned()),
+        ("jobs-by-app", "/jobs?sort=app".to_owned()),
+        ("jobs-paused", "/jobs?q=is:paused".to_owned()),
+        ("fires", format!("/jobs/{job}/fires")),
+        ("job-activity", format!("/jobs/{job}/activity")),
+        ("versions", format!("/jobs/{job}/versions?from=1&to=2")),
+        ("edit", format!("/jobs/{job}/edit")),
+        ("new", "/jobs/new".to_owned()),
+        ("runs-failed", "/runs?q=status:failed%20since:1d".to_owned()),
+        ("runs-slow", "/runs?sort=longest".to_owned()),
+        ("shards", format!("/runs/{whole}")),
+        ("why", "/why".to_owned()),
+        ("why-answer", format!("/why?job={job}&at={at}")),
+        ("alerts", "/alerts".to_owned()),
+        ("alert-rule", "/alerts/rules/new".to_owned()),
+        ("calendars", "/calendars".to_owned()),
+        ("calendar", "/calendars/holidays?year=2027".to_owned()),
+        ("executor", format!("/executors/{executor}")),
+        ("executor-new", "/executors/new".to_owned()),
+        ("activity", "/activity".to_owned()),
+        ("settings", "/settings".to_owned()),
+        ("users", "/users".to_owned()),
+        ("tokens", "/settings/tokens".to_owned()),
+        ("webhooks", "/settings/webhooks".to_owned()),
+        ("sign-in", "/settings/sign-in".to_owned()),
+        ("account", "/account".to_owned()),
+        ("namespaces", "/namespaces".to_owned()),
+        ("palette", "/palette".to_owned()),
+        ("api", "/api-docs".to_owned()),
+        ("api-endpoint", "/api-docs?q=bulk".to_owned()),
+    ];
+    let screen = |is_main| move |(name, path)| Screen { name, path, is_main };
+    main.into_iter().map(screen(true)).chain(others.into_iter().map(screen(false))).collect()
+}

@@ -1,0 +1,192 @@
+//! The tasks that the console is for, walked in a browser with the number of interactions asserted: once with the mouse, and once by keys
+//! alone. The history is that of `rondel bench seed`.
+
+use rondel_tests::{Api, Dev, left_out_without};
+use serde_json::{Value, json};
+
+use super::browser::{Browser, program};
+use super::hand::Hand;
+use super::log::{LOADED, LOADED_BYTES_MAX, long_run};
+use super::sign_in;
+
+const JOB_COUNT: u32 = 60;
+const RUN_COUNT: u32 = 6_000;
+const LIVE: &str = "for i in $(seq 1 2000); do echo \"tick $i\"; sleep 0.2; done";
+
+/// What the tasks are about.
+struct Stage {
+    api: Api,
+    url: String,
+    /// A job whose handler no executor has, and one of its fires, which was skipped.
+    unserved: String,
+    fire_at: String,
+    /// An app with runs that failed in the last eight hours.
+    app: String,
+    /// A run that writes its log now.
+    live: String,
+}
+
+#[tokio::test]
+async fn each_task_takes_few_interactions() {
+    let Some(program) = program() else { return left_out_without("chromium", "the tasks of the console") };
+    let mut dev = Dev::start_seeded(JOB_COUNT, RUN_COUNT).await;
+    let mut browser = Browser::start(&program).await;
+    sign_in(&mut dev, &mut browser).await;
+    let stage = Stage::new(dev.api(), dev.url().to_owned()).await;
+    long_run(&stage.api).await;
+    for is_by_keys in [false, true] {
+        let mut hand = Hand::new(&mut browser, is_by_keys);
+        stage.find_why_a_run_did_not_happen(&mut hand).await;
+        stage.find_failures_and_retry_them(&mut hand).await;
+        stage.follow_a_live_log(&mut hand).await;
+        stage.find_the_first_error(&mut hand).await;
+        stage.restore_a_version(&mut hand, if is_by_keys { "orders.by-keys" } else { "orders.by-mouse" }).await;
+        stage.pause_an_app(&mut hand).await;
+        stage.see_the_herd(&mut hand).await;
+        stage.invite_a_user(&mut hand, if is_by_keys { "jonas" } else { "maria" }).await;
+    }
+    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    stage.api.post(&format!("/api/v1/runs/{}/cancel", stage.live), json!({})).await.expect(202);
+    assert!(dev.stop().await.success());
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| unreachable!("{value} is a text")).to_owned()
+}
+
+impl Stage {
+    async fn new(api: Api, url: String) -> Self {
+        let unserved = api.get("/api/v1/jobs?q=0007").await.expect(200);
+        let unserved = text(&unserved["items"][0]["name"]);
+        let skipped = api.get(&format!("/api/v1/runs?job={unserved}&status=skipped&limit=1")).await.expect(200);
+        let fire_at = text(&skipped["items"][0]["fire_at"]);
+        let failed = api.get("/api/v1/runs?q=status:failed%20since:8h&limit=1").await.expect(200);
+        let job = text(&failed["items"][0]["job"]);
+        let app = text(&api.get(&format!("/api/v1/jobs/{job}")).await.expect(200)["app"]);
+        let tail =
+            json!({"name": "live.tail", "app": "demo", "handler": "shell", "params": {"argv": ["sh", "-c", LIVE]}});
+        api.post("/api/v1/jobs", tail).await.expect(201);
+        let live = text(&api.post("/api/v1/jobs/live.tail/runs", json!({})).await.expect(201)["id"]);
+        Self { api, url, unserved, fire_at, app, live }
+    }
+
+    fn now(&self) -> String {
+        format!("{}/n/default/", self.url)
+    }
+
+    async fn find_why_a_run_did_not_happen(&self, hand: &mut Hand<'_>) {
+        hand.begin(&self.now()).await;
+        hand.palette().await;
+        hand.take(&self.unserved, &format!("/n/default/jobs/{}", self.unserved)).await;
+        hand.enter("#why [name=at]", &self.fire_at.replace('T', " ")[..16]).await;
+        hand.browser
+            .until("the reason is named", "document.querySelector('.answer')?.textContent.includes('no executor of')")
+            .await;
+        hand.took("why a run did not happen", 3);
+    }
+
+    async fn find_failures_and_retry_them(&self, hand: &mut Hand<'_>) {
+        hand.begin(&self.now()).await;
+        hand.go("r").await;
+        hand.enter("#filter", &format!("status:failed app:{} since:8h", self.app)).await;
+        let rows = "[...document.querySelectorAll('main tbody tr')]";
+        hand.browser
+            .until(
+                "only failures are shown",
+                &format!("{rows}.length && {rows}.every(row => row.querySelector('.s-failed'))"),
+            )
+            .await;
+        hand.took("the failing runs of an app", 3);
+        hand.follow(".bulk-bar button[value=retry]").await;
+        hand.follow("main form[action$='/runs:bulk'] button.primary").await;
+        hand.browser
+            .until("they were started again", "/started again/.test(document.querySelector('h1').textContent)")
+            .await;
+        hand.took("retry all of them", 2);
+    }
+
+    async fn follow_a_live_log(&self, hand: &mut Hand<'_>) {
+        hand.begin(&self.now()).await;
+        hand.follow("#health a[href*='status=running']").await;
+        hand.follow(&format!("main a.name[href='/n/default/runs/{}']", self.live)).await;
+        let lines = "document.querySelectorAll('#log .l').length";
+        hand.browser.until("the log is there", &format!("{lines} > 2")).await;
+        let first = hand.browser.eval(lines).await;
+        hand.browser.until("it grows", &format!("{lines} > {first} + 2")).await;
+        let is_at_end =
+            "(log => log.scrollHeight - log.scrollTop - log.clientHeight < 40)(document.querySelector('#log'))";
+        hand.browser.until("its end is shown", is_at_end).await;
+        hand.took("follow a live log", 2);
+    }
+
+    async fn find_the_first_error(&self, hand: &mut Hand<'_>) {
+        hand.begin(&format!("{}/n/default/jobs/import.rows", self.url)).await;
+        hand.follow(".tile a.cell[href*='/runs/']").await;
+        let counted = "document.querySelector('[data-severity=error] b')?.textContent === '3'";
+        hand.browser.until("errors are counted", counted).await;
+        hand.click("[data-severity=error]").await;
+        hand.browser.until("the first error is shown", "document.querySelector('.l.at')?.id === 'L5000'").await;
+        let loaded = hand.browser.eval(LOADED).await.as_u64().unwrap_or(u64::MAX);
+        assert!(loaded < LOADED_BYTES_MAX, "{loaded} bytes");
+        hand.took("the first error of 60,000 lines", 2);
+    }
+
+    async fn restore_a_version(&self, hand: &mut Hand<'_>, name: &str) {
+        let job = json!({"name": name, "app": "demo", "handler": "shell", "params": {"argv": ["true"]}, "description": "first"});
+        self.api.post("/api/v1/jobs", job).await.expect(201);
+        for description in ["second", "third"] {
+            self.api.patch(&format!("/api/v1/jobs/{name}"), json!({ "description": description })).await.expect(200);
+        }
+        hand.begin(&format!("{}/n/default/jobs/{name}", self.url)).await;
+        hand.follow("#job-activity section a[href$='/versions']").await;
+        hand.follow("a.button[href$='/versions?from=1&to=3']").await;
+        hand.browser
+            .until(
+                "the two are compared",
+                "document.querySelector('#comparison .change-list ins')?.textContent.includes('third')",
+            )
+            .await;
+        hand.follow("#restore").await;
+        hand.took("compare two versions and restore one", 3);
+        assert_eq!(self.api.get(&format!("/api/v1/jobs/{name}")).await.expect(200)["description"], "first");
+    }
+
+    async fn pause_an_app(&self, hand: &mut Hand<'_>) {
+        let paused = format!("/api/v1/jobs?q=app:{}%20is:paused", self.app);
+        let count = async || self.api.get(&paused).await.expect(200)["items"].as_array().map_or(0, Vec::len);
+        let before = count().await;
+        hand.begin(&self.now()).await;
+        hand.go("j").await;
+        hand.follow(".sorts a[href$='sort=app']").await;
+        hand.follow(&format!("#app-{} button[value=pause]", self.app)).await;
+        hand.took("pause all jobs of an app", 3);
+        assert!(count().await > before, "jobs of {} are paused", self.app);
+        hand.follow("main form input[value=resume] ~ button").await;
+        assert_eq!(count().await, before, "Undo takes it back");
+    }
+
+    async fn see_the_herd(&self, hand: &mut Hand<'_>) {
+        hand.begin(&self.now()).await;
+        hand.go("t").await;
+        hand.browser
+            .until("what is ahead is drawn", "document.querySelectorAll('#ahead .density rect').length > 20")
+            .await;
+        let peak = hand.browser.eval("document.querySelector('#ahead .peak').textContent").await;
+        assert!(text(&peak).contains("jobs fire at the same instant"), "{peak}");
+        hand.took("what fires next, and where the herd is", 1);
+    }
+
+    async fn invite_a_user(&self, hand: &mut Hand<'_>, name: &str) {
+        hand.begin(&self.now()).await;
+        hand.palette().await;
+        hand.take("users", "/n/default/users").await;
+        hand.choose("form.invite [name='grant.0.role']", "operator").await;
+        hand.enter("form.invite [name=name]", name).await;
+        hand.browser
+            .until("there is a link", "document.querySelector('#made pre')?.textContent.includes('/sign-in?token=')")
+            .await;
+        hand.took("invite a user with a role", 4);
+        let user = self.api.get(&format!("/api/v1/users/{name}")).await.expect(200);
+        assert_eq!(user["grants"][0]["role"], "operator", "{user}");
+    }
+}

@@ -1,0 +1,27 @@
+// What the server cannot do alone: clocks that go on.
+(() => {
+  "use strict";
+
+  const body = document.body;
+  const [second, minute, hour, day] = body.dataset.units.split(",");
+
+  function coarse(seconds) {
+    if (seconds < 90) return `${seconds} ${second}`;
+    if (seconds < 5400) return `${Math.round(seconds / 60)} ${minute}`;
+    if (seconds < 129600) return `${Math.round(seconds / 3600)} ${hour}`;
+    return `${Math.round(seconds / 86400)} ${day}`;
+  }
+
+  function tick() {
+    const now = Date.now();
+    for (const element of document.querySelectorAll("[data-at]")) {
+      const away = (Date.parse(element.dataset.at) - now) / 1000;
+      const words = away > 0 ? body.dataset.in : body.dataset.ago;
+      const text = words.replace("#", coarse(Math.floor(Math.abs(away))));
+      if (element.textContent !== text) element.textContent = text;
+    }
+  }
+
+  tick();
+  setInterval(tick, 1000);
+})();

@@ -1,0 +1,148 @@
+// One stream of events for the tab. A region `data-live="run job"` asks for itself again (htmx trigger `live`) after events of these
+// kinds, at most once a second or in `data-live-gap` seconds; `data-live-job` and `data-live-run` narrow that, `data-live-every` adds a
+// period in seconds.
+// While the tab is hidden there is no stream and no request; where the stream is lost, regions ask every 15 s.
+(() => {
+  "use strict";
+
+  const KINDS = ["run", "job", "executor", "node"];
+  const GAP_MS = 1000, POLL_MS = 15000, LOST_MS = 6000;
+  const { stream: address } = document.body.dataset;
+  const dot = document.getElementById("pulse");
+  const banner = document.getElementById("stale");
+  const states = new WeakMap();
+  const held = new Map();
+  let stream = null, lastId = "", openedAt = 0, downSince = Date.now(), polledAt = 0, freshAt = Date.now(), failed = false;
+
+  const regions = () => document.querySelectorAll("[data-live]");
+
+  const gapOf = (region) => Math.max(GAP_MS, (Number(region.dataset.liveGap) || 0) * 1000);
+
+  function stateOf(region) {
+    if (!states.has(region)) states.set(region, { last: Date.now(), gap: gapOf(region), timer: 0 });
+    return states.get(region);
+  }
+
+  function ask(region, delay) {
+    const state = stateOf(region);
+    if (state.timer || document.hidden) return;
+    const wait = Math.max(delay ?? 0, state.last + state.gap - Date.now(), 0);
+    state.timer = setTimeout(() => {
+      state.timer = 0;
+      if (document.hidden || !region.isConnected) return;
+      state.last = Date.now();
+      region.dispatchEvent(new CustomEvent("live"));
+    }, wait);
+  }
+
+  function askAll() {
+    for (const region of regions()) {
+      stateOf(region).last = 0;
+      ask(region);
+    }
+  }
+  window.rondelRefresh = askAll;
+
+  function happened(event) {
+    lastId = event.lastEventId || lastId;
+    let data = {};
+    try { data = JSON.parse(event.data); } catch { /* a block without data */ }
+    for (const region of regions()) {
+      const { live, liveJob, liveRun } = region.dataset;
+      if (live && !live.split(" ").includes(event.type)) continue;
+      if (liveJob && liveJob !== (data.job ?? data.name)) continue;
+      if (liveRun && liveRun !== data.id) continue;
+      ask(region, 100);
+    }
+  }
+
+  function listen() {
+    if (stream || document.hidden || !address || !window.EventSource) return;
+    openedAt = Date.now();
+    const query = lastId ? `${address.includes("?") ? "&" : "?"}after=${encodeURIComponent(lastId)}` : "";
+    stream = new EventSource(address + query);
+    for (const kind of KINDS) stream.addEventListener(kind, happened);
+    stream.addEventListener("ready", (event) => {
+      lastId = event.lastEventId || lastId;
+      downSince = 0;
+      freshAt = Date.now();
+      if (!regions().length) failed = false;
+      show();
+    });
+    stream.addEventListener("gap", askAll);
+    stream.addEventListener("error", () => {
+      downSince ||= Date.now();
+      if (stream?.readyState === EventSource.CLOSED) stream = null;
+    });
+  }
+
+  function hush() {
+    stream?.close();
+    stream = null;
+  }
+
+  function show() {
+    if (!dot) return;
+    const isDown = downSince && Date.now() - downSince > LOST_MS;
+    const isStale = failed && Date.now() - freshAt > LOST_MS;
+    dot.dataset.state = isStale ? "lost" : isDown ? "slow" : "live";
+    dot.lastElementChild.textContent = dot.getAttribute(`data-word-${dot.dataset.state}`);
+    if (banner.hidden !== isStale) return;
+    banner.hidden = !isStale;
+    const at = new Date(freshAt).toTimeString().slice(0, 5);
+    if (isStale) banner.firstElementChild.textContent = banner.dataset.words.replace("#", at);
+  }
+
+  function beat() {
+    if (document.hidden) return;
+    const now = Date.now();
+    for (const region of regions()) {
+      const period = Number(region.dataset.liveEvery);
+      if (period && now - stateOf(region).last >= period * 1000 - 50) ask(region);
+    }
+    const isDown = downSince && now - downSince > LOST_MS;
+    if (address && (isDown || failed) && now - polledAt > POLL_MS) {
+      polledAt = now;
+      askAll();
+      if (isDown && !regions().length) failed = true;
+      if (!stream && now - openedAt > POLL_MS) listen();
+    }
+    show();
+  }
+
+  document.addEventListener("htmx:before:request", (event) => {
+    const region = event.target;
+    if (document.hidden) {
+      const ctx = event.detail.ctx;
+      if (ctx?.sourceElement) held.set(ctx.sourceElement, ctx.request.action);
+      event.preventDefault();
+    } else if (region.dataset?.live !== undefined) stateOf(region).began = Date.now();
+  });
+  document.addEventListener("htmx:after:request", (event) => {
+    const region = event.target;
+    if (region.dataset?.live === undefined) return;
+    const state = stateOf(region);
+    // A page that is slow to make is asked for less often.
+    state.gap = Math.max(gapOf(region), 5 * (Date.now() - (state.began ?? Date.now())));
+    const status = event.detail.ctx?.response?.status ?? 0;
+    failed = status === 0 || status >= 500;
+    if (!failed) freshAt = Date.now();
+    if (status === 401) location.reload();
+  });
+  document.addEventListener("htmx:error", (event) => {
+    if (event.target.dataset?.live !== undefined) failed = true;
+  });
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return hush();
+    downSince = Date.now();
+    listen();
+    askAll();
+    for (const [element, action] of held) if (element.isConnected && element.dataset.live === undefined) htmx.ajax("GET", action, { source: element });
+    held.clear();
+  });
+  addEventListener("pagehide", hush);
+  addEventListener("pageshow", listen);
+  listen();
+  setInterval(beat, 1000);
+})();

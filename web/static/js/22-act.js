@@ -1,0 +1,57 @@
+// Forms `data-act` are sent without leaving the page; what they did is shown in a corner, for as long as it may be taken back.
+(() => {
+  "use strict";
+
+  const SHOWN_MS = 8000, COUNT_MAX = 4;
+  const corner = document.getElementById("toasts");
+  if (!corner) return;
+
+  function show(toast) {
+    corner.append(toast);
+    while (corner.children.length > COUNT_MAX) corner.firstElementChild.remove();
+    let timer = 0;
+    const start = () => { timer = setTimeout(() => toast.remove(), SHOWN_MS); };
+    for (const kind of ["pointerenter", "focusin"]) toast.addEventListener(kind, () => clearTimeout(timer));
+    for (const kind of ["pointerleave", "focusout"]) toast.addEventListener(kind, () => { clearTimeout(timer); start(); });
+    toast.addEventListener("click", (event) => { if (event.target.closest(".shut")) toast.remove(); });
+    start();
+  }
+
+  function problem(text) {
+    const toast = document.createElement("div");
+    toast.className = "toast bad";
+    toast.setAttribute("role", "alert");
+    toast.append(Object.assign(document.createElement("span"), { textContent: text }));
+    show(toast);
+  }
+
+  async function send(form, submitter) {
+    submitter?.setAttribute("aria-busy", "true");
+    try {
+      const answer = await fetch(submitter?.getAttribute("formaction") ?? form.getAttribute("action"), {
+        method: "POST",
+        headers: { accept: "text/html", "hx-request": "true" },
+        body: new URLSearchParams(new FormData(form, submitter)),
+      });
+      if (answer.redirected) return void location.assign(answer.url);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const toast = page.querySelector(".toast");
+      if (toast) show(document.adoptNode(toast));
+      else if (!answer.ok) problem([page.querySelector("h1"), page.querySelector(".detail")].map((part) => part?.textContent.trim()).filter(Boolean).join(": ") || answer.statusText);
+      form.closest("[popover]")?.hidePopover();
+      form.closest(".toast")?.remove();
+      window.rondelRefresh?.();
+    } catch {
+      problem(corner.dataset.lost);
+    } finally {
+      submitter?.removeAttribute("aria-busy");
+    }
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (event.defaultPrevented || !form.matches("form[data-act]")) return;
+    event.preventDefault();
+    send(form, event.submitter);
+  });
+})();

@@ -1,0 +1,123 @@
+// Lists: suggestions while a filter is typed, rows that are updated in their places, selections of rows.
+(() => {
+  "use strict";
+
+  const parse = (text) => new DOMParser().parseFromString(text, "text/html");
+
+  function completes(input) {
+    const box = input.parentElement.querySelector(".suggestions");
+    let asked = 0, timer = 0;
+    const items = () => [...box.querySelectorAll("[role=option]")];
+    const active = () => items().findIndex((item) => item.getAttribute("aria-selected") === "true");
+    const close = () => {
+      clearTimeout(timer);
+      asked++;
+      box.hidden = true;
+      input.setAttribute("aria-expanded", "false");
+      input.removeAttribute("aria-activedescendant");
+    };
+    async function ask() {
+      const turn = ++asked;
+      const url = new URL(input.getAttribute("hx-get"), location.href);
+      url.searchParams.set("q", input.value);
+      url.searchParams.set("at", [...input.value.slice(0, input.selectionStart)].length);
+      const answer = await fetch(url, { headers: { accept: "text/html" } });
+      if (!answer.ok || turn !== asked) return;
+      const list = parse(await answer.text()).querySelector("ul");
+      if (turn !== asked || !list || !list.children.length || document.activeElement !== input) return close();
+      box.replaceChildren(document.adoptNode(list));
+      box.hidden = false;
+      input.setAttribute("aria-expanded", "true");
+    }
+    const soon = () => { clearTimeout(timer); timer = setTimeout(() => ask().catch(close), 90); };
+    function move(step) {
+      const all = items();
+      const place = active() < 0 && step < 0 ? all.length - 1 : (active() + step + all.length) % all.length;
+      all.forEach((item, index) => item.setAttribute("aria-selected", index === place));
+      input.setAttribute("aria-activedescendant", all[place].id);
+      all[place].scrollIntoView({ block: "nearest" });
+    }
+    function take(item) {
+      input.value = item.dataset.text;
+      const at = [...input.value].slice(0, item.dataset.cursor).join("").length;
+      input.setSelectionRange(at, at);
+      input.focus();
+      soon();
+    }
+    for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-controls": "suggested", "aria-expanded": "false" })) input.setAttribute(name, value);
+    input.addEventListener("input", (event) => { if (!event.isComposing) soon(); });
+    input.addEventListener("focus", soon);
+    input.addEventListener("blur", () => setTimeout(() => { if (document.activeElement !== input) close(); }, 150));
+    input.addEventListener("keydown", (event) => {
+      if (box.hidden || event.isComposing) return;
+      if (event.key === "ArrowDown") move(1);
+      else if (event.key === "ArrowUp") move(-1);
+      else if (event.key === "Escape") close();
+      else if ((event.key === "Enter" || event.key === "Tab") && active() >= 0) take(items()[active()]);
+      else { if (event.key === "Enter") close(); return; }
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    box.addEventListener("mousedown", (event) => {
+      const item = event.target.closest("[role=option]");
+      if (item) { event.preventDefault(); take(item); }
+    });
+  }
+
+  function selects(form) {
+    const boxes = () => [...form.querySelectorAll("tbody .pick input")];
+    const shown = form.querySelector(".picked");
+    const all = form.querySelector("[data-pick-all]");
+    const show = () => {
+      const count = boxes().filter((box) => box.checked).length;
+      shown.textContent = count ? shown.dataset.text.replace("#", count) : shown.dataset.none ?? "";
+      all.checked = count > 0 && count === boxes().length;
+      all.indeterminate = count > 0 && !all.checked;
+    };
+    let last = null;
+    form.addEventListener("click", (event) => {
+      const box = event.target.closest("tbody .pick input");
+      if (!box) return;
+      if (event.shiftKey && last && last.isConnected) {
+        const list = boxes();
+        const [from, to] = [list.indexOf(last), list.indexOf(box)].sort((a, b) => a - b);
+        for (const other of list.slice(from, to + 1)) other.checked = box.checked;
+      }
+      last = box;
+      show();
+    });
+    all.addEventListener("change", () => { for (const box of boxes()) box.checked = all.checked; show(); });
+    show();
+  }
+
+  function follows(place) {
+    const pill = document.querySelector("[data-new-runs]");
+    async function look() {
+      const answer = await fetch(place.getAttribute("hx-get"), { headers: { accept: "text/html" } });
+      const detail = { ctx: { response: { status: answer.status } } };
+      place.dispatchEvent(new CustomEvent("htmx:after:request", { bubbles: true, detail }));
+      if (!answer.ok) return;
+      const rows = parse(await answer.text()).querySelectorAll("#live tbody tr");
+      let count = 0;
+      for (const row of rows) {
+        const old = document.getElementById(row.id);
+        if (!old) { count++; continue; }
+        const cells = [...row.children];
+        old.className = row.className;
+        [...old.children].forEach((cell, index) => {
+          if (!cell.matches(".pick") && cells[index] && cell.innerHTML !== cells[index].innerHTML) cell.innerHTML = cells[index].innerHTML;
+        });
+      }
+      if (pill) {
+        pill.textContent = pill.dataset.newRuns.replace("#", count === rows.length ? `${count}+` : count);
+        pill.hidden = count === 0;
+      }
+    }
+    place.addEventListener("live", () => look().catch(() => place.dispatchEvent(new CustomEvent("htmx:error", { bubbles: true }))));
+  }
+
+  for (const input of document.querySelectorAll(".filter-box input")) completes(input);
+  for (const form of document.querySelectorAll("[data-bulk]")) selects(form);
+  const live = document.querySelector("[data-live-rows]");
+  if (live) follows(live);
+})();
