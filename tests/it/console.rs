@@ -13,7 +13,7 @@ mod pages;
 mod pictures;
 mod tasks;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rondel_tests::{Api, Dev, keeps, left_out_without, wait_until};
@@ -21,12 +21,14 @@ use serde_json::{Value, json};
 
 use self::browser::{Browser, program};
 
-/// A line each 300 ms; the first ones have what must not be taken for markup.
+/// A line each 300 ms; the first ones have what must not be taken for markup. It ends once the file `GATE` is there, so
+/// that it is seen running however slow the browser is.
 const SCRIPT: &str = r#"
 printf '<script>console.error("markup in a log was run")</script>\n'
 printf '\033[1;32mgreen\033[0m, \033[31mred\033[0m, a bell \007 and a title \033]0;x\007\n'
 echo "to stderr" >&2
-for i in $(seq 1 20); do echo "line $i of 20"; sleep 0.3; done"#;
+for i in $(seq 1 20); do echo "line $i of 20"; sleep 0.3; done
+until [ -e "GATE" ]; do sleep 0.1; done"#;
 
 #[tokio::test]
 async fn a_job_is_made_and_its_log_seen_growing() {
@@ -77,7 +79,13 @@ async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
     assert_eq!(cookies, "", "no script can read the session");
 }
 
+/// The file that lets the job end.
+fn gate(shots: &Path) -> PathBuf {
+    shots.join("may-end")
+}
+
 async fn make_a_job(browser: &mut Browser, shots: &Path) {
+    let script = SCRIPT.replace("GATE", &gate(shots).display().to_string());
     browser.follow("a[href='/n/default/jobs/new']").await;
     browser.until("the preview has ten fires", "document.querySelectorAll('#preview li').length === 10").await;
     browser.fill("[name=cron]", "0 0 3 * * nosuch").await;
@@ -90,7 +98,7 @@ async fn make_a_job(browser: &mut Browser, shots: &Path) {
     browser.fill("[name=handler]", "shell").await;
     // The handler declares its parameters: a field for each.
     browser.until("the fields are there", "document.querySelector('[name=\"param.json.argv\"]')").await;
-    browser.fill("[name=\"param.json.argv\"]", &json!(["sh", "-c", SCRIPT]).to_string()).await;
+    browser.fill("[name=\"param.json.argv\"]", &json!(["sh", "-c", script]).to_string()).await;
     browser.shoot(&shots.join("new.png")).await;
     browser.follow("#create").await;
     browser.until("the job is shown", "location.pathname === '/n/default/jobs/nightly-report'").await;
@@ -108,6 +116,7 @@ async fn watch_its_log(browser: &mut Browser, shots: &Path) {
     browser.until("it grows", &format!("{lines} >= {}", first + 4)).await;
     browser.until("the run is seen running", "document.querySelector('#status').dataset.status === 'running'").await;
     browser.shoot(&shots.join("run-live.png")).await;
+    std::fs::write(gate(shots), "").expect("open the gate");
     browser.until("the verdict is seen", "document.querySelector('#status').dataset.status === 'succeeded'").await;
     browser
         .until("the log is complete", &format!("{lines} === 23 && !document.querySelector('rondel-log .tail')"))
