@@ -93,7 +93,7 @@ pub struct EngineConfig {
     /// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace, and a result's way.
     pub overdue_ask: Duration,
     /// How long after the deadline it is given up.
-    pub overdue_give_up: Duration,
+    pub overdue_timeout: Duration,
     /// How long an executor that is heard may leave a trigger unanswered before it is asked what it has in hand.
     pub answer_within: Duration,
     /// How many open runs of a job are looked at when it is paused or deleted …
@@ -179,7 +179,7 @@ impl Default for EngineConfig {
             lost_after: Duration::from_secs(30),
             continue_max: Duration::from_secs(120),
             overdue_ask: Duration::from_secs(20),
-            overdue_give_up: Duration::from_secs(60),
+            overdue_timeout: Duration::from_secs(60),
             answer_within: Duration::from_secs(15),
             queued_max: 10_000,
             queued_wait: Duration::from_secs(3),

@@ -49,14 +49,14 @@ impl Read {
 }
 
 /// The answer to `why` for a job without an instant.
-enum Answer {
+enum WhyStep {
     Done(Why),
     At(Timestamp, About),
 }
 
-fn answer_now(read: &Read, is_open: bool) -> Answer {
+fn answer_now(read: &Read, is_open: bool) -> WhyStep {
     let facts = read.facts();
-    let done = |run: &Run, about| Answer::Done(fires::why_run(&facts, run).about(about, &facts));
+    let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).about(about, &facts));
     if let Some(run) = read.rows.first().filter(|_| is_open) {
         return done(run, About::OpenRun);
     }
@@ -65,9 +65,9 @@ fn answer_now(read: &Read, is_open: bool) -> Answer {
         (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, About::LastFire),
         // A run that a caller triggered does not belong to the account.
         (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, About::LastFire),
-        (_, Some(at), _) => Answer::At(at, About::LastFire),
-        (_, None, Some(at)) => Answer::At(at, About::NextFire),
-        (_, None, None) => Answer::Done(fires::why_never(&facts)),
+        (_, Some(at), _) => WhyStep::At(at, About::LastFire),
+        (_, None, Some(at)) => WhyStep::At(at, About::NextFire),
+        (_, None, None) => WhyStep::Done(fires::why_never(&facts)),
     }
 }
 
@@ -170,9 +170,9 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     let read = with_context(node, read, within).await?;
     let (answer, read) = compute(move || (answer_now(&read, about_run), read)).await;
     match answer {
-        Answer::Done(why) => Ok(why),
+        WhyStep::Done(why) => Ok(why),
         // The account of an instant needs the rows around it.
-        Answer::At(at, about) => {
+        WhyStep::At(at, about) => {
             let mut rows = node.store().planned_rows(record.id, at, at, 2).await?;
             rows.retain(|run| is_within(run, within));
             sight::conceal(node, record.namespace, within, &mut rows).await?;

@@ -22,9 +22,9 @@ struct Host {
     pid_namespace: u64,
 }
 
-/// What is seen of a process.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum ProcessState {
     Alive,
     Gone,
     /// The host does not show it.
@@ -40,12 +40,12 @@ pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
         pid: named.pid,
         started_ticks: named.started_ticks,
     };
-    (is_here(process) && look(process) == Seen::Alive).then_some(process)
+    (is_here(process) && look(process) == ProcessState::Alive).then_some(process)
 }
 
 /// Whether it is a process of this host, and gone.
 pub(crate) fn is_gone(process: HostProcess) -> bool {
-    is_here(process) && look(process) == Seen::Gone
+    is_here(process) && look(process) == ProcessState::Gone
 }
 
 /// Whether a process of this host is gone, or goes within a moment. One that lives on is not waited for long.
@@ -53,10 +53,10 @@ pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
     let mut left = LOOK_FOR;
     loop {
         match look(process) {
-            Seen::Gone => return true,
-            Seen::Unknown => return false,
-            Seen::Alive if left.is_zero() => return false,
-            Seen::Alive => sleep(LOOK_PERIOD).await,
+            ProcessState::Gone => return true,
+            ProcessState::Unknown => return false,
+            ProcessState::Alive if left.is_zero() => return false,
+            ProcessState::Alive => sleep(LOOK_PERIOD).await,
         }
         left = left.saturating_sub(LOOK_PERIOD);
     }
@@ -68,17 +68,19 @@ fn is_here(process: HostProcess) -> bool {
     HOST.get_or_init(Host::read).as_ref() == Some(&here)
 }
 
-fn look(process: HostProcess) -> Seen {
+fn look(process: HostProcess) -> ProcessState {
     // A number that is not positive means a group of processes.
-    let Some(pid) = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else { return Seen::Unknown };
+    let Some(pid) = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
+        return ProcessState::Unknown;
+    };
     // Files of processes may be hidden, this is not.
     if test_kill_process(pid) == Err(Errno::SRCH) {
-        return Seen::Gone;
+        return ProcessState::Gone;
     }
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
-    let Some((state, started_ticks)) = read_stat(&stat) else { return Seen::Unknown };
+    let Some((state, started_ticks)) = read_stat(&stat) else { return ProcessState::Unknown };
     let is_over = matches!(state, "Z" | "X") && thread_count(process.pid).is_some_and(|count| count <= 1);
-    if started_ticks != process.started_ticks || is_over { Seen::Gone } else { Seen::Alive }
+    if started_ticks != process.started_ticks || is_over { ProcessState::Gone } else { ProcessState::Alive }
 }
 
 /// The threads of a process may outlive its first one.
@@ -138,7 +140,7 @@ mod tests {
         assert!(!is_gone_soon(process).await);
         child.kill().unwrap();
         // Dead as soon as it is a zombie, which its parent has not asked about.
-        while look(process) == Seen::Alive {
+        while look(process) == ProcessState::Alive {
             std::thread::yield_now();
         }
         assert!(is_gone_soon(process).await);

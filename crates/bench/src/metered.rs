@@ -162,5 +162,8 @@ rondel_store::delegate_store!(Metered {
         async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
             self.time("check_runs", ids.len(), self.inner.check_runs(ids)).await
         }
+        async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+            self.time("runs", ids.len(), self.inner.runs(ids)).await
+        }
     }
 });

@@ -33,7 +33,7 @@ enum CronCommand {
 
 /// What is asked about.
 #[derive(Debug, Args)]
-struct Asked {
+struct ExpressionArgs {
     /// Quartz cron with 6 or 7 fields, Unix cron with 5, or a macro such as @daily
     #[arg(value_name = "EXPR")]
     expression: String,
@@ -53,7 +53,7 @@ struct Asked {
 )]
 struct NextArgs {
     #[command(flatten)]
-    asked: Asked,
+    asked: ExpressionArgs,
     /// How many
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
@@ -65,7 +65,7 @@ struct NextArgs {
 #[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --tz Europe/Berlin --lang en")]
 struct ExplainArgs {
     #[command(flatten)]
-    asked: Asked,
+    asked: ExpressionArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -105,7 +105,7 @@ impl CronArgs {
 }
 
 /// An expression, read, with what is ahead.
-struct Answer {
+struct CronReport {
     expression: CronExpr,
     zone: Tz,
     after: Timestamp,
@@ -114,8 +114,8 @@ struct Answer {
     found: Preview,
 }
 
-impl Asked {
-    fn answer(&self, count: usize) -> Result<Answer, Failure> {
+impl ExpressionArgs {
+    fn answer(&self, count: usize) -> Result<CronReport, Failure> {
         let expression = CronExpr::parse(&self.expression).map_err(|error| Failure::refused(error.to_string()))?;
         let zone = parse_zone(&self.tz).map_err(|error| Failure::refused(format!("--tz: {error}")))?;
         let after = match &self.after {
@@ -127,11 +127,11 @@ impl Asked {
         let (lang, sentence) = (self.lang.lang(), words::schedule(&schedule, self.lang.lang()));
         let timetable = Timetable { schedules: vec![schedule], calendar: None };
         let found = preview(Ask { timetable: &timetable, anchor: after, after, count, per_day_max: PER_DAY_MAX });
-        Ok(Answer { expression, zone, after, lang, sentence, found })
+        Ok(CronReport { expression, zone, after, lang, sentence, found })
     }
 }
 
-impl Answer {
+impl CronReport {
     fn dialect(&self) -> &'static str {
         words::dialect(self.expression.dialect(), self.lang)
     }
@@ -182,7 +182,7 @@ fn next(args: &NextArgs) -> Result<(), Failure> {
     answer.end()
 }
 
-fn table(answer: &Answer, no_headers: bool) -> String {
+fn table(answer: &CronReport, no_headers: bool) -> String {
     let now = clock::now();
     let mut table = Table::new(&["LOCAL", "UTC", ""]);
     for at in answer.fires() {

@@ -42,7 +42,7 @@ pub(crate) struct StatusArgs {
 }
 
 /// What was found.
-struct Seen {
+struct StatusData {
     nodes: Vec<Value>,
     executors: Vec<Value>,
     running: Vec<Value>,
@@ -60,7 +60,7 @@ impl StatusArgs {
         let client = self.client.client()?;
         let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", PAGE_LEN)]).await;
         let now = clock::now();
-        let seen = Seen {
+        let seen = StatusData {
             nodes: items(&client, &["nodes"], &[]).await?,
             executors: items(&client, &["executors"], &[("limit", PAGE_LEN)]).await?,
             running: runs("running").await?,
@@ -74,7 +74,7 @@ impl StatusArgs {
             Format::Table | Format::Wide => output::data(&seen.screen(&client, Paint::of_stdout())),
             Format::Name => output::names(seen.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
-                let Seen { nodes, executors, running, waiting, overdue, failed, skipped } = seen;
+                let StatusData { nodes, executors, running, waiting, overdue, failed, skipped } = seen;
                 let whole = json!({
                     "server": client.place(), "nodes": nodes, "executors": executors, "running": running,
                     "waiting": waiting, "overdue": overdue, "failed": failed,
@@ -111,7 +111,7 @@ fn fire_count(runs: &[Value]) -> u64 {
     runs.iter().map(|run| run["span_count"].as_u64().unwrap_or(1)).sum()
 }
 
-impl Seen {
+impl StatusData {
     fn screen(&self, client: &Client, paint: Paint) -> String {
         let title = |text: &str| paint.ink(Ink::Bold, text);
         let mut parts = vec![format!("{} {}", title("Server"), client.place())];

@@ -52,7 +52,7 @@ impl MissedSpan {
 }
 
 /// What a plan does about the fires that are later than the tolerance.
-pub(crate) struct PassedOver {
+pub(crate) struct MissedPlan {
     /// They run late.
     pub(crate) catch_up: Vec<Fire>,
     /// They do not run.
@@ -69,16 +69,16 @@ pub(crate) fn skip_missed(
     from: Timestamp,
     before: Timestamp,
     (count, keep): (usize, MisfireKeep),
-) -> PassedOver {
+) -> MissedPlan {
     let through = just_before(from);
     let first = table.next_until(anchor, through, just_before(before));
-    let Some(first) = first else { return PassedOver { catch_up: Vec::new(), span: None, through, more: None } };
+    let Some(first) = first else { return MissedPlan { catch_up: Vec::new(), span: None, through, more: None } };
     if let Some(schedule) = table.plain()
         && let Some(last) = schedule.prev_before(anchor, before)
     {
-        return pass_over_plain(schedule, anchor, (first.at, last), (count, keep));
+        return skip_missed_plain(schedule, anchor, (first.at, last), (count, keep));
     }
-    pass_over_walking(table, anchor, first, before, (count, keep))
+    skip_missed_walking(table, anchor, first, before, (count, keep))
 }
 
 /// How many missed fires run, and which of them.
@@ -90,12 +90,12 @@ pub(crate) fn catch_up(job: &Job) -> (usize, MisfireKeep) {
     }
 }
 
-fn pass_over_plain(
+fn skip_missed_plain(
     schedule: &Schedule,
     anchor: Timestamp,
     (first, last): (Timestamp, Timestamp),
     (count, keep): (usize, MisfireKeep),
-) -> PassedOver {
+) -> MissedPlan {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
     // One more than is caught up: the end of the skipped span.
@@ -118,16 +118,16 @@ fn pass_over_plain(
         let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
         MissedSpan { first, last, count: i64::try_from(passed).unwrap_or(i64::MAX), trigger: schedule.trigger() }
     });
-    PassedOver { catch_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
+    MissedPlan { catch_up: kept.into_iter().map(fire).collect(), span, through: last, more: None }
 }
 
-fn pass_over_walking(
+fn skip_missed_walking(
     table: &Timetable,
     anchor: Timestamp,
     first: Fire,
     before: Timestamp,
     (count, keep): (usize, MisfireKeep),
-) -> PassedOver {
+) -> MissedPlan {
     let later = table.fires(anchor, first.at, just_before(before));
     let mut walk = std::iter::once(first).chain(later);
     let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
@@ -142,7 +142,7 @@ fn pass_over_walking(
             std::mem::replace(&mut missed, passed)
         }
     };
-    PassedOver { catch_up, span: span(&missed), through, more }
+    MissedPlan { catch_up, span: span(&missed), through, more }
 }
 
 fn span(missed: &[Fire]) -> Option<MissedSpan> {

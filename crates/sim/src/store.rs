@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
 use rondel_store::{MemStore, Result, StoreError};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -112,6 +112,27 @@ rondel_store::delegate_store!(SimStore {
                 Ok(ends)
             };
             self.call("finish", effect).await
+        }
+    }
+    Dispatch {
+        async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+            self.call("note_running", self.inner().note_running(token, runs)).await
+        }
+    }
+    Runs {
+        async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
+            self.call("check_runs", self.inner().check_runs(ids)).await
+        }
+        async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
+            let effect = async {
+                let runs = self.inner().runs(ids).await?;
+                let now = self.world.now();
+                for run in &runs {
+                    self.world.truth().first_read.entry(run.id).or_insert(now);
+                }
+                Ok(runs)
+            };
+            self.call("runs", effect).await
         }
     }
 });

@@ -70,6 +70,9 @@ pub(crate) struct Truth {
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// When no server was there, by the database's clock; where that was planned.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
+    /// When a server first read the row of a run that another one may have saved, by the database's clock: with pages of two
+    /// rows, its owner finds such a run seconds after its instant.
+    pub(crate) first_read: BTreeMap<RunId, Timestamp>,
     /// Verdicts, as the store gave them.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose verdict was provisional until the true one came late: what followed from the first one stays.

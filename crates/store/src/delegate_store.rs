@@ -5,7 +5,7 @@
 /// The type has `fn inner(&self)`, which gives the other store, and
 /// `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
 /// each call with its name. The wrapper writes `claim` and `finish` itself, in the braces of their traits; one that looks closer
-/// writes `note_running` and `check_runs`, too.
+/// writes `note_running`, `check_runs` and `runs`, too.
 #[macro_export]
 macro_rules! delegate_store {
     ($wrapper:ty { Claim { $($claim:tt)* } Finish { $($finish:tt)* } }) => {
@@ -24,6 +24,9 @@ macro_rules! delegate_store {
             Runs {
                 async fn check_runs(&self, ids: &[::rondel_core::RunId]) -> $crate::Result<Vec<$crate::ledger::RunCheck>> {
                     self.call("check_runs", $crate::Runs::check_runs(self.inner(), ids)).await
+                }
+                async fn runs(&self, ids: &[::rondel_core::RunId]) -> $crate::Result<Vec<::rondel_core::Run>> {
+                    self.call("runs", $crate::Runs::runs(self.inner(), ids)).await
                 }
             }
         });
@@ -50,7 +53,7 @@ macro_rules! delegate_store {
             use ::rondel_core::RunStatus;
             use $crate::{LeaseToken, StoreError, Trouble};
             use $crate::access::{
-                Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, Kept, PasswordHash, SignInLink,
+                Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, KeptAccess, PasswordHash, SignInLink,
                 TokenQuery, TokenRecord, WebSession,
             };
             use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
@@ -116,7 +119,7 @@ macro_rules! delegate_store {
                 fn accounts(after_name: Option<&str>, limit: u32) -> Vec<Account>;
                 fn has_admin_account() -> bool;
                 fn change_account(id: AccountId, change: &AccountChange) -> AccountChanged;
-                fn set_password(id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> bool;
+                fn set_password(id: AccountId, password: &PasswordHash, keep: KeptAccess, now: Timestamp) -> bool;
                 fn delete_account(id: AccountId) -> AccountChanged;
             } also {});
             $crate::delegate_store!(@$wrapper, SignIns {
@@ -200,7 +203,6 @@ macro_rules! delegate_store {
                 fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Runs {
-                fn runs(ids: &[RunId]) -> Vec<Run>;
                 fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
                 fn count_held(namespace: NamespaceId) -> Vec<HeldCount>;

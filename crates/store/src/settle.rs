@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_was_passed_over_learns_that_it_ran() {
+    fn a_skipped_row_is_settled_by_its_late_success() {
         let row = |status| RunRow {
             fire_at: Timestamp::EPOCH,
             attempt: 1,

@@ -14,7 +14,7 @@ use rondel_admin::{Limit, LookupError};
 use rondel_core::access::Permission;
 use rondel_store::access::Means;
 
-use crate::audit::{self, Asked, Note};
+use crate::audit::{self, AuditContext, Note};
 use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
@@ -52,8 +52,8 @@ fn is_change(gate: &Gate, request: &Request) -> bool {
 }
 
 /// What is known of a request before it is handled.
-fn asked(gate: &Gate, request: &Request) -> Asked {
-    Asked {
+fn asked(gate: &Gate, request: &Request) -> AuditContext {
+    AuditContext {
         action: audit::action(request.method(), gate.path),
         object: audit::object(gate.path, request.uri().path()),
         address: address(request),

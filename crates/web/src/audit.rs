@@ -83,7 +83,7 @@ impl Note {
 }
 
 /// Who asked, from where, and for what.
-pub(crate) struct Asked {
+pub(crate) struct AuditContext {
     pub(crate) address: Option<IpAddr>,
     pub(crate) request_id: Option<String>,
     pub(crate) action: String,
@@ -93,7 +93,7 @@ pub(crate) struct Asked {
 /// An entry of the log whose outcome is not known yet.
 pub(crate) struct Begun(AuditEntry);
 
-impl Asked {
+impl AuditContext {
     fn entry(self, web: &Web, caller: &Caller, verdict: Verdict) -> AuditEntry {
         AuditEntry {
             id: AuditId::new(web.engine.new_id()),

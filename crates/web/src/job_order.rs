@@ -32,10 +32,10 @@ type Ranks = Arc<HashMap<JobId, i64>>;
 
 /// The numbers that were read last.
 #[derive(Debug, Default)]
-pub(crate) struct JobRanks(Mutex<Vec<Kept>>);
+pub(crate) struct JobRanks(Mutex<Vec<CachedRanks>>);
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedRanks {
     namespace: NamespaceId,
     order: JobOrder,
     read_at: Timestamp,
@@ -72,8 +72,8 @@ impl JobRanks {
         order: JobOrder,
     ) -> Result<Ranks, StoreError> {
         let now = engine.now();
-        let is_it = |kept: &Kept| kept.namespace == namespace && kept.order == order;
-        let is_fresh = |kept: &&Kept| is_it(kept) && kept.read_at <= now && kept.read_at + KEPT_FOR > now;
+        let is_it = |kept: &CachedRanks| kept.namespace == namespace && kept.order == order;
+        let is_fresh = |kept: &&CachedRanks| is_it(kept) && kept.read_at <= now && kept.read_at + KEPT_FOR > now;
         if let Some(kept) = self.lock().iter().find(is_fresh) {
             return Ok(Arc::clone(&kept.ranks));
         }
@@ -83,14 +83,14 @@ impl JobRanks {
         });
         let mut all = self.lock();
         all.retain(|kept| !is_it(kept));
-        all.push(Kept { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
+        all.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
         if all.len() > KEPT_COUNT_MAX {
             all.remove(0);
         }
         Ok(ranks)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Kept>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<CachedRanks>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

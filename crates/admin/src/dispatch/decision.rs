@@ -49,7 +49,7 @@ pub(crate) struct Settings {
     pub(crate) silence_max: Duration,
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,
-    pub(crate) overdue_give_up: Duration,
+    pub(crate) overdue_timeout: Duration,
     /// How many kinds of runs that cannot be placed one offer looks past.
     pub(crate) look_past: usize,
     /// Jobs without a fit executor here for which one look asks at other nodes.

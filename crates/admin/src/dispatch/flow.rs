@@ -122,7 +122,7 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
         return Some(ready);
     }
     let is_served = !d.state.executors.staying(ready.run.app, &ready.definition.job).is_empty();
-    if is_served && ready.is_made_up() {
+    if is_served && ready.is_catch_up() {
         return Some(Ready { queued_at: Some(now), ..ready });
     }
     expire_behind(d, ready);
@@ -168,7 +168,7 @@ pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let is_served = !d.state.executors.staying(ready.run.app, &ready.definition.job).is_empty();
     if !is_served || switches::switched_off(d, &ready).is_some() {
         place::expire(d, ready);
-    } else if ready.is_made_up() {
+    } else if ready.is_catch_up() {
         // Missed fires before it still run, so its queue time starts with its turn.
         let run = ready.run.id;
         let entry = d.state.gates.enter(Ready { queued_at: Some(now), ..ready }, &mut d.state.runs);

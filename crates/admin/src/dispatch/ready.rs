@@ -112,7 +112,7 @@ impl Ready {
 
     /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a
     /// time limit.
-    pub(crate) fn is_made_up(&self) -> bool {
+    pub(crate) fn is_catch_up(&self) -> bool {
         matches!(self.run.trigger, Trigger::Misfire | Trigger::Backfill) && self.run.attempt == 1
     }
 

@@ -52,7 +52,7 @@ impl DispatchLoop {
             silence_max: config.continue_max.saturating_sub(config.lost_after.saturating_sub(config.silence)),
             answer_within: config.answer_within,
             overdue_ask: config.overdue_ask,
-            overdue_give_up: config.overdue_give_up,
+            overdue_timeout: config.overdue_timeout,
             look_past: config.look_past,
             seek_jobs: config.seek_jobs,
         };

@@ -92,7 +92,8 @@ fn succeed(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecu
     }
 }
 
-pub(super) fn left(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
+/// The executor's stream has ended.
+pub(super) fn stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
     let now = d.now;
     if d.state.executors.leave(id, number, now).is_none() {
         return;

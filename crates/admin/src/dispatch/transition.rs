@@ -53,7 +53,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::EndRefused(run, attempt, phase) => verdicts::end_refused(d, run, attempt, phase),
         Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
         Event::Left(executor, number, answer) => {
-            streams::left(d, executor, number);
+            streams::stream_ended(d, executor, number);
             let is_gone = d.state.executors.get(executor).is_none();
             d.effects.push(Effect::AnswerLeft(answer, is_gone));
         }

@@ -17,9 +17,9 @@ const REREAD_COUNT_MAX: usize = 2_000;
 /// How often those are that are not due yet.
 const REREAD_PERIOD: Duration = Duration::from_secs(10);
 
-/// What was read.
+/// The rows that one look has read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Snapshot {
     /// Runs, each at most once.
     pub(super) runs: Vec<RunStand>,
     /// Those of them that were asked for by their ids: what is not among the runs is gone.
@@ -113,7 +113,7 @@ impl Board {
     }
 
     /// What is new. Before anything was ever seen, nothing is: it was so before.
-    pub(super) fn compare(&self, seen: &Seen) -> Vec<News> {
+    pub(super) fn compare(&self, seen: &Snapshot) -> Vec<News> {
         if self.seen_at.is_none() {
             return Vec::new();
         }
@@ -146,7 +146,7 @@ impl Board {
     }
 
     /// Keeps in mind how it is now.
-    pub(super) fn apply(&mut self, seen: Seen, now: Timestamp) {
+    pub(super) fn apply(&mut self, seen: Snapshot, now: Timestamp) {
         for id in &seen.asked {
             self.runs.remove(id);
         }
@@ -192,12 +192,12 @@ mod tests {
         }
     }
 
-    fn runs(runs: impl Into<Vec<RunStand>>) -> Seen {
-        Seen { runs: runs.into(), ..Seen::default() }
+    fn runs(runs: impl Into<Vec<RunStand>>) -> Snapshot {
+        Snapshot { runs: runs.into(), ..Snapshot::default() }
     }
 
     /// Compares, and keeps in mind.
-    fn look(board: &mut Board, seen: Seen, now: Timestamp) -> Vec<News> {
+    fn look(board: &mut Board, seen: Snapshot, now: Timestamp) -> Vec<News> {
         let news = board.compare(&seen);
         board.apply(seen, now);
         news
@@ -217,7 +217,7 @@ mod tests {
         // Made long ago, it is read by its id alone, and is forgotten once it is over.
         assert_eq!(board.to_reread(at(6)), [old.id]);
         let ended = RunStand { status: RunStatus::Succeeded, ..old.clone() };
-        let seen = Seen { asked: vec![ended.id], ..runs([ended.clone()]) };
+        let seen = Snapshot { asked: vec![ended.id], ..runs([ended.clone()]) };
         assert_eq!(look(&mut board, seen, at(6)), [News::Run(ended)]);
         assert!(board.to_reread(at(7)).is_empty() && !board.runs.contains_key(&old.id));
     }
@@ -228,25 +228,25 @@ mod tests {
         let later = RunStand { due_at: at(600), ..run(at(0), RunStatus::Waiting) };
         look(&mut board, runs([later.clone()]), at(1));
         assert_eq!(board.to_reread(at(2)), [], "it is among the newest");
-        look(&mut board, Seen::default(), at(8));
+        look(&mut board, Snapshot::default(), at(8));
         assert_eq!(board.to_reread(at(9)), []);
         assert_eq!(board.to_reread(at(11)), [later.id]);
         // Gone: removed with what is old.
-        look(&mut board, Seen { asked: vec![later.id], ..Seen::default() }, at(11));
+        look(&mut board, Snapshot { asked: vec![later.id], ..Snapshot::default() }, at(11));
         assert_eq!(board.to_reread(at(700)), []);
     }
 
     #[test]
     fn what_is_stored_late_is_found_and_told_once() {
         let mut board = Board::default();
-        look(&mut board, Seen::default(), at(0));
-        look(&mut board, Seen::default(), at(1));
+        look(&mut board, Snapshot::default(), at(0));
+        look(&mut board, Snapshot::default(), at(1));
         let late = run(at(0), RunStatus::Succeeded);
         assert!(late.id > board.runs_after(at(2)), "two seconds late");
         assert_eq!(look(&mut board, runs([late.clone()]), at(2)), [News::Run(late.clone())]);
         assert_eq!(look(&mut board, runs([late]), at(3)), []);
         for second in 4..20 {
-            look(&mut board, Seen::default(), at(second));
+            look(&mut board, Snapshot::default(), at(second));
         }
         assert!(board.runs.is_empty());
     }
@@ -255,18 +255,18 @@ mod tests {
     fn executors_nodes_and_jobs_come_and_go() {
         let mut board = Board::default();
         let node = |status| BTreeMap::from([(NodeId::new(1), ("a".to_owned(), status))]);
-        let seen = |status| Seen { nodes: node(status), ..Seen::default() };
+        let seen = |status| Snapshot { nodes: node(status), ..Snapshot::default() };
         assert_eq!(look(&mut board, seen("active"), at(0)), []);
         let heard = Heard { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
         let (id, stranger) = (ExecutorId::new(9), ExecutorId::new(8));
-        let with = Seen { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
+        let with = Snapshot { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
         assert_eq!(board.strangers([id, stranger, id].iter()), [stranger, id]);
         assert_eq!(look(&mut board, with.clone(), at(1)), [News::Executor(id, heard.clone(), true)]);
         assert!(board.strangers([id].iter()).is_empty());
         assert_eq!(look(&mut board, with, at(2)), []);
         let expected = [News::Node("a".to_owned(), "dead"), News::Executor(id, heard, false)];
         assert_eq!(look(&mut board, seen("dead"), at(3)), expected);
-        assert_eq!(look(&mut board, Seen::default(), at(4)), [News::Node("a".to_owned(), "gone")]);
+        assert_eq!(look(&mut board, Snapshot::default(), at(4)), [News::Node("a".to_owned(), "gone")]);
 
         let saved = SavedJob {
             id: JobId::new(5),
@@ -277,13 +277,13 @@ mod tests {
             is_deleted: false,
             at: at(5),
         };
-        let jobs = |job: &SavedJob| Seen { jobs: vec![job.clone()], ..Seen::default() };
+        let jobs = |job: &SavedJob| Snapshot { jobs: vec![job.clone()], ..Snapshot::default() };
         assert_eq!(look(&mut board, jobs(&saved), at(5)), [News::Job(saved.clone())]);
         assert_eq!(look(&mut board, jobs(&saved), at(6)), []);
         let gone = SavedJob { is_deleted: true, at: at(7), ..saved };
         assert_eq!(look(&mut board, jobs(&gone), at(7)), [News::Job(gone)]);
         for second in 8..40 {
-            look(&mut board, Seen::default(), at(second));
+            look(&mut board, Snapshot::default(), at(second));
         }
         assert!(board.jobs.is_empty());
     }
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn what_is_too_much_is_a_gap_and_no_more_memory() {
         let mut board = Board::default();
-        look(&mut board, Seen::default(), at(0));
+        look(&mut board, Snapshot::default(), at(0));
         let many: Vec<RunStand> = (0..i64::try_from(RUN_COUNT_MAX).unwrap() + 10)
             .map(|number| RunStand {
                 id: RunId::new(IdGen::first_at(at(1)) + number),
@@ -301,9 +301,9 @@ mod tests {
         look(&mut board, runs(&*many), at(1));
         assert_eq!(board.runs.len(), RUN_COUNT_MAX);
         assert_eq!(look(&mut board, runs(&many[..1]), at(2)), [News::Gap]);
-        look(&mut board, Seen::default(), at(20));
+        look(&mut board, Snapshot::default(), at(20));
         assert_eq!(board.to_reread(at(30)).len(), REREAD_COUNT_MAX);
-        let cut = Seen { is_cut: true, ..Seen::default() };
+        let cut = Snapshot { is_cut: true, ..Snapshot::default() };
         assert!(look(&mut board, cut, at(3)).contains(&News::Gap));
     }
 }

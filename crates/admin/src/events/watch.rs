@@ -15,7 +15,7 @@ use rondel_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::board::{Board, Heard, News, Seen};
+use super::board::{Board, Heard, News, Snapshot};
 use super::{Cursor, Event, What};
 use rondel_core::error_chain::chain;
 
@@ -239,7 +239,7 @@ impl State {
 }
 
 /// Reads how everything stands.
-async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) -> Result<Seen, StoreError> {
+async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) -> Result<Snapshot, StoreError> {
     let nodes = store.nodes().await?;
     let mut runs: BTreeMap<RunId, RunStand> = BTreeMap::new();
     let mut is_cut = false;
@@ -260,7 +260,7 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
     let sessions = store.sessions(now - HEARD_FOR).await?;
     let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
     let executors = heard(store, board, &sessions).await?;
-    Ok(Seen { runs: runs.into_values().collect(), asked, jobs, executors, nodes, is_cut })
+    Ok(Snapshot { runs: runs.into_values().collect(), asked, jobs, executors, nodes, is_cut })
 }
 
 fn by_id(runs: Vec<RunStand>) -> impl Iterator<Item = (RunId, RunStand)> {

@@ -199,7 +199,7 @@ impl InMemory {
 
     /// Jobs of which runs are left in the store, and that have room now, or a run that ends now. Looks behind this job, round and
     /// round; answers also where it has looked last.
-    pub(crate) fn left(
+    pub(crate) fn jobs_with_rows_left(
         &self,
         behind: Option<JobId>,
         bounds: LookBounds,
@@ -247,8 +247,8 @@ impl InMemory {
             let has_room = blocked.is_none() && known.shares.has_room(Owner::of(&run), self.max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
             // A run that the misfire policy makes up for waits without a limit.
-            let is_made_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
-            let queued_from = (!is_made_up).then_some(run.due_at.max(left.since));
+            let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
+            let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
             let is_over = run_ends_at <= now && known.shares.may_end_one(self.max);
             let is_over = is_over && !mutant::on(Mutant::LeftForEver);
@@ -435,7 +435,7 @@ mod tests {
         assert!(known.admit_as_of(runs[5..].to_vec(), 0, at(5)).is_empty(), "it would overtake what is left");
         let job = runs[0].job;
         let bounds = LookBounds { looks: 9, jobs: 9 };
-        let left = |now| known.left(None, bounds, at(now)).0;
+        let left = |now| known.jobs_with_rows_left(None, bounds, at(now)).0;
         assert_eq!((left(0), known.left_of(job)), (vec![job], Some(UnsentPlace::before(&runs[2]))));
         let page = |from: usize| runs[from..].to_vec();
         let (taken, is_all) = known.take_up(job, page(2), (at(5), never), true);

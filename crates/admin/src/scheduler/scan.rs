@@ -68,13 +68,13 @@ impl Taken {
     }
 }
 
-/// Whose jobs a scan claims.
+/// The jobs that a scan claims.
 #[derive(Clone, Copy)]
-enum Whose<'a> {
+enum ClaimScope<'a> {
     /// Its own.
     Own,
-    /// Those of these homes, none of which lives, as far as the strategy gives them to this node.
-    Nobodys(&'a [NodeId]),
+    /// The jobs of these homes, whose leases have ended, as far as the strategy gives them to this node.
+    Orphaned(&'a [NodeId]),
 }
 
 impl Background for ScanLoop {
@@ -209,8 +209,8 @@ impl ScanLoop {
         budget: u32,
     ) -> Result<Taken, StoreError> {
         let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
-        let own = self.claim_range(held, Whose::Own, range, budget).await?;
-        Ok(own.and(self.claim_range(held, Whose::Nobodys(homes), range, budget).await?))
+        let own = self.claim_range(held, ClaimScope::Own, range, budget).await?;
+        Ok(own.and(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
     /// Claims the fires of dense instants ahead, where there is no time to be lost.
@@ -258,7 +258,7 @@ impl ScanLoop {
     async fn claim_range(
         &mut self,
         held: &Held,
-        whose: Whose<'_>,
+        whose: ClaimScope<'_>,
         mut range: DueRange,
         budget: u32,
     ) -> Result<Taken, StoreError> {
@@ -266,8 +266,8 @@ impl ScanLoop {
         let (mut left, mut all_won) = (budget, 0);
         while left > 0 && self.shared.in_memory.len() <= self.claim_below() {
             let homes = match whose {
-                Whose::Own => &own[..],
-                Whose::Nobodys(homes) => homes,
+                ClaimScope::Own => &own[..],
+                ClaimScope::Orphaned(homes) => homes,
             };
             if homes.is_empty() {
                 return Ok(Taken::NOTHING);
@@ -296,10 +296,10 @@ impl ScanLoop {
     }
 
     /// Those of due jobs that this node may take.
-    fn mine(&mut self, held: &Held, whose: Whose<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
+    fn mine(&mut self, held: &Held, whose: ClaimScope<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
         match whose {
-            Whose::Own => due,
-            Whose::Nobodys(_) => {
+            ClaimScope::Own => due,
+            ClaimScope::Orphaned(_) => {
                 let now = self.shared.clock.now();
                 let seats = self.shared.membership.seats(now);
                 let strategy = self.shared.config.claim_strategy;

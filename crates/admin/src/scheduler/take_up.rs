@@ -27,7 +27,7 @@ impl TakeUp {
         loop {
             tokio::time::sleep(PERIOD).await;
             let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: 1 };
-            let (jobs, last) = shared.in_memory.left(behind, bounds, shared.clock.now());
+            let (jobs, last) = shared.in_memory.jobs_with_rows_left(behind, bounds, shared.clock.now());
             if !jobs.is_empty() {
                 return;
             }
@@ -38,7 +38,7 @@ impl TakeUp {
     /// Takes up what there is room for, of some jobs. Answers whether no more has room.
     pub(crate) async fn take_up(&mut self, shared: &Shared, held: &Held) -> Result<bool, StoreError> {
         let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: shared.config.take_up_jobs };
-        let (jobs, behind) = shared.in_memory.left(self.behind, bounds, shared.clock.now());
+        let (jobs, behind) = shared.in_memory.jobs_with_rows_left(self.behind, bounds, shared.clock.now());
         self.behind = behind;
         let mut has_taken = false;
         for job in jobs {

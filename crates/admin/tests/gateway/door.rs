@@ -193,9 +193,9 @@ async fn a_journal_is_reported_after_two_restarts() {
 /// closed, and its job continues.
 #[tokio::test]
 async fn a_run_that_continues_past_its_deadline_is_closed() {
-    let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(3));
+    let (overdue_ask, overdue_timeout) = (Duration::from_secs(1), Duration::from_secs(3));
     let world =
-        World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
+        World::start_on(store(), EngineConfig { overdue_ask, overdue_timeout, ..EngineConfig::default() }).await;
     let job = create(&world, serde_json::json!({"timeout": "1s"})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
@@ -231,9 +231,9 @@ async fn a_run_that_continues_past_its_deadline_is_closed() {
 /// The same for a job that runs at most once: its outcome is unknown, and its connected executor was not lost.
 #[tokio::test]
 async fn an_at_most_once_run_that_is_closed_past_its_deadline_does_not_blame_a_lost_executor() {
-    let (overdue_ask, overdue_give_up) = (Duration::from_secs(1), Duration::from_secs(2));
+    let (overdue_ask, overdue_timeout) = (Duration::from_secs(1), Duration::from_secs(2));
     let world =
-        World::start_on(store(), EngineConfig { overdue_ask, overdue_give_up, ..EngineConfig::default() }).await;
+        World::start_on(store(), EngineConfig { overdue_ask, overdue_timeout, ..EngineConfig::default() }).await;
     let job = create(&world, serde_json::json!({"timeout": "1s", "delivery": "at_most_once"})).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;

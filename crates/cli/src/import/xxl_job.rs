@@ -120,8 +120,8 @@ fn one(row: &Row, id: &str, place: &Place<'_>, found: &mut Found) {
     }
     set("route", route(text(row, "executor_route_strategy").unwrap_or_default(), &mut entry).into());
     set("overlap", overlap(text(row, "executor_block_strategy").unwrap_or_default(), &mut entry));
-    let is_made_up = text(row, "misfire_strategy") == Some("FIRE_ONCE_NOW");
-    set("misfire", json!({"policy": if is_made_up { "once" } else { "skip" }}));
+    let catches_up = text(row, "misfire_strategy") == Some("FIRE_ONCE_NOW");
+    set("misfire", json!({"policy": if catches_up { "once" } else { "skip" }}));
     let number = |column: &str| text(row, column).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     let (timeout, retries) = (number("executor_timeout"), number("executor_fail_retry_count"));
     if timeout > 0 {

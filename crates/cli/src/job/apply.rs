@@ -66,7 +66,7 @@ pub(super) struct ApplyArgs {
 
 /// The whole answer of the server.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct ApplyReport {
     items: Vec<Item>,
     summary: Summary,
 }
@@ -152,7 +152,7 @@ impl PlanArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let entries = read_all(&self.files.files)?;
         let body = self.files.plan(client, &entries).await?;
-        let answer: Answer = understood(body.text())?;
+        let answer: ApplyReport = understood(body.text())?;
         print(&body, &answer, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
@@ -171,7 +171,7 @@ fn understood<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
-fn print(body: &Body, answer: &Answer, format: FormatArgs) -> Result<(), Failure> {
+fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Failure> {
     match format.format {
         Format::Json | Format::Yaml => output::document(body.text(), format.format),
         Format::Jsonl => {
@@ -260,7 +260,7 @@ impl ApplyArgs {
         let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refused(client, entries, &refusal))?;
         output::document(body.text(), format.format)?;
-        ending(understood::<Answer>(body.text())?.items.iter())
+        ending(understood::<ApplyReport>(body.text())?.items.iter())
     }
 
     /// Shows which jobs would be removed, and asks for consent. Without a terminal there is no consent.
@@ -273,7 +273,7 @@ impl ApplyArgs {
             )));
         }
         let body = self.files.plan(client, entries).await?;
-        let answer: Answer = understood(body.text())?;
+        let answer: ApplyReport = understood(body.text())?;
         let gone: Vec<_> =
             answer.items.iter().filter(|item| item.action == "removed").map(|item| harmless(&item.name)).collect();
         if gone.is_empty() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::channels::SecretSources;
 use rondel_admin::oidc::Oidc;
-use rondel_admin::sign_in::{self, Whose};
+use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
 use rondel_web::{Port, Rate, Tls, WebConfig};
@@ -161,7 +161,7 @@ impl Node {
         let Some(token) = token.filter(|token| token.is_good(now)) else {
             return Ok(format!("sign in: {}/sign-in", self.url()));
         };
-        let secret = sign_in::link(store, Whose::Token(token.id), now).await?;
+        let secret = sign_in::link(store, SignInOwner::Token(token.id), now).await?;
         Ok(format!("sign in: {}/sign-in?token={}", self.url(), secret.reveal()))
     }
 

@@ -108,7 +108,7 @@ struct Tail {
     gone_bytes: u64,
 }
 
-struct Kept {
+struct TailBytes {
     bytes: Vec<u8>,
     left_out_lines: u64,
     left_out_bytes: u64,
@@ -128,7 +128,7 @@ impl Tail {
     }
 
     /// What to show, from the beginning of a line on; `None` where nothing came.
-    fn into_kept(self) -> Option<Kept> {
+    fn into_kept(self) -> Option<TailBytes> {
         let Self { mut older, newer, gone_lines, gone_bytes } = self;
         older.extend_from_slice(&newer);
         if older.is_empty() {
@@ -138,7 +138,7 @@ impl Tail {
         // One endless line has no beginning to be found: its end is shown.
         let cut = if first_line >= older.len() { older.len().saturating_sub(TAIL_BYTES / 8) } else { first_line };
         let bytes = older.split_off(cut);
-        Some(Kept {
+        Some(TailBytes {
             bytes,
             left_out_lines: gone_lines + count_lines(&older),
             left_out_bytes: gone_bytes + older.len() as u64,

@@ -56,7 +56,7 @@ struct State {
     closed: bool,
     /// The end of what has become too long.
     tail: Option<Tail>,
-    chunks: VecDeque<Kept>,
+    chunks: VecDeque<KeptChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
     /// The session that has the first `sent` chunks; another one gets them all again.
@@ -65,7 +65,7 @@ struct State {
     sent_bytes: usize,
 }
 
-struct Kept {
+struct KeptChunk {
     chunk: LogChunk,
     bytes: usize,
 }
@@ -296,7 +296,7 @@ impl State {
         self.next_sequence += 1;
         let bytes = std::mem::take(&mut self.pending_bytes);
         self.chunk_bytes += bytes;
-        self.chunks.push_back(Kept { chunk, bytes });
+        self.chunks.push_back(KeptChunk { chunk, bytes });
     }
 }
 

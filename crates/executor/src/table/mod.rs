@@ -43,7 +43,7 @@ pub struct RunTable<R: TableRun, L> {
 }
 
 /// The answer to a trigger.
-enum Answer {
+enum TriggerAnswer {
     Accept,
     /// It was accepted before, and has not ended.
     Held,
@@ -73,16 +73,16 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         for trigger in triggers.triggers {
             let key = RunKey::new(trigger.run_id, trigger.attempt);
             match self.judge(key, &trigger, origin, intake) {
-                Answer::Accept => {
+                TriggerAnswer::Accept => {
                     let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
                     let begin_until = begin_within.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                     self.runs.accept(intake.run(trigger, link.id()), begin_until);
                     link.push(Item::Reply(reply(key, Kind::Accepted)));
                 }
-                Answer::Held => link.push(Item::Reply(reply(key, Kind::Accepted))),
-                Answer::Unacked => self.outbox.deliver_by(key, link.id(), now),
-                Answer::Done(result) => link.push(Item::Result(*result)),
-                Answer::Refuse(why) => {
+                TriggerAnswer::Held => link.push(Item::Reply(reply(key, Kind::Accepted))),
+                TriggerAnswer::Unacked => self.outbox.deliver_by(key, link.id(), now),
+                TriggerAnswer::Done(result) => link.push(Item::Result(*result)),
+                TriggerAnswer::Refuse(why) => {
                     link.push(Item::Reply(Reply { fence_n: trigger.fence_n, ..refusal(key, why) }));
                 }
             }
@@ -97,33 +97,33 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         trigger: &Trigger,
         (node_id, epoch): (i64, i64),
         intake: &impl Intake<Run = R>,
-    ) -> Answer {
+    ) -> TriggerAnswer {
         if self.runs.get(key).is_some() {
-            return Answer::Held;
+            return TriggerAnswer::Held;
         }
         if !mutant::on(Mutant::NoDedupeOnExecutor) {
             if self.outbox.is_unacked(key) {
-                return Answer::Unacked;
+                return TriggerAnswer::Unacked;
             }
             if let Some(result) = self.outbox.recent(key) {
-                return Answer::Done(Box::new(result.clone()));
+                return TriggerAnswer::Done(Box::new(result.clone()));
             }
         }
         let is_fenced = self.fenced(node_id).is_some_and(|fenced| epoch <= fenced);
         if is_fenced && !mutant::on(Mutant::NoFenceOnExecutor) {
-            return Answer::Refuse(RefusedWhy::Fenced);
+            return TriggerAnswer::Refuse(RefusedWhy::Fenced);
         }
         if self.draining {
-            return Answer::Refuse(RefusedWhy::Draining);
+            return TriggerAnswer::Refuse(RefusedWhy::Draining);
         }
         if !intake.has_handler(&trigger.handler) {
-            return Answer::Refuse(RefusedWhy::NoHandler);
+            return TriggerAnswer::Refuse(RefusedWhy::NoHandler);
         }
         let inventory = self.runs.running_count() + self.runs.queued_count() + self.outbox.unacked_count();
         if self.runs.is_full() || self.outbox.unacked_count() >= UNACKED_MAX || inventory >= INVENTORY_MAX {
-            return Answer::Refuse(RefusedWhy::Full);
+            return TriggerAnswer::Refuse(RefusedWhy::Full);
         }
-        Answer::Accept
+        TriggerAnswer::Accept
     }
 
     /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run, by the stream

@@ -182,7 +182,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I12: no run begins later than its queue time after it was due. What a scan makes up for counts from then, and so does what was
-/// due while no server was there.
+/// due while no server was there, and a first attempt that its owner found in the store after its instant.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     if !facts.has_steady_servers {
         return Vec::new();
@@ -190,14 +190,14 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for start in &truth.starts {
         let (Some(job), Some(run)) = (facts.jobs.get(&start.job), facts.runs.get(&start.run)) else { continue };
-        let is_made_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
+        let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
         // It came to an executor that stood still.
         let was_asleep = truth
             .stops
             .iter()
             .any(|(incarnation, from, _)| *incarnation == start.incarnation && *from <= start.began_ms);
         let until = server_came(truth, start) + job.spec.queue_timeout + QUEUE_SLACK;
-        if start.at > until && !is_made_up && !was_asleep {
+        if start.at > until && !is_catch_up && !was_asleep {
             found.push(format!("I12 queue time: {}, due {}, could wait until {until}", place(start), start.due_at));
         }
     }
@@ -207,5 +207,7 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
 /// When a server was there for the run: at its instant, or when one came back since.
 fn server_came(truth: &Truth, start: &Start) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
-    truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at)
+    let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);
+    let read = truth.first_read.get(&start.run).filter(|read| start.attempt == 1 && **read <= start.at);
+    read.map_or(came, |read| came.max(*read))
 }

@@ -96,7 +96,7 @@ impl ProviderLink {
 
 /// What of an account stays when its password changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptAccess {
     /// This sign-in.
     pub session: Option<SessionId>,
     /// Its tokens, with all that they made.
@@ -140,7 +140,13 @@ pub trait Accounts {
 
     /// Sets the password and ends the account's links, its sign-ins and its tokens, but for what is kept; false where there is
     /// no such account.
-    async fn set_password(&self, id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> Result<bool>;
+    async fn set_password(
+        &self,
+        id: AccountId,
+        password: &PasswordHash,
+        keep: KeptAccess,
+        now: Timestamp,
+    ) -> Result<bool>;
 
     /// Removes an account with its roles, its sign-ins and its tokens, and all that those made.
     async fn delete_account(&self, id: AccountId) -> Result<AccountChanged>;

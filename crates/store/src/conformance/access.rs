@@ -8,8 +8,9 @@ use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, RunStatu
 use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
-    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, Kept, LinkPurpose, Means, PasswordHash,
-    ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict, WebSession,
+    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, KeptAccess, LinkPurpose, Means,
+    PasswordHash, ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict,
+    WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
 use crate::ledger::RunQuery;
@@ -226,7 +227,9 @@ pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     assert_eq!(store.sign_in(&here.hash).await.unwrap(), Some(here.clone()));
     assert_eq!(store.sign_ins(ann.id).await.unwrap(), [there.clone(), here.clone()]);
     let password = PasswordHash::new("$argon2id$new".to_owned());
-    assert!(store.set_password(ann.id, &password, Kept { session: Some(here.id), tokens: false }, now).await.unwrap());
+    assert!(
+        store.set_password(ann.id, &password, KeptAccess { session: Some(here.id), tokens: false }, now).await.unwrap()
+    );
     assert_eq!(store.sign_in(&there.hash).await.unwrap(), None);
     assert!(store.sign_in(&here.hash).await.unwrap().is_some());
     let grants = Some(vec![Grant::everywhere(Role::Viewer)]);

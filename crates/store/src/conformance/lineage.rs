@@ -7,7 +7,9 @@ use rondel_core::{AccountId, Timestamp, TokenId};
 use super::access::{account, session, token};
 use super::name;
 use crate::Store;
-use crate::access::{AccountChanged, Kept, LinkPurpose, PasswordHash, SignInLink, TokenKind, TokenRecord, WebSession};
+use crate::access::{
+    AccountChanged, KeptAccess, LinkPurpose, PasswordHash, SignInLink, TokenKind, TokenRecord, WebSession,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -74,10 +76,10 @@ pub async fn what_a_token_made_ends_with_it(store: &dyn Store) {
     assert_eq!(revoked.works(store, now).await, [false; 7]);
     let reset = Family::add(store, Some(ann.id), now).await;
     let password = PasswordHash::new("$argon2id$new".to_owned());
-    let kept = Kept { session: None, tokens: true };
+    let kept = KeptAccess { session: None, tokens: true };
     assert!(store.set_password(ann.id, &password, kept, now).await.unwrap());
     assert_eq!(reset.works(store, now).await, [true; 7], "kept");
-    assert!(store.set_password(ann.id, &password, Kept::default(), now).await.unwrap());
+    assert!(store.set_password(ann.id, &password, KeptAccess::default(), now).await.unwrap());
     assert_eq!(reset.works(store, now).await, [false; 7]);
     let deleted = Family::add(store, Some(ann.id), now).await;
     assert_eq!(store.delete_account(ann.id).await.unwrap(), AccountChanged::Done);

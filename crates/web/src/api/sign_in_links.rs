@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
+use rondel_admin::sign_in::{self, LINK_LIFETIME, SignInOwner};
 use rondel_core::Timestamp;
 use rondel_core::access::Permission::Own;
 use schemars::JsonSchema;
@@ -40,7 +40,7 @@ pub(super) fn routes() -> Routes {
 async fn create(person: Person) -> Result<Response, Problem> {
     let token = person.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
     let now = person.engine().now();
-    let secret = sign_in::link(person.engine().store(), Whose::Token(token), now).await?;
+    let secret = sign_in::link(person.engine().store(), SignInOwner::Token(token), now).await?;
     person.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let path = format!("/sign-in?token={}", secret.reveal());
     json(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })

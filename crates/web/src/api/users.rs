@@ -3,11 +3,11 @@
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use rondel_admin::passwords;
-use rondel_admin::sign_in::{self, LINK_LIFETIME, Whose};
+use rondel_admin::sign_in::{self, LINK_LIFETIME, SignInOwner};
 use rondel_core::access::Permission::Cluster;
 use rondel_core::schema::ACCOUNT_PATTERN;
 use rondel_core::{AccountId, Timestamp, name, plain};
-use rondel_store::access::{Account, AccountChange, AccountChanged, Kept, PasswordHash, ProviderLink};
+use rondel_store::access::{Account, AccountChange, AccountChanged, KeptAccess, PasswordHash, ProviderLink};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -316,7 +316,7 @@ pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPa
     }
     let hash = hashed(&person.web, &new.password, name).await?;
     let now = person.engine().now();
-    let kept = Kept { session: None, tokens: new.keep_tokens };
+    let kept = KeptAccess { session: None, tokens: new.keep_tokens };
     note_password(person, &account, (now, new.keep_tokens));
     if person.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
 }
@@ -344,8 +344,8 @@ pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(Strin
     let now = person.engine().now();
     person.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let whose = match person.caller.minting_token() {
-        Some(token) => Whose::AccountBy(account.id, token),
-        None => Whose::Account(account.id),
+        Some(token) => SignInOwner::AccountBy(account.id, token),
+        None => SignInOwner::Account(account.id),
     };
     let secret = sign_in::link(person.engine().store(), whose, now).await?;
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))

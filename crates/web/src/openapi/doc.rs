@@ -11,14 +11,14 @@ use crate::problem::Code;
 pub(crate) struct Doc {
     pub(super) summary: &'static str,
     pub(super) about: &'static str,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<ResponseDoc>,
     pub(super) refusals: Vec<Code>,
     pub(super) headers: Vec<Parameter>,
     pub(super) example: Option<Value>,
 }
 
 /// One way in which a call goes well.
-pub(super) struct Answer {
+pub(super) struct ResponseDoc {
     pub(super) status: u16,
     pub(super) about: &'static str,
     /// Each form that it can have; nothing for no body.
@@ -46,7 +46,9 @@ impl Doc {
     fn answer(mut self, status: u16, about: &'static str, form: Option<(&'static str, Form)>) -> Self {
         match self.answers.iter_mut().find(|answer| answer.status == status) {
             Some(answer) => answer.forms.extend(form),
-            None => self.answers.push(Answer { status, about, forms: form.into_iter().collect(), headers: Vec::new() }),
+            None => {
+                self.answers.push(ResponseDoc { status, about, forms: form.into_iter().collect(), headers: Vec::new() })
+            }
         }
         self
     }

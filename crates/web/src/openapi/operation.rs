@@ -7,7 +7,7 @@ use rondel_core::access::Permission;
 use serde_json::{Map, Value, json};
 
 use super::RouteDoc;
-use super::doc::{Answer, Form};
+use super::doc::{Form, ResponseDoc};
 use super::inputs::Taken;
 use super::schemas::Schemas;
 use crate::keyed;
@@ -115,7 +115,7 @@ fn parameters(taken: &Taken) -> Vec<Value> {
     path.chain(query).chain(taken.headers.iter().map(|parameter| show("header", parameter))).collect()
 }
 
-fn answer(answer: &Answer, info: &RouteInfo, schemas: &mut Schemas) -> Value {
+fn answer(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Value {
     let mut names = vec!["X-Request-Id", "RateLimit", "RateLimit-Policy"];
     names.extend(&answer.headers);
     if info.is_keyed() {

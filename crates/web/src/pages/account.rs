@@ -4,10 +4,10 @@ use askama::Template;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use rondel_admin::current_password::{self, Proof};
-use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, Whose};
+use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignInOwner};
 use rondel_core::access::Permission;
 use rondel_core::{SessionId, Timestamp};
-use rondel_store::access::{Account, Kept, WebSession};
+use rondel_store::access::{Account, KeptAccess, WebSession};
 
 use super::form::Fields;
 use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows};
@@ -227,10 +227,11 @@ pub(super) async fn password(
     };
     let keep_tokens = fields.get("keep_tokens") == "1";
     users::note_password(&visitor, &account, (now, keep_tokens));
-    store.set_password(account.id, &hash, Kept { session: None, tokens: keep_tokens }, now).await?;
+    store.set_password(account.id, &hash, KeptAccess { session: None, tokens: keep_tokens }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = Place { address: None, user_agent: agent.to_owned() };
-    let cookie = sign_in::begin(store, visitor.engine().new_id(), Whose::Account(account.id), &place, now).await?;
+    let cookie =
+        sign_in::begin(store, visitor.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
     let mut response = to("/account");
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, visitor.web.config.tls));
     Ok(response)

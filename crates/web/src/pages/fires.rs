@@ -100,7 +100,7 @@ struct Row {
 }
 
 /// What is known about an instant that was asked about.
-struct Answer {
+struct InstantAnswer {
     when: When,
     sentence: String,
     class: &'static str,
@@ -118,7 +118,7 @@ struct FiresPage {
     form: WhyForm,
     error: Option<String>,
     note: Option<String>,
-    answers: Vec<Answer>,
+    answers: Vec<InstantAnswer>,
     from: When,
     to: When,
     past: Vec<Row>,
@@ -174,7 +174,7 @@ impl Teller<'_> {
         Row { when: self.when(entry.first), last, class, word, run, why }
     }
 
-    fn answer(&self, at: Timestamp, why: &Why) -> Answer {
+    fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
         let verdict = why.entry.as_ref().map(|entry| &entry.verdict);
         let run = verdict.and_then(|verdict| match verdict {
             Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
@@ -185,7 +185,7 @@ impl Teller<'_> {
             | Verdict::Removed
             | Verdict::Missing => None,
         });
-        Answer {
+        InstantAnswer {
             when: self.when(at),
             sentence: why.sentence(self.t.lang()).to_owned(),
             class: verdict.map_or("skipped", |verdict| looks(verdict, self.t).0),

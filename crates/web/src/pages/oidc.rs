@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use rondel_admin::oidc::{Answer, Arrival, FLIGHT_LIFETIME, Identity, Oidc, OidcError, Refusal};
-use rondel_admin::sign_in::{self, Whose};
+use rondel_admin::oidc::{Arrival, Callback, FLIGHT_LIFETIME, Identity, Oidc, OidcError, Refusal};
+use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_core::AuditId;
 use rondel_core::name::NAME_LEN_MAX;
 use rondel_store::access::{Attempt, AuditEntry, Means, Verdict};
@@ -62,7 +62,7 @@ pub(super) async fn come_back(
         Ok((identity, arrival, next)) => {
             write(&web, &stranger, oidc, &identity, &arrival).await?;
             let account = arrival.settle(web.engine.store()).await.map_err(|error| away(&error))?;
-            let mut response = begin(&web, &stranger, Whose::Account(account), &next).await?;
+            let mut response = begin(&web, &stranger, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, spent);
             Ok(response)
         }
@@ -79,7 +79,7 @@ async fn arrive(
     web: &Web,
     oidc: &Oidc,
     browser: (Option<&str>, Option<IpAddr>),
-    answer: &Answer,
+    answer: &Callback,
 ) -> Result<(Identity, Arrival, String), OidcError> {
     let (store, now) = (web.engine.store(), web.engine.now());
     let (identity, next) = oidc.finish(store, browser, answer, now).await?;
@@ -97,9 +97,9 @@ fn provider(web: &Web) -> Result<&Oidc, Problem> {
 }
 
 /// Providers put more into the query than is read here.
-fn answer(uri: &Uri) -> Answer {
+fn answer(uri: &Uri) -> Callback {
     let mut reader = Reader::new(uri);
-    Answer {
+    Callback {
         state: reader.one("state"),
         code: reader.one("code"),
         error: reader.one("error"),

@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, Uri};
 use rondel_admin::gateway::Peer;
 use rondel_admin::passwords;
-use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, Whose};
+use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, AuditId, Timestamp, name, plain};
 use rondel_store::access::{Account, Attempt, AuditEntry, LinkPurpose, Means, SignInLink, Verdict};
@@ -140,7 +140,7 @@ pub(super) async fn enter(
     let next = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
         let link = by_link(&web, &stranger, fields.get("token")).await?;
-        let whose = Whose::of_link(&link).ok_or_else(spent)?;
+        let whose = SignInOwner::of_link(&link).ok_or_else(spent)?;
         let name = sign_in::name_of(web.engine.store(), whose).await?;
         comes_in(&web, &stranger, &name.ok_or_else(spent)?).await?;
         return begin(&web, &stranger, whose, next).await;
@@ -151,7 +151,7 @@ pub(super) async fn enter(
     match outcome.map_err(failed)? {
         SignIn::Welcome(account) => {
             comes_in(&web, &stranger, &account.name).await?;
-            begin(&web, &stranger, Whose::Account(account.id), next).await
+            begin(&web, &stranger, SignInOwner::Account(account.id), next).await
         }
         SignIn::Wrong => {
             // No account has a colon in its name: what was typed is not taken for the one who acted.
@@ -190,7 +190,7 @@ async fn by_link(web: &Web, stranger: &Stranger, secret: &str) -> Result<SignInL
 }
 
 /// A sign-in of its own at each entry: what the browser carried before is worth nothing afterwards.
-pub(super) async fn begin(web: &Web, stranger: &Stranger, whose: Whose, next: &str) -> Result<Response, Problem> {
+pub(super) async fn begin(web: &Web, stranger: &Stranger, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
     let store = web.engine.store();
     if let Some(before) = &stranger.cookie {
         sign_in::end(store, before).await?;
@@ -274,7 +274,7 @@ pub(super) async fn set_up_account(
         return Err(spent());
     }
     comes_in(&web, &stranger, name).await?;
-    begin(&web, &stranger, Whose::Account(account.id), "/").await
+    begin(&web, &stranger, SignInOwner::Account(account.id), "/").await
 }
 
 /// Keeps a language or a theme, and goes back to where that was asked for.

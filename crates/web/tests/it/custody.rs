@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::auth::Token;
-use rondel_admin::sign_in::{self, Place, Whose};
+use rondel_admin::sign_in::{self, Place, SignInOwner};
 use rondel_core::access::{Grant, Rights, Role};
 use rondel_core::{AccountId, NamespaceId, TokenId};
 use rondel_store::Store;
@@ -70,7 +70,7 @@ impl Cast {
             };
             assert!(store.create_account(&account).await.unwrap());
             let place = Place { address: None, user_agent: browser(&account) };
-            let whose = Whose::Account(account.id);
+            let whose = SignInOwner::Account(account.id);
             let cookie = sign_in::begin(store, engine.new_id(), whose, &place, engine.now()).await.unwrap();
             (account, cookie)
         };
@@ -89,7 +89,7 @@ impl Cast {
         let cookie = match grant_of_token {
             None => cookie,
             Some(_) => {
-                let whose = Whose::Token(caller);
+                let whose = SignInOwner::Token(caller);
                 sign_in::begin(store, engine.new_id(), whose, &Place::default(), engine.now()).await.unwrap()
             }
         };

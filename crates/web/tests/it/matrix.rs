@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::auth::Token;
-use rondel_admin::sign_in::{self, Place, Whose};
+use rondel_admin::sign_in::{self, Place, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::alert::{
     Observation, OpenIncidents, RuleSpec, RuleView, Sighting, SilenceSpec, Subject, SubjectKind, decide,
@@ -138,7 +138,7 @@ impl World {
         let engine = &self.server.engine;
         let account = engine.store().account_by_name(caller).await.unwrap().filter(|_| caller != "executor");
         let Some(account) = account else { return String::new() };
-        let whose = Whose::Account(account.id);
+        let whose = SignInOwner::Account(account.id);
         let now = engine.now();
         let begun = sign_in::begin(engine.store(), engine.new_id(), whose, &Place::default(), now).await.unwrap();
         format!("rondel_session={}", begun.reveal())
@@ -179,7 +179,9 @@ impl World {
         store.add_token(&TokenRecord { name: "some".to_owned(), owner: owner_id, ..token.clone() }).await.unwrap();
         let session = match owner_id {
             Some(owner) => {
-                sign_in::begin(store, engine.new_id(), Whose::Account(owner), &Place::default(), now).await.unwrap();
+                sign_in::begin(store, engine.new_id(), SignInOwner::Account(owner), &Place::default(), now)
+                    .await
+                    .unwrap();
                 store.sign_ins(owner).await.unwrap()[0].id.to_string()
             }
             None => "1".to_owned(),

@@ -34,7 +34,7 @@ type Place = (Timestamp, RunId);
 pub(crate) struct Gates {
     gates: HashMap<Before, Gate>,
     /// Every run that is known to a gate.
-    seats: HashMap<RunId, Seat>,
+    seats: HashMap<RunId, GateEntry>,
     /// Those that leave once more before they give up their place.
     kept: HashSet<RunId>,
     /// When those that wait for their turn have waited as long as they may; and some that do not wait any more.
@@ -52,7 +52,7 @@ struct Gate {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seat {
+struct GateEntry {
     before: Before,
     place: Place,
     state: State,
@@ -185,7 +185,7 @@ impl Gates {
     /// Whether [`enter_at`](Self::enter_at) would let it pass.
     pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
         let Some(before) = at_executor(ready, executor) else { return true };
-        let is_open = |seat: &Seat| seat.before == before && seat.state == State::Open;
+        let is_open = |seat: &GateEntry| seat.before == before && seat.state == State::Open;
         let has_room = |gate: &Gate| gate.has_room(place(before, ready), max_of(&ready.definition.job));
         self.seats.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&before).is_none_or(has_room)
     }
@@ -258,12 +258,12 @@ impl Gates {
     }
 
     fn open(&mut self, before: Before, ready: &Ready) {
-        self.sit(ready.run.id, Seat { before, place: place(before, ready), state: State::Open });
+        self.sit(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Open });
     }
 
     fn queue(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) {
         let (run, place) = (ready.run.id, place(before, &ready));
-        self.sit(run, Seat { before, place, state: State::Queued });
+        self.sit(run, GateEntry { before, place, state: State::Queued });
         // What is under way with its broadcast is not held up by anything else for long.
         if whole_of(&ready).is_none() {
             self.ends.insert((ready.waits_until(), run));
@@ -273,7 +273,7 @@ impl Gates {
     }
 
     /// Gives a run this seat, and takes the one that it had.
-    fn sit(&mut self, run: RunId, seat: Seat) {
+    fn sit(&mut self, run: RunId, seat: GateEntry) {
         self.forget(run);
         let gate = self.gates.entry(seat.before).or_default();
         match seat.state {
@@ -306,7 +306,7 @@ impl Gates {
     /// A run that did not come through here and that no executor has: it keeps the place of one that waits for its next attempt.
     pub(crate) fn reserve(&mut self, ready: &Ready) {
         if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
-            self.sit(ready.run.id, Seat { before, place: place(before, ready), state: State::Reserved });
+            self.sit(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Reserved });
         }
     }
 
@@ -334,7 +334,7 @@ impl Gates {
         let before = Before::Job(job);
         let Some(place) = self.gates.get(&before).and_then(|gate| gate.place_of(run)) else { return false };
         self.remove_queued(run, runs);
-        self.sit(run, Seat { before, place, state: State::Open });
+        self.sit(run, GateEntry { before, place, state: State::Open });
         true
     }
 
@@ -347,7 +347,7 @@ impl Gates {
             Before::Executor(..) => self.leave(run, runs),
             Before::Job(_) if seat.state == State::Queued => self.leave(run, runs),
             Before::Job(_) => {
-                self.sit(run, Seat { state: State::Reserved, ..seat });
+                self.sit(run, GateEntry { state: State::Reserved, ..seat });
                 self.pump(seat.before, runs)
             }
         }
@@ -364,7 +364,7 @@ impl Gates {
 
     /// The runs whose places other runs wait behind.
     pub(crate) fn holding_up(&self) -> Vec<RunId> {
-        let is_waited_for = |seat: &Seat| {
+        let is_waited_for = |seat: &GateEntry| {
             let gate = self.gates.get(&seat.before).filter(|_| seat.state != State::Queued);
             gate.is_some_and(|gate| !gate.queue.is_empty())
         };
@@ -450,7 +450,7 @@ impl Gates {
     /// Forgets all places but those of what `is_kept`, and everything that waits for its turn.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.ends.clear();
-        let is_gone = |(run, seat): &(&RunId, &Seat)| seat.state == State::Queued || !is_kept(**run);
+        let is_gone = |(run, seat): &(&RunId, &GateEntry)| seat.state == State::Queued || !is_kept(**run);
         let mut gone: Vec<RunId> = self.seats.iter().filter(is_gone).map(|(run, _)| *run).collect();
         gone.sort_unstable();
         for run in gone {

@@ -68,9 +68,9 @@ impl Answers {
     }
 }
 
-/// A question that is on its way.
+/// A probe that is on its way.
 #[derive(Debug)]
-struct Asked {
+struct PendingProbe {
     executor: ExecutorId,
     jobs: Vec<JobId>,
     until: Timestamp,
@@ -82,7 +82,7 @@ pub(crate) struct Probes {
     /// When the probes end, in order.
     ends: VecDeque<(Timestamp, JobId)>,
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
-    asked: BTreeMap<i64, Asked>,
+    asked: BTreeMap<i64, PendingProbe>,
     last_number: i64,
     paused: HashMap<JobId, Timestamp>,
 }
@@ -126,7 +126,8 @@ impl Probes {
             let jobs: Vec<JobId> = jobs.into_iter().collect();
             for jobs in jobs.chunks(jobs_max) {
                 self.last_number += 1;
-                self.asked.insert(self.last_number, Asked { executor, jobs: jobs.to_vec(), until: now + DEADLINE });
+                self.asked
+                    .insert(self.last_number, PendingProbe { executor, jobs: jobs.to_vec(), until: now + DEADLINE });
                 questions.push((executor, self.last_number, jobs.to_vec()));
             }
         }

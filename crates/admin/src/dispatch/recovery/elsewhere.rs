@@ -22,13 +22,13 @@ const ASK_MAX: usize = 200;
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     called_at: Option<Timestamp>,
-    asked: BTreeMap<ExecutorId, Asked>,
+    asked: BTreeMap<ExecutorId, FenceInquiry>,
     /// Of all questions, so that two of them differ.
     last_asked_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct FenceInquiry {
     at: Timestamp,
     leases: BTreeMap<NodeId, i64>,
     answer: Option<Answered>,
@@ -40,7 +40,7 @@ struct Answered {
     held: HashSet<(RunId, i32)>,
 }
 
-impl Asked {
+impl FenceInquiry {
     fn covers(&self, leases: &BTreeMap<NodeId, i64>) -> bool {
         leases.iter().all(|(node, epoch)| self.leases.get(node).is_some_and(|asked| asked >= epoch))
     }
@@ -102,7 +102,7 @@ impl Elsewhere {
         let tokens: Vec<LeaseToken> =
             leases.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch }).collect();
         let request = |executor: ExecutorId| {
-            self.asked.insert(executor, Asked { at, leases: leases.clone(), answer: None });
+            self.asked.insert(executor, FenceInquiry { at, leases: leases.clone(), answer: None });
             FenceRequest { asker, executor, asked_at: at, leases: tokens.clone() }
         };
         due.into_iter().map(request).collect()
@@ -110,7 +110,7 @@ impl Elsewhere {
 
     /// Takes an answer; false where its question is not the last one.
     pub(crate) fn answered(&mut self, answer: RelayedAnswer) -> bool {
-        let is_this = |asked: &&mut Asked| asked.at == answer.asked_at && asked.answer.is_none();
+        let is_this = |asked: &&mut FenceInquiry| asked.at == answer.asked_at && asked.answer.is_none();
         let Some(asked) = self.asked.get_mut(&answer.executor).filter(is_this) else { return false };
         asked.answer = Some(Answered { name: answer.name, held: answer.held.into_iter().collect() });
         true

@@ -28,7 +28,7 @@ const LOOK_MAX: usize = 5_000;
 
 /// What a row means for a run that this node has in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum RowState {
     /// It is as it was.
     Same,
     /// It has its verdict.
@@ -159,12 +159,12 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
 }
 
 /// What became of an attempt that was thought to be in an executor's hands.
-fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
-    if known == Known::Same {
+fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
+    if known == RowState::Same {
         return;
     }
     forget_attempt(d, run, attempt);
-    if known == Known::Again && d.facts.in_memory.has_later(run, attempt) {
+    if known == RowState::Again && d.facts.in_memory.has_later(run, attempt) {
         // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
@@ -172,13 +172,13 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: Known) {
         }
         return;
     }
-    if known == Known::Moved {
+    if known == RowState::Moved {
         // What may have been sent is never given away: another node has taken it over, for which this node's lease has ended.
         // By this node's clock it may hold; nothing is sent under it any more, least of all what waits behind this run.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }
-    if known == Known::Again || known == Known::Moved {
+    if known == RowState::Again || known == RowState::Moved {
         d.forget([run]);
         turns::release_limit(d, run);
         let passed = d.state.gates.again(run, &mut d.state.runs);
@@ -211,13 +211,13 @@ pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewher
     }
 }
 
-fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> bool) -> Known {
+fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> bool) -> RowState {
     match row {
-        None => Known::Over,
-        Some(check) if check.status.is_terminal() => Known::Over,
-        Some(check) if !is_own(check) => Known::Moved,
-        Some(check) if check.attempt > attempt => Known::Again,
-        Some(_) => Known::Same,
+        None => RowState::Over,
+        Some(check) if check.status.is_terminal() => RowState::Over,
+        Some(check) if !is_own(check) => RowState::Moved,
+        Some(check) if check.attempt > attempt => RowState::Again,
+        Some(_) => RowState::Same,
     }
 }
 
@@ -264,15 +264,15 @@ mod tests {
     fn what_a_row_says_about_a_held_run() {
         let known = |row: Option<RunCheck>| known(2, row.as_ref(), |check| check.owner.node == NodeId::new(1));
         for (row, expected) in [
-            (None, Known::Over),
-            (Some(row(RunStatus::Succeeded, 2, 1)), Known::Over),
-            (Some(row(RunStatus::Failed, 3, 2)), Known::Over),
-            (Some(row(RunStatus::Waiting, 3, 1)), Known::Again),
-            (Some(row(RunStatus::Running, 2, 2)), Known::Moved),
-            (Some(row(RunStatus::Waiting, 3, 2)), Known::Moved),
-            (Some(row(RunStatus::Pending, 2, 2)), Known::Moved),
-            (Some(row(RunStatus::Running, 2, 1)), Known::Same),
-            (Some(row(RunStatus::Pending, 2, 1)), Known::Same),
+            (None, RowState::Over),
+            (Some(row(RunStatus::Succeeded, 2, 1)), RowState::Over),
+            (Some(row(RunStatus::Failed, 3, 2)), RowState::Over),
+            (Some(row(RunStatus::Waiting, 3, 1)), RowState::Again),
+            (Some(row(RunStatus::Running, 2, 2)), RowState::Moved),
+            (Some(row(RunStatus::Waiting, 3, 2)), RowState::Moved),
+            (Some(row(RunStatus::Pending, 2, 2)), RowState::Moved),
+            (Some(row(RunStatus::Running, 2, 1)), RowState::Same),
+            (Some(row(RunStatus::Pending, 2, 1)), RowState::Same),
         ] {
             assert_eq!(known(row.clone()), expected, "{row:?}");
         }

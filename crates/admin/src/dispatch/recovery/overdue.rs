@@ -20,7 +20,7 @@ use crate::dispatch::recovery::deadlines::Overdue;
 const WATCH: &str = "the server, for its timeout is over";
 
 pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
-    let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_give_up);
+    let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_timeout);
     for (run, attempt, what) in d.state.deadlines.overdue(d.facts.boot_micros, patience) {
         let active = d.state.runs.active(run).filter(|active| active.ready.run.attempt == attempt);
         let Some(active) = active.filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted)) else {

@@ -72,7 +72,7 @@ impl World {
             silence_max: Duration::from_secs(105),
             answer_within: Duration::from_secs(10),
             overdue_ask: Duration::from_secs(20),
-            overdue_give_up: Duration::from_secs(60),
+            overdue_timeout: Duration::from_secs(60),
             look_past: 200,
             seek_jobs: 500,
         };

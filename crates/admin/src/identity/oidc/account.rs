@@ -118,7 +118,7 @@ mod tests {
     use std::sync::Arc;
 
     use rondel_core::access::Role;
-    use rondel_store::access::{Kept, PasswordHash};
+    use rondel_store::access::{KeptAccess, PasswordHash};
     use rondel_store::{Accounts as _, MemStore};
 
     use super::*;
@@ -192,7 +192,7 @@ mod tests {
         assert!(store.create_account(&Account { password: None, ..account.clone() }).await.unwrap());
         assert_eq!(came().await, account.id);
         let password = PasswordHash::new("$argon2id$own".to_owned());
-        store.set_password(account.id, &password, Kept::default(), NOW).await.unwrap();
+        store.set_password(account.id, &password, KeptAccess::default(), NOW).await.unwrap();
         assert_eq!(came().await, account.id);
     }
 

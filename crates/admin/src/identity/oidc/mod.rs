@@ -132,7 +132,7 @@ pub struct Departure {
 
 /// What a browser comes back with, in the query.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct Callback {
     /// The state that it left with.
     pub state: Option<String>,
     /// The provider's code.
@@ -191,7 +191,7 @@ impl Oidc {
         &self,
         store: &dyn Store,
         (cookie, from): (Option<&str>, Option<IpAddr>),
-        answer: &Answer,
+        answer: &Callback,
         now: Timestamp,
     ) -> Result<(Identity, String), OidcError> {
         let key = self.key(store, now).await?;

@@ -133,7 +133,7 @@ pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Time
 
 /// The owner of a sign-in.
 #[derive(Clone, Copy, Debug)]
-pub enum Whose {
+pub enum SignInOwner {
     /// An account's.
     Account(AccountId),
     /// An account's, by a link that this token made; it ends with the token.
@@ -142,7 +142,7 @@ pub enum Whose {
     Token(TokenId),
 }
 
-impl Whose {
+impl SignInOwner {
     /// The account, the token with whose rights it goes on, and the token that it ends with beside that.
     const fn parts(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
         match self {
@@ -180,7 +180,7 @@ pub struct Place {
 pub async fn begin(
     store: &dyn Store,
     id: i64,
-    whose: Whose,
+    whose: SignInOwner,
     place: &Place,
     now: Timestamp,
 ) -> Result<Token, StoreError> {
@@ -256,11 +256,11 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
 ///
 /// # Errors
 /// The store's.
-pub async fn name_of(store: &dyn Store, whose: Whose) -> Result<Option<String>, StoreError> {
+pub async fn name_of(store: &dyn Store, whose: SignInOwner) -> Result<Option<String>, StoreError> {
     let account = async |id| store.account(id).await;
     match whose {
-        Whose::Account(id) | Whose::AccountBy(id, _) => Ok(account(id).await?.map(|account| account.name)),
-        Whose::Token(id) => {
+        SignInOwner::Account(id) | SignInOwner::AccountBy(id, _) => Ok(account(id).await?.map(|account| account.name)),
+        SignInOwner::Token(id) => {
             let Some(token) = store.token_by_id(id).await? else { return Ok(None) };
             let owner = match token.owner {
                 Some(owner) => account(owner).await?,
@@ -295,7 +295,7 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// The store's.
-pub async fn link(store: &dyn Store, whose: Whose, now: Timestamp) -> Result<Token, StoreError> {
+pub async fn link(store: &dyn Store, whose: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
     let secret = Token::generate();
     let (account, token, minted_by) = whose.parts();
     let (purpose, expires_at) = (LinkPurpose::SignIn, now + LINK_LIFETIME);

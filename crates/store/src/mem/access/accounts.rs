@@ -5,7 +5,7 @@ use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, Timestamp};
 
 use crate::Result;
-use crate::access::{Account, AccountChange, AccountChanged, Accounts, Kept, PasswordHash};
+use crate::access::{Account, AccountChange, AccountChanged, Accounts, KeptAccess, PasswordHash};
 use crate::mem::access::{Access, sorted};
 use crate::mem::{MemStore, State, size};
 
@@ -66,7 +66,13 @@ impl Accounts for MemStore {
         Ok(AccountChanged::Done)
     }
 
-    async fn set_password(&self, id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> Result<bool> {
+    async fn set_password(
+        &self,
+        id: AccountId,
+        password: &PasswordHash,
+        keep: KeptAccess,
+        now: Timestamp,
+    ) -> Result<bool> {
         let mut state = self.state();
         let Some(account) = state.access.accounts.get_mut(&id) else { return Ok(false) };
         account.password = Some(password.clone());

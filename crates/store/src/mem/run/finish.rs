@@ -55,10 +55,10 @@ impl State {
                 Finished::Superseded
             }
             Judgement::Late(status, reason) => {
-                let (trace, was_passed_over) = (run.trace.clone(), run.status == RunStatus::Skipped);
+                let (trace, was_skipped) = (run.trace.clone(), run.status == RunStatus::Skipped);
                 self.end(&clean, status, reason);
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
-                if was_passed_over {
+                if was_skipped {
                     // An edit skipped it without releasing the runs that follow from it.
                     self.add_message(finish.run, now);
                     self.note_ended(finish.run, false);

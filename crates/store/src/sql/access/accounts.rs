@@ -8,7 +8,7 @@ use rondel_core::{AccountId, AppId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::access::{Account, AccountChange, AccountChanged, Accounts, Kept, PasswordHash};
+use crate::access::{Account, AccountChange, AccountChanged, Accounts, KeptAccess, PasswordHash};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
@@ -134,7 +134,13 @@ impl Accounts for SqlStore {
         transact!(self, "change_account", |tx| tx.change_account(id, change).await)
     }
 
-    async fn set_password(&self, id: AccountId, password: &PasswordHash, keep: Kept, now: Timestamp) -> Result<bool> {
+    async fn set_password(
+        &self,
+        id: AccountId,
+        password: &PasswordHash,
+        keep: KeptAccess,
+        now: Timestamp,
+    ) -> Result<bool> {
         transact!(self, "set_password", |tx| {
             if tx.row(Query::new(&LOCK_ACCOUNT).int(id.get())).await?.is_none() {
                 return Ok(false);

@@ -13,7 +13,7 @@ use crate::problem::{Complaint, Problem};
 #[derive(JsonSchema)]
 #[schemars(rename = "Applied")]
 #[expect(dead_code, reason = "it describes the answer, which is written item by item")]
-pub(super) struct Answer {
+pub(super) struct ApplyReport {
     dry_run: bool,
     items: Vec<Item>,
     summary: Summary,

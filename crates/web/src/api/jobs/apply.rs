@@ -17,7 +17,7 @@ use rondel_core::shape::{self, Document};
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use serde_json::{Map, Value};
 
-use super::applied::{Answer, Item, Summary, word};
+use super::applied::{ApplyReport, Item, Summary, word};
 use super::applied_body::Items;
 use super::body;
 use super::find::find_app;
@@ -209,7 +209,7 @@ pub(super) fn routes() -> Routes {
                 "Creates and changes jobs so that they are as in the list; nothing happens to those that are so already. All of it is checked \
                  before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, and the last line is the summary.",
             )
-            .json::<Answer>(200, "What became of each job, or would become of it.")
+            .json::<ApplyReport>(200, "What became of each job, or would become of it.")
             .text("application/x-ndjson")
             .refuses(&[Code::AppNotFound, Code::JobExists])
             .example(serde_json::json!([{"name": "clean-up", "app": "tools", "handler": "shell", "schedule": {"every": "1h"}}])),
