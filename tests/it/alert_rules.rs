@@ -192,3 +192,72 @@ async fn a_silence_keeps_a_message_back_until_it_ends() {
     let resolved = incident(&api, "failed", "resolved").await;
     assert_eq!(messages(&db, &resolved)[sent..], ["resolved"]);
 }
+
+/// What a job expects of itself is reported once where it does not come true, and its end once.
+async fn an_expectation_that_does_not_come_true_is_reported_once(db: ScratchDb) {
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    channel(&db);
+    let expecting = |name: &str, script: &str, expect: Value| {
+        let mut job = job(name, script);
+        job["expect"] = expect;
+        job
+    };
+    let often = json!({"no_success_for": "2s", "channels": ["ops"], "severity": "critical"});
+    api.post("/api/v1/jobs", expecting("often", "true", often)).await.expect(201);
+    let short = json!({"longer_than": "1s", "late": "1h", "channels": ["ops"]});
+    api.post("/api/v1/jobs", expecting("short", "sleep 600", short)).await.expect(201);
+    let missed = incident(&api, "expect:no_success_for", "firing").await;
+    assert_eq!((&missed["subject"]["name"], &missed["severity"]), (&json!("often"), &json!("critical")));
+    let _agent = Agent::start(&server, "files").await;
+    let run = trigger(&api, "short").await;
+    let long = incident(&api, "expect:longer_than", "firing").await;
+    assert_eq!(long["samples"][0]["run"], run.as_str());
+    api.patch("/api/v1/jobs/often", json!({"expect": {"no_success_for": "1h", "channels": ["ops"]}})).await.expect(200);
+    verdict(&api, &trigger(&api, "often").await).await;
+    let missed = incident(&api, "expect:no_success_for", "resolved").await;
+    assert_eq!(messages(&db, &missed), ["firing", "resolved"]);
+    api.delete("/api/v1/jobs/short").await.expect(204);
+    let long = incident(&api, "expect:longer_than", "resolved").await;
+    assert_eq!(messages(&db, &long), ["firing", "resolved"]);
+}
+on_each_database!(an_expectation_that_does_not_come_true_is_reported_once);
+
+/// A server that dies before or after the decision about a missed expectation is committed reports it once.
+async fn dies_with_an_expectation_at(place: &str) {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let mut server = Server::start_with(&db, &OFTEN).await;
+    channel(&db);
+    let mut often = job("often", "true");
+    often["expect"] = json!({"no_success_for": "1h", "channels": ["ops"]});
+    server.api().post("/api/v1/jobs", often).await.expect(201);
+    server.kill().await;
+    db.sql("UPDATE job_expect SET look_at_ms = 1");
+    db.sql("UPDATE job SET created_at_ms = created_at_ms - 7200000");
+    if server.try_restart_with(&["--failpoint", place]).await {
+        wait_until(LIMIT, "the server dies", async || server.process().has_ended().ok_or("it lives")).await;
+    }
+    server.restart().await;
+    let firing = incident(&server.api(), "expect:no_success_for", "firing").await;
+    assert_eq!(messages(&db, &firing), ["firing"], "{place}");
+    let _agent = Agent::start(&server, "files").await;
+    verdict(&server.api(), &trigger(&server.api(), "often").await).await;
+    let resolved = incident(&server.api(), "expect:no_success_for", "resolved").await;
+    assert_eq!(messages(&db, &resolved), ["firing", "resolved"], "{place}");
+    wait_until(LIMIT, "the next look is an hour after the success", async || {
+        let at = db.sql("SELECT look_at_ms FROM job_expect");
+        let at: i64 = at.trim().parse().expect("a number");
+        if at > wall_clock_ms() + 1_800_000 { Ok(()) } else { Err(at) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expectation_is_reported_once_by_a_server_that_dies_before_the_commit() {
+    dies_with_an_expectation_at("write_alerts.written").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expectation_is_reported_once_by_a_server_that_dies_after_the_commit() {
+    dies_with_an_expectation_at("write_alerts.committed").await;
+}

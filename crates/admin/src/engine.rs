@@ -40,7 +40,7 @@ use crate::metrics::Metrics;
 use crate::node::{Node, Shared};
 use crate::progress::ProgressBoard;
 use crate::registry::Registry;
-use crate::rules::RuleLoop;
+use crate::rules::{NotedSuccesses, RuleLoop};
 use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::scan::ScanLoop;
@@ -133,6 +133,7 @@ impl Engine {
             lookups: Lookups::default(),
             counters: Counters::default(),
             metrics: Metrics::default(),
+            noted_successes: NotedSuccesses::default(),
             declared: Board::default(),
             results,
             foreign: ForeignQueue::default(),

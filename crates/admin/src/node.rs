@@ -33,6 +33,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::{Limit, Metrics};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
+use crate::rules::NotedSuccesses;
 use crate::scheduler::command::Command;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::share::ClaimCounts;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) lookups: Lookups,
     pub(crate) counters: Counters,
     pub(crate) metrics: Metrics,
+    pub(crate) noted_successes: NotedSuccesses,
     pub(crate) declared: Board,
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,

@@ -45,6 +45,14 @@ pub(crate) struct Bulk<'a> {
     pub(crate) more: Value,
 }
 
+impl Bulk<'_> {
+    /// Does it to these.
+    pub(crate) async fn these(&self, client: &Client, ids: &[&String], format: FormatArgs) -> Result<(), Failure> {
+        let done = post(client, self, &json!({ "ids": ids })).await?;
+        report(&done, self, false, format)
+    }
+}
+
 impl BulkArgs {
     /// Does it to everything that passes the filter.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::spec::JobSpec;
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 26] = [
     "name",
     "app",
     "handler",
@@ -31,6 +31,7 @@ const ORDER: [&str; 25] = [
     "retry",
     "over",
     "notify",
+    "expect",
     "enabled",
 ];
 
@@ -97,7 +98,8 @@ mod tests {
             "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},
             "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},
             "priority": 7, "delivery": "at_most_once", "on_silence": "stop", "timeout": "1m", "queue_timeout": "2m",
-            "retry": {"max": 2}, "over": "children", "notify": {"skipped": ["overlap"]}, "enabled": false,
+            "retry": {"max": 2}, "over": "children", "notify": {"skipped": ["overlap"]},
+            "expect": {"success_by": {"time": "06:00"}, "late": "5m"}, "enabled": false,
         });
         let spec: JobSpec = serde_json::from_value(whole.clone()).unwrap();
         let document = spec.document();

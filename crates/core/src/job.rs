@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
 use crate::labels;
@@ -73,6 +74,8 @@ pub struct Job {
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
     pub after: AfterPolicy,
+    /// What is expected of it.
+    pub expect: Option<Arc<Expectations>>,
     /// Whether its schedules fire.
     pub enabled: bool,
 }
@@ -94,6 +97,9 @@ impl Job {
         let select = Select::compile(&spec.select, &mut errors);
         check_limits(spec, &mut errors);
         check_policies(spec, &mut errors);
+        if let Some(expect) = &spec.expect {
+            expect.check(spec.expect_zone(), &mut errors);
+        }
         check_length("/timeout", spec.timeout, &mut errors);
         check_length("/queue_timeout", Some(spec.queue_timeout), &mut errors);
         check_length("/misfire/tolerance", Some(spec.misfire.tolerance), &mut errors);
@@ -133,6 +139,7 @@ impl Job {
                 delays: timetable_delays,
                 awaits_children: spec.over == Over::Children,
             },
+            expect: spec.expectations().map(Arc::new),
             enabled: spec.enabled,
         })
     }
@@ -399,6 +406,25 @@ mod tests {
             assert!(check_params_size(&nested(PARAMS_DEPTH_MAX)).is_ok());
             assert!(check_params_size(&nested(PARAMS_DEPTH_MAX + 1)).is_err());
         }
+    }
+
+    #[test]
+    fn what_is_expected_has_bounds_and_places() {
+        let expect = |change: Value| json!({"expect": change});
+        check_refused(expect(json!({})), "/expect", "expects nothing");
+        check_refused(expect(json!({"late": "0s"})), "/expect/late", "0s is not from 1s");
+        check_refused(expect(json!({"no_success_for": "10000h"})), "/expect/no_success_for", "is not from 1s");
+        check_refused(expect(json!({"late": "1m", "channels": ["a", "a"]})), "/expect/channels/1", "twice");
+        check_refused(expect(json!({"late": "1m", "channels": ["A"]})), "/expect/channels/0", "is not a name");
+        let by = |change: Value| expect(json!({"success_by": change}));
+        check_refused(by(json!({"time": "25:00"})), "/expect/success_by/time", "\"25:00\"");
+        check_refused(by(json!({"time": "6:00"})), "/expect/success_by/time", "expected HH:MM");
+        check_refused(by(json!({"time": "06:00", "zone": "Mars"})), "/expect/success_by/zone", "Mars");
+        let both = json!({"time": "06:00", "weekdays": ["mon"], "calendar": "c"});
+        check_refused(by(both), "/expect/success_by/calendar", "either weekdays or a calendar");
+        let unknown = json!({"name": "a", "app": "b", "handler": "c", "expect": {"succes_by": {}}});
+        assert!(serde_json::from_value::<JobSpec>(unknown).unwrap_err().to_string().contains("succes_by"));
+        assert!(spec(expect(json!({"longer_than": "2h"}))).compile().unwrap().expect.is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each complaint names the field by
 //! a JSON pointer, the value, and what would be right.
 
+mod expect;
 mod policies;
 mod schedules;
 
@@ -13,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::expect::{EXPECT_CHANNEL, ExpectSpec, SuccessBySpec};
 pub use self::policies::{
     ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over, OverlapPolicy,
     OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
@@ -20,6 +22,7 @@ pub use self::policies::{
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
 };
+use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
 use crate::job::{self, Job};
@@ -123,6 +126,9 @@ pub struct JobSpec {
     /// Which verdicts are reported to the failure webhook, beside failures.
     #[serde(default, skip_serializing_if = "NotifySpec::is_default")]
     pub notify: NotifySpec,
+    /// What is expected of it: where that does not come true, a message is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<Box<ExpectSpec>>,
     /// Whether its schedule fires; it can be triggered by hand either way.
     #[serde(default = "enabled")]
     pub enabled: bool,
@@ -199,6 +205,20 @@ impl JobSpec {
             }
         }
         parents
+    }
+
+    /// What is expected of it; `None` where nothing is.
+    #[must_use]
+    pub fn expectations(&self) -> Option<Expectations> {
+        let expect = self.expect.as_deref().filter(|expect| !expect.is_empty())?;
+        Some(Expectations::new(expect, self.expect_zone()))
+    }
+
+    /// The time zone in which its expectations are meant.
+    pub(crate) fn expect_zone(&self) -> &str {
+        let given = self.expect.as_ref().and_then(|expect| expect.success_by.as_ref()?.zone.as_deref());
+        let of_cron = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
+        given.or_else(of_cron).unwrap_or("UTC")
     }
 
     /// The instants at which a once-schedule fires, for the check against the present that only the server can make.

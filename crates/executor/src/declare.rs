@@ -247,6 +247,58 @@ impl Declaration {
         self.option("priority", priority)
     }
 
+    /// Reports an incident where no run has succeeded by this time of day: `"06:00"`, in the zone of the cron expression.
+    ///
+    /// ```
+    /// use rondel::Declaration;
+    ///
+    /// let close = Declaration::new("close").success_by("06:00").success_by_zone("Europe/Berlin").late("5m");
+    /// assert_eq!(close.document()["expect"]["success_by"]["time"], "06:00");
+    /// ```
+    #[must_use]
+    pub fn success_by(self, time: impl Into<String>) -> Self {
+        self.expected_by("time", time.into())
+    }
+
+    /// The zone of [`success_by`](Self::success_by).
+    #[must_use]
+    pub fn success_by_zone(self, zone: impl Into<String>) -> Self {
+        self.expected_by("zone", zone.into())
+    }
+
+    fn expected_by(self, field: &str, value: String) -> Self {
+        let mut by = self.document.get("expect").and_then(|expect| expect.get("success_by")).cloned();
+        let by = by.get_or_insert_with(|| json!({}));
+        by[field] = Value::from(value);
+        let by = by.take();
+        self.within("expect", "success_by", by)
+    }
+
+    /// Reports an incident where no run has succeeded for so long: `"26h"`.
+    #[must_use]
+    pub fn no_success_for(self, length: impl Into<String>) -> Self {
+        self.within("expect", "no_success_for", length.into())
+    }
+
+    /// Reports an incident where a run takes longer than this. The run goes on.
+    #[must_use]
+    pub fn longer_than(self, length: impl Into<String>) -> Self {
+        self.within("expect", "longer_than", length.into())
+    }
+
+    /// Reports an incident where a run has not started within this after its planned instant.
+    #[must_use]
+    pub fn late(self, length: impl Into<String>) -> Self {
+        self.within("expect", "late", length.into())
+    }
+
+    /// The channels of these incidents, by name; without it the channel `default` of the namespace.
+    #[must_use]
+    pub fn expect_channels<S: Into<String>>(self, channels: impl IntoIterator<Item = S>) -> Self {
+        let channels: Vec<String> = channels.into_iter().map(Into::into).collect();
+        self.within("expect", "channels", channels)
+    }
+
     /// Whether its schedule fires.
     #[must_use]
     pub fn enabled(self, enabled: bool) -> Self {
@@ -322,6 +374,8 @@ mod tests {
             (job().option("colour", "red"), "/colour", "colour"),
             (job().handler("a b"), "/handler", "\"a b\""),
             (job().overrides(["day"]), "/overrides/0", "\"day\""),
+            (job().success_by("6"), "/expect/success_by/time", "HH:MM"),
+            (job().late("soon"), "/expect/late", "\"soon\""),
         ] {
             match declaration.into_spec_json("app") {
                 Err(ExecutorError::Declaration { pointer: at, message, .. }) => {

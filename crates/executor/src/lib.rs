@@ -126,6 +126,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// | `on` | how the jobs of `after` must have ended: `success`, `failure`, `either` |
 /// | `retry`, `backoff` | attempts beyond the first; the wait before them, `"10s"` or `"10s..5m"` |
 /// | `timeout` | how long one attempt may take |
+/// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | what is expected of it: where that does not come true, an incident is reported |
 /// | `misfire`, `overlap`, `on_silence`, `route`, `priority`, `enabled` | as in the REST API |
 ///
 /// Names, expressions, zones, lengths and words are checked while the program compiles, by the server's own parsers:

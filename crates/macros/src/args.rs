@@ -29,6 +29,17 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "priority", path: &["priority"], method: "priority", wants: Wants::Number },
     Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: Wants::WordOrTexts },
     Kind { name: "labels", path: &["labels"], method: "labels", wants: Wants::Pairs },
+    Kind { name: "success_by", path: &["expect", "success_by", "time"], method: "success_by", wants: Wants::Text },
+    Kind {
+        name: "success_by_zone",
+        path: &["expect", "success_by", "zone"],
+        method: "success_by_zone",
+        wants: Wants::Text,
+    },
+    Kind { name: "no_success_for", path: &["expect", "no_success_for"], method: "no_success_for", wants: Wants::Text },
+    Kind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", wants: Wants::Text },
+    Kind { name: "late", path: &["expect", "late"], method: "late", wants: Wants::Text },
+    Kind { name: "expect_channels", path: &["expect", "channels"], method: "expect_channels", wants: Wants::Texts },
     Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: Wants::Flag },
 ];
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use rondel_core::alert::expect::{ExpectKind, Expectations};
 use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind};
 use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, Reason, RunId, RunStatus, SilenceId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -166,6 +167,43 @@ pub struct AlertWrite<'a> {
     pub done: &'a [RunId],
     /// When rules are looked at next, and how far the present look has come.
     pub checks: &'a [RuleCheck],
+    /// When expectations of jobs are looked at next.
+    pub looks: &'a [ExpectLook],
+    /// When open runs are next compared with the expectations of their jobs, where that changes.
+    pub open_look: Option<OpenLook>,
+}
+
+/// When an expectation of a job is looked at next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectLook {
+    /// The job.
+    pub job: JobId,
+    /// What is expected.
+    pub kind: ExpectKind,
+    /// When; `None` where open runs are compared with it, or never.
+    pub at: Option<Timestamp>,
+}
+
+/// When open runs are next compared with the expectations of their jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenLook {
+    /// When; `None` where no job expects anything of them.
+    pub at: Option<Timestamp>,
+}
+
+/// What jobs of a namespace expect of open runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenExpects {
+    /// When they are compared next.
+    pub at: Option<Timestamp>,
+    /// What at least one job expects, where they are compared at all.
+    pub kinds: Vec<ExpectKind>,
+}
+
+/// When the expectations of a job that is saved now are looked at first.
+pub(crate) fn first_looks(expected: &Expectations, job: JobId, (now, is_new): (Timestamp, bool)) -> Vec<ExpectLook> {
+    let look = |kind| ExpectLook { job, kind, at: expected.first_look(kind, now, is_new) };
+    expected.kinds().map(look).collect()
 }
 
 /// When a rule is looked at next.
@@ -196,6 +234,8 @@ pub struct WatchedJob {
     pub created_at: Timestamp,
     /// The planned instant of the newest run that is known to have succeeded; a later one may not be counted yet.
     pub succeeded_at: Option<Timestamp>,
+    /// What its definition expects of it.
+    pub expect: Option<Expectations>,
 }
 
 /// Rules, incidents, silences, and what rules look at.
@@ -227,6 +267,15 @@ pub trait Alerts {
 
     /// Incidents whose time has come, the longest due first, at most `limit`.
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
+
+    /// Expectations of jobs whose instant has come, the longest due first, at most `limit`.
+    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>>;
+
+    /// The expectations of these jobs.
+    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>>;
+
+    /// What jobs of a namespace expect of open runs.
+    async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects>;
 
     /// Writes what was decided; false where another decision or change came first, and then nothing is written.
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool>;
@@ -269,6 +318,12 @@ pub trait Alerts {
 
     /// Those of these jobs that are not deleted.
     async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
+
+    /// Takes these runs of a namespace off the failures that were not looked at. Answers how many there were.
+    async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64>;
+
+    /// How many failures of a namespace were not looked at, counted up to `limit`.
+    async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
     /// The newest planned instant from `since` on of which a run succeeded, for each of these jobs that has one, by the ledger.
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;

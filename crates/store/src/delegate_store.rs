@@ -63,7 +63,7 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunStand, SavedJob};
             use $crate::alerts::{
-                AlertEvent, AlertWrite, IncidentQuery, IncidentRecord, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+                AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
             use $crate::channels::{AfterTry, Channel, ChannelSaved, Delivery, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
@@ -292,6 +292,11 @@ macro_rules! delegate_store {
                 fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
                 fn open_incidents_of(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
                 fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
+                fn due_expects(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectLook>;
+                fn expects_of(jobs: &[JobId]) -> Vec<ExpectLook>;
+                fn open_expects(namespace: NamespaceId) -> OpenExpects;
+                fn acknowledge_dead_letters(namespace: NamespaceId, runs: &[RunId]) -> u64;
+                fn dead_letter_count(namespace: NamespaceId, limit: u32) -> u64;
                 fn write_alerts(write: &AlertWrite<'_>) -> bool;
                 fn incidents(query: IncidentQuery<'_>) -> Vec<IncidentRecord>;
                 fn incident(namespace: NamespaceId, id: IncidentId) -> Option<IncidentRecord>;

@@ -1,4 +1,4 @@
-//! Cancels or repeats many runs at once, for the API and for pages: first counted, then done, within a bound.
+//! Cancels, repeats or acknowledges many runs at once, for the API and for pages: first counted, then done, within a bound.
 
 use rondel_admin::jobs;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
@@ -10,7 +10,7 @@ use crate::api::runs::repetition;
 use crate::call::Call;
 use crate::problem::{Code, Problem};
 
-/// The most runs that one request cancels or repeats.
+/// The most runs that one request is about.
 pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
 
 /// What is to be done with them.
@@ -21,6 +21,8 @@ pub(crate) enum RunAction {
     Cancel,
     /// Runs those that ended again, with their parameters.
     Retry,
+    /// Takes those that failed off the failures that were not looked at.
+    Acknowledge,
 }
 
 /// Which runs.
@@ -63,6 +65,7 @@ impl RunAction {
         match self {
             Self::Cancel => !run.status.is_terminal(),
             Self::Retry => run.status.is_terminal(),
+            Self::Acknowledge => matches!(run.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown),
         }
     }
 }
@@ -81,7 +84,8 @@ pub(crate) async fn select<Q>(call: &Call<Q>, action: RunAction, chosen: Chosen)
             (runs, has_more)
         }
         Chosen::Matching(mut search) => {
-            let applies = |status: &RunStatus| (action == RunAction::Retry) == status.is_terminal();
+            search.is_dead |= action == RunAction::Acknowledge;
+            let applies = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
             let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies).collect();
             if statuses.is_empty() {
@@ -147,6 +151,10 @@ async fn one<Q>(
         RunAction::Retry => {
             let (record, again) = repetition(call, run, trigger).await?;
             Ok(Some(jobs::request_run(call.engine(), &record, again).await?.id))
+        }
+        RunAction::Acknowledge => {
+            call.engine().store().acknowledge_dead_letters(run.namespace, &[run.id]).await?;
+            Ok(None)
         }
     }
 }

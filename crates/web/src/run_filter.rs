@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rondel_core::cron::Tz;
-use rondel_core::filter::{Filter, FilterError, Pattern, Scope};
+use rondel_core::filter::{Filter, FilterError, Pattern, RunState, Scope};
 use rondel_core::{AppId, JobId, Run, RunId, Timestamp, name};
 use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub(crate) const JOB_COUNT_MAX: usize = 512;
 /// The parameter that holds a filter.
 pub(crate) const FILTER: Parameter = Parameter::text("q").about(
     "A filter, such as `status:failed app:orders since:8h duration:>5m \"refused\"`. Keys of runs: `status`, `app`, `job`, `since`, \
-     `until`, `executor`, `trigger`, `duration`, `late`, `label`. Days and times without a zone are in UTC. Other words are searched in \
+     `until`, `executor`, `trigger`, `duration`, `late`, `label`, `is` (`dead`). Days and times without a zone are in UTC. Other words are searched in \
      messages and in the names of jobs.",
 );
 
@@ -129,6 +129,7 @@ pub(crate) async fn search<Q>(
     let mut search = RunSearch::new(now, 0);
     search.order = order;
     search.statuses = filter.statuses.of(rondel_core::RunStatus::ALL).unwrap_or_default();
+    search.is_dead = filter.run_states.contains(&RunState::Dead);
     search.triggers = filter.triggers.of(rondel_core::Trigger::ALL).unwrap_or_default();
     search.apps = apps(call, filter).await?;
     let named = jobs(call, &filter.jobs.any).await?;

@@ -318,6 +318,10 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         node.store().note_trace(run.id, trace).await?;
     }
     let run = node.store().request_run(token, run).await?;
+    if let Some(failed) = run.parent {
+        // The failure that is run again needs no look any more.
+        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
+    }
     node.inject(vec![run.clone()]);
     Ok(run)
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rondel_core::outcome::{After, Outcome};
-use rondel_core::{Run, Timestamp};
+use rondel_core::{JobId, NamespaceId, Run, RunStatus, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
 use crate::definitions::Compiled;
@@ -112,13 +112,27 @@ pub(crate) struct Counted {
     /// It stands for a whole fire, and nothing of that was ever sent.
     is_unsent_fire: bool,
     trigger: rondel_core::Trigger,
+    fire_at: Timestamp,
+    /// It is no shard of a larger fire.
+    is_whole_fire: bool,
 }
 
 impl Counted {
     /// Of a run that was never sent, as far as this node knows.
     pub(crate) fn of(run: &Run, definition: &Arc<Compiled>) -> Self {
         let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run));
-        Self { definition: Arc::clone(definition), is_unsent_fire, trigger: run.trigger }
+        let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
+        let (trigger, fire_at) = (run.trigger, run.fire_at);
+        Self { definition: Arc::clone(definition), is_unsent_fire, trigger, fire_at, is_whole_fire }
+    }
+
+    /// The job and the planned instant of a fire that succeeded, where the job expects something.
+    pub(crate) fn expected_success(&self, finished: &Finished) -> Option<(NamespaceId, JobId, Timestamp)> {
+        let has_succeeded =
+            matches!(finished, Finished::Stored(After::Verdict { status: RunStatus::Succeeded, .. }, _));
+        let definition = &self.definition;
+        let is_expected = definition.job.expect.is_some() && self.is_whole_fire;
+        (has_succeeded && is_expected).then_some((definition.namespace, definition.id, self.fire_at))
     }
 
     pub(crate) fn of_ready(ready: &Ready) -> Self {

@@ -76,6 +76,11 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
+    /// A job with events, or with an incident that is looked at again.
+    pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
+        self.jobs.get(&id)
+    }
+
     /// What a rule that waits for runs makes of their events, and of its incidents that are looked at again.
     pub(super) fn of_events(
         &self,
@@ -292,7 +297,7 @@ fn passed(spec: &RuleSpec, from: Timestamp, now: Timestamp, is_day: &impl Fn(chr
     at
 }
 
-async fn days_of(
+pub(super) async fn days_of(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,

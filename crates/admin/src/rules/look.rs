@@ -7,7 +7,7 @@ use rondel_core::alert::{
 };
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, MessageId, NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::alerts::{AlertEvent, AlertWrite, IncidentRecord, RuleCheck, RuleRecord};
+use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectLook, IncidentRecord, OpenLook, RuleCheck, RuleRecord};
 use rondel_store::channels::NewMessage;
 
 use super::facts::{self, Facts};
@@ -37,24 +37,26 @@ pub(super) enum Looked {
 
 /// What a look has decided so far.
 #[derive(Default)]
-struct Findings {
+pub(super) struct Findings {
     incidents: Vec<IncidentRecord>,
     messages: Vec<NewMessage>,
     checks: Vec<RuleCheck>,
-    is_more: bool,
+    pub(super) looks: Vec<ExpectLook>,
+    pub(super) open_look: Option<OpenLook>,
+    pub(super) is_more: bool,
 }
 
 /// The facts that all rules of a namespace share.
-struct Space<'a> {
-    node: &'a Node,
-    facts: Facts<'a>,
-    namespace: NamespaceId,
+pub(super) struct Space<'a> {
+    pub(super) node: &'a Node,
+    pub(super) facts: Facts<'a>,
+    pub(super) namespace: NamespaceId,
     name: String,
     channels: HashMap<String, ChannelId>,
     silences: Vec<Silence>,
     events: Vec<AlertEvent>,
-    due: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
-    now: Timestamp,
+    pub(super) due: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
+    pub(super) now: Timestamp,
 }
 
 /// Looks at everything that is due in a namespace, and writes what follows.
@@ -69,6 +71,7 @@ pub(super) async fn look(node: &Node, namespace: NamespaceId) -> Result<Looked, 
     for rule in &rules {
         space.look_at(rule, &mut findings).await?;
     }
+    space.look_at_expects(&mut findings).await?;
     let done: Vec<RunId> = space.events.iter().map(|event| event.run).collect();
     let due_count = space.due.values().map(Vec::len).sum::<usize>();
     let is_more = findings.is_more || is_full(done.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
@@ -79,6 +82,8 @@ pub(super) async fn look(node: &Node, namespace: NamespaceId) -> Result<Looked, 
         messages: &findings.messages,
         done: &done,
         checks: &findings.checks,
+        looks: &findings.looks,
+        open_look: findings.open_look,
     };
     if !store.write_alerts(&write).await? {
         return Ok(Looked::Lost);
@@ -86,7 +91,7 @@ pub(super) async fn look(node: &Node, namespace: NamespaceId) -> Result<Looked, 
     Ok(Looked::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), is_more })
 }
 
-fn is_full(count: usize, limit: u32) -> bool {
+pub(super) fn is_full(count: usize, limit: u32) -> bool {
     count >= usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
@@ -159,7 +164,7 @@ impl<'a> Space<'a> {
         self.decide(rule, (seen, due), findings).await
     }
 
-    async fn decide(
+    pub(super) async fn decide(
         &self,
         rule: &RuleRecord,
         (seen, due): (Vec<Observation>, &[IncidentRecord]),
@@ -203,7 +208,7 @@ impl<'a> Space<'a> {
     }
 }
 
-fn clear(incident: &Incident) -> Observation {
+pub(super) fn clear(incident: &Incident) -> Observation {
     debug_assert_eq!(incident.standing, Standing::Firing, "resolved ones are not looked at");
     Observation { subject: incident.subject.clone(), sighting: Sighting::Clear, samples: Vec::new() }
 }

@@ -3,8 +3,10 @@
 //! Nothing is read while nothing is due. What a look decides is written in one transaction that names the version of the namespace's
 //! alerts that it was decided from: a decision by another node, or one that is made again after a death, writes nothing new.
 
+mod expects;
 mod facts;
 mod look;
+mod noted;
 mod save;
 mod states;
 
@@ -15,6 +17,7 @@ use rondel_store::StoreError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::noted::NotedSuccesses;
 pub use self::save::{
     DryRun, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run, end_silence,
     save_rule,
@@ -27,6 +30,8 @@ const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often old ones are removed.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
+/// Jobs whose looks at expectations one transaction moves on.
+const MOVE_COUNT: usize = 500;
 /// Looks at one namespace in a tick: so that one with a flood does not hold up the others.
 const LOOK_COUNT_MAX: u32 = 20;
 /// Looks that lose against another node in a row, until the next tick.
@@ -76,6 +81,16 @@ impl RuleLoop {
         Ok(changed)
     }
 
+    /// Moves the looks at expectations of jobs that have succeeded here on.
+    async fn move_on(&self) -> Result<(), StoreError> {
+        for (namespace, succeeded) in self.node.shared().noted_successes.take() {
+            for chunk in succeeded.chunks(MOVE_COUNT) {
+                expects::move_on(&self.node, namespace, chunk).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn forget(&self, now: Timestamp) -> Result<u64, StoreError> {
         let store = self.node.store();
         if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
@@ -102,6 +117,7 @@ impl Background for RuleLoop {
             return Ok(0);
         }
         let (store, now) = (self.node.store_arc(), self.node.now());
+        self.move_on().await?;
         let due = store.alerts_due(now).await?;
         if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
             return Ok(0);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::alert::expect;
 use rondel_core::alert::{Condition, ConditionKind, Incident, Observation, RuleSpec, Sighting, SilenceSpec, Subject};
 use rondel_core::time::format_duration;
 use rondel_core::words::counted;
@@ -180,7 +181,8 @@ pub async fn add_silence(
     }
     let spec = &request.spec;
     for (pointer, given) in [("/rule", &spec.rule), ("/job", &spec.job), ("/app", &spec.app)] {
-        if let Some(Err(message)) = given.as_deref().map(name::check) {
+        let is_expectation = pointer == "/rule" && given.as_deref().is_some_and(expect::is_rule_name);
+        if let Some(Err(message)) = given.as_deref().filter(|_| !is_expectation).map(name::check) {
             errors.push(FieldError::new(pointer, message));
         }
     }

@@ -28,7 +28,7 @@ const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// How often what changes slowly is looked at.
 const SLOW_PERIOD: Duration = Duration::from_secs(30);
 const TOKEN_PERIOD: Duration = Duration::from_secs(300);
-const FAST_PERIOD: Duration = Duration::from_secs(5);
+pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often a rule with this condition is looked at; `period` is that of the loop.
 pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
@@ -49,9 +49,16 @@ pub(super) async fn observe(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     match &spec.condition {
-        Condition::Late { by } => late(node, (namespace, &spec.scope), *by, now).await,
-        Condition::RunningLonger { than, times_p95 } => {
-            running_longer(node, (namespace, &spec.scope), (*than, *times_p95), now).await
+        Condition::Late { by } => {
+            let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*by);
+            Ok(without_jobs(late(node, namespace, bound, now).await?))
+        }
+        Condition::RunningLonger { than: Some(than), .. } => {
+            let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*than);
+            Ok(without_jobs(running_longer(node, namespace, bound, now).await?))
+        }
+        Condition::RunningLonger { than: None, times_p95 } => {
+            Ok(without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?))
         }
         Condition::FailureRate { percent, window, min_runs } => {
             failure_rate(node, (namespace, name, &spec.scope), (*percent, *window, *min_runs), now).await
@@ -68,12 +75,15 @@ pub(super) async fn observe(
     }
 }
 
-/// The jobs of these runs that the scope has.
-async fn jobs_of(node: &Node, scope: &Scope, marks: &[RunMark]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
+/// The jobs of these runs.
+async fn jobs_of(node: &Node, marks: &[RunMark]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
     let ids: BTreeSet<JobId> = marks.iter().map(|mark| mark.job).collect();
     let ids: Vec<JobId> = ids.into_iter().collect();
-    let jobs = node.store().watched_by_id(&ids).await?;
-    Ok(jobs.into_iter().filter(|job| is_in_scope(scope, job)).map(|job| (job.id, job)).collect())
+    Ok(node.store().watched_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect())
+}
+
+fn without_jobs(found: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {
+    found.into_iter().map(|(_, observation)| observation).collect()
 }
 
 fn sample(mark: &RunMark, job: &WatchedJob) -> RunSample {
@@ -82,14 +92,12 @@ fn sample(mark: &RunMark, job: &WatchedJob) -> RunSample {
 }
 
 /// One observation for each job, with the instant of its first run.
-fn fold(found: Vec<(Timestamp, &RunMark, &WatchedJob)>) -> Vec<Observation> {
-    let mut of_job: BTreeMap<JobId, Observation> = BTreeMap::new();
+fn fold(found: Vec<(Timestamp, &RunMark, &WatchedJob)>) -> Vec<(WatchedJob, Observation)> {
+    let mut of_job: BTreeMap<JobId, (WatchedJob, Observation)> = BTreeMap::new();
     for (at, mark, job) in found {
         let holds = Sighting::Holds { since: at, news: 0 };
-        let seen = of_job.entry(job.id).or_insert_with(|| Observation {
-            subject: subject(job),
-            sighting: holds,
-            samples: Vec::new(),
+        let (_, seen) = of_job.entry(job.id).or_insert_with(|| {
+            (job.clone(), Observation { subject: subject(job), sighting: holds, samples: Vec::new() })
         });
         if let Sighting::Holds { since, .. } = &mut seen.sighting {
             *since = at.min(*since);
@@ -99,45 +107,73 @@ fn fold(found: Vec<(Timestamp, &RunMark, &WatchedJob)>) -> Vec<Observation> {
     of_job.into_values().collect()
 }
 
-async fn late(
+/// The jobs with a run that has not started in time, by the bound of each.
+pub(super) async fn late(
     node: &Node,
-    (namespace, scope): (NamespaceId, &Scope),
-    by: Duration,
+    namespace: NamespaceId,
+    bound: impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync,
     now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
+) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     let mut marks = node.store().open_marks(namespace, RunStatus::Pending, OPEN_COUNT).await?;
     marks.extend(node.store().open_marks(namespace, RunStatus::Waiting, OPEN_COUNT).await?);
-    marks.retain(|mark| mark.fire_at + by <= now);
+    marks.retain(|mark| mark.fire_at <= now);
+    let jobs = jobs_of(node, &marks).await?;
+    let late_at = |mark: &RunMark| Some(mark.fire_at + bound(jobs.get(&mark.job)?)?).filter(|at| *at <= now);
+    marks.retain(|mark| late_at(mark).is_some());
     // A run that waits for its next attempt has started in time.
     let ids: Vec<_> = marks.iter().map(|mark| mark.id).collect();
     let runs = node.store().runs(&ids).await?;
     let first: BTreeSet<_> = runs.iter().filter(|run| run.attempt == 1).map(|run| run.id).collect();
     marks.retain(|mark| first.contains(&mark.id));
-    let jobs = jobs_of(node, scope, &marks).await?;
-    let found = marks.iter().filter_map(|mark| Some((mark.fire_at + by, mark, jobs.get(&mark.job)?)));
+    let found = marks.iter().filter_map(|mark| Some((late_at(mark)?, mark, jobs.get(&mark.job)?)));
     Ok(fold(found.collect()))
 }
 
-async fn running_longer(
+/// The jobs with a run that has been running for longer than the bound of its job.
+pub(super) async fn running_longer(
+    node: &Node,
+    namespace: NamespaceId,
+    bound: impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync,
+    now: Timestamp,
+) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
+    let marks = running(node, namespace).await?;
+    let jobs = jobs_of(node, &marks).await?;
+    Ok(fold(over_bound(&marks, &jobs, bound, now)))
+}
+
+/// The same where the bound is a multiple of what is usual.
+async fn running_unusually(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
-    (than, times_p95): (Option<Duration>, Option<u32>),
+    times_p95: Option<u32>,
     now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
+) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
+    let marks = running(node, namespace).await?;
+    let mut jobs = jobs_of(node, &marks).await?;
+    jobs.retain(|_, job| is_in_scope(scope, job));
+    let usual = usual(node, jobs.keys(), now).await?;
+    let bound = |job: &WatchedJob| judge::longest(None, times_p95, usual.get(&job.id).copied());
+    Ok(fold(over_bound(&marks, &jobs, bound, now)))
+}
+
+async fn running(node: &Node, namespace: NamespaceId) -> Result<Vec<RunMark>, StoreError> {
     let mut marks = node.store().open_marks(namespace, RunStatus::Running, OPEN_COUNT).await?;
     marks.retain(|mark| mark.started_at.is_some());
-    let jobs = jobs_of(node, scope, &marks).await?;
-    let usual = match times_p95 {
-        Some(_) => usual(node, jobs.keys(), now).await?,
-        None => HashMap::new(),
-    };
-    let found = marks.iter().filter_map(|mark| {
+    Ok(marks)
+}
+
+fn over_bound<'a>(
+    marks: &'a [RunMark],
+    jobs: &'a BTreeMap<JobId, WatchedJob>,
+    bound: impl Fn(&WatchedJob) -> Option<Duration>,
+    now: Timestamp,
+) -> Vec<(Timestamp, &'a RunMark, &'a WatchedJob)> {
+    let over = marks.iter().filter_map(|mark| {
         let job = jobs.get(&mark.job)?;
-        let longest = judge::longest(than, times_p95, usual.get(&mark.job).copied())?;
-        let over_at = mark.started_at? + longest;
+        let over_at = mark.started_at? + bound(job)?;
         (over_at <= now).then_some((over_at, mark, job))
     });
-    Ok(fold(found.collect()))
+    over.collect()
 }
 
 /// What 95 of 100 runs of these jobs take, where enough of them are counted.

@@ -15,7 +15,7 @@ use crate::input;
 )]
 pub(crate) struct DefinitionArgs {
     /// A JSON file with the definition; - for stdin
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "overrides", "route", "overlap", "delivery", "on_silence", "timeout", "retries", "disabled"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "app", "handler", "description", "cron", "tz", "every", "at", "params", "overrides", "route", "overlap", "delivery", "on_silence", "timeout", "retries", "success_by", "success_by_zone", "no_success_for", "longer_than", "late", "disabled"])]
     file: Option<PathBuf>,
     /// The job's name
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
@@ -65,6 +65,21 @@ pub(crate) struct DefinitionArgs {
     /// Attempts after a failed first one
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
+    /// Report an incident where no run has succeeded by this time of day, HH:MM
+    #[arg(long, value_name = "TIME")]
+    success_by: Option<String>,
+    /// The time zone of --success-by; else that of --tz, or UTC
+    #[arg(long, value_name = "ZONE", requires = "success_by")]
+    success_by_zone: Option<String>,
+    /// Report an incident where no run has succeeded for so long
+    #[arg(long, value_name = "DURATION")]
+    no_success_for: Option<String>,
+    /// Report an incident where a run takes longer
+    #[arg(long, value_name = "DURATION")]
+    longer_than: Option<String>,
+    /// Report an incident where a run has not started so long after its planned instant
+    #[arg(long, value_name = "DURATION")]
+    late: Option<String>,
     /// Leave its schedule switched off
     #[arg(long)]
     disabled: bool,
@@ -113,10 +128,32 @@ impl DefinitionArgs {
         if let Some(max) = self.retries {
             document.insert("retry".to_owned(), json!({ "max": max }));
         }
+        if let Some(expect) = self.expect() {
+            document.insert("expect".to_owned(), expect);
+        }
         if self.disabled {
             document.insert("enabled".to_owned(), json!(false));
         }
         Ok(Value::Object(document))
+    }
+
+    fn expect(&self) -> Option<Value> {
+        let mut expect = Map::new();
+        if let Some(time) = &self.success_by {
+            let by = match &self.success_by_zone {
+                Some(zone) => json!({ "time": time, "zone": zone }),
+                None => json!({ "time": time }),
+            };
+            expect.insert("success_by".to_owned(), by);
+        }
+        let lengths =
+            [("no_success_for", &self.no_success_for), ("longer_than", &self.longer_than), ("late", &self.late)];
+        for (key, length) in lengths {
+            if let Some(length) = length {
+                expect.insert(key.to_owned(), json!(length));
+            }
+        }
+        (!expect.is_empty()).then_some(Value::Object(expect))
     }
 
     fn schedule(&self) -> Option<Value> {

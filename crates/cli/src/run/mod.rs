@@ -49,6 +49,20 @@ enum RunCommand {
     Cancel(CancelArgs),
     /// Run a finished run again, or many
     Retry(RetryArgs),
+    /// Take failed runs off the list of failures that still need a look (is:dead)
+    Ack(AckArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel run list --filter is:dead\n  rondel run ack 42\n  rondel run ack --filter 'is:dead app:orders' --yes"
+)]
+struct AckArgs {
+    /// The run's id
+    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with = "filter")]
+    id: Option<String>,
+    #[command(flatten)]
+    bulk: BulkArgs,
 }
 
 #[derive(Debug, Args)]
@@ -147,6 +161,14 @@ impl RunArgs {
                     return args.bulk.run(&client, &bulk, format).await;
                 };
                 VIEW.line(&client.post(&["runs", id, "cancel"], &more.to_string()).await?, format)
+            }
+            RunCommand::Ack(args) => {
+                let bulk =
+                    Bulk { of: "runs", one: "run", action: "acknowledge", done: "acknowledged", more: Value::Null };
+                match &args.id {
+                    Some(id) => bulk.these(&client, &[id], format).await,
+                    None => args.bulk.run(&client, &bulk, format).await,
+                }
             }
             RunCommand::Retry(args) => {
                 let Some(id) = &args.id else {

@@ -6,6 +6,7 @@
 
 pub mod deadline;
 mod decide;
+pub mod expect;
 pub mod judge;
 mod rule;
 pub mod sentence;
@@ -20,5 +21,7 @@ pub use self::rule::{
     Scope, SubjectKind,
 };
 
+#[cfg(test)]
+mod expect_tests;
 #[cfg(test)]
 mod tests;

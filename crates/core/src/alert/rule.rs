@@ -23,7 +23,7 @@ pub const GROUP_OVER_DEFAULT: u32 = 5;
 /// The shortest time between two digests of an incident.
 pub const DIGEST_MIN: Duration = Duration::from_secs(1);
 const GROUP_OVER_MAX: u32 = 100;
-const DIGEST_DEFAULT: Duration = Duration::from_secs(15 * 60);
+pub(super) const DIGEST_DEFAULT: Duration = Duration::from_secs(15 * 60);
 const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 const WINDOW_MIN: Duration = Duration::from_secs(60);
 const WINDOW_MAX: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -17,7 +17,9 @@ mod tests;
 
 pub use self::error::{FilterError, Wrong};
 pub use self::suggest::{Names, SUGGESTION_COUNT_MAX, Suggestion, suggest};
-pub use self::terms::{Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, Scope, TERM_COUNT_MAX, Text};
+pub use self::terms::{
+    Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text,
+};
 pub use self::value::{Bound, LabelTest, LengthRange, Pattern, When};
 
 impl Filter {

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::error::{FilterError, Wrong};
-use super::terms::{Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, Scope, TERM_COUNT_MAX, Text};
+use super::terms::{Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text};
 use super::value::{LabelTest, LengthRange, Pattern, When};
 use crate::status::{RunStatus, Trigger};
 
@@ -96,7 +96,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
         }
         let key = token.key();
         match key.as_deref().map(|key| (key, key.parse::<Key>().ok())) {
-            Some((_, Some(key))) if scope.keys().contains(&key) => add(&mut filter, token, key)?,
+            Some((_, Some(key))) if scope.keys().contains(&key) => add(&mut filter, token, (key, scope))?,
             Some((_, Some(key))) => return Err(token.refuse(0, Wrong::OtherList(key))),
             Some((word, None)) if let Some(meant) = near(word, scope.keys().iter().map(|key| (*key, key.as_str()))) => {
                 return Err(token.refuse(0, Wrong::Key { key: word.to_owned(), meant }));
@@ -112,7 +112,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
     Ok(filter)
 }
 
-fn add(filter: &mut Filter, token: &Token, key: Key) -> Result<(), FilterError> {
+fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result<(), FilterError> {
     let values = token.values();
     let from = key.as_str().len() + 1;
     if values.is_empty() {
@@ -121,6 +121,13 @@ fn add(filter: &mut Filter, token: &Token, key: Key) -> Result<(), FilterError> 
     match key {
         Key::Status => words(&mut filter.statuses, token, key, RunStatus::WORDS),
         Key::Trigger => words(&mut filter.triggers, token, key, Trigger::WORDS),
+        Key::Is if scope == Scope::Runs && token.is_not => Err(token.refuse(0, Wrong::NotNegated(key))),
+        Key::Is if scope == Scope::Runs => {
+            let mut states = Choice::default();
+            words(&mut states, token, key, RunState::WORDS)?;
+            states.any.into_iter().for_each(|state| push(&mut filter.run_states, state));
+            Ok(())
+        }
         Key::Is => words(&mut filter.states, token, key, JobState::WORDS),
         Key::App => names(&mut filter.apps, token, values),
         Key::Job => names(&mut filter.jobs, token, values),

@@ -2,7 +2,7 @@
 
 use super::error::example;
 use super::parse::tokens;
-use super::terms::{JobState, Key, Scope};
+use super::terms::{JobState, Key, RunState, Scope};
 use super::write::quoted;
 use crate::status::{RunStatus, Trigger};
 
@@ -80,7 +80,7 @@ pub fn suggest(text: &str, at: usize, scope: Scope, known: &Names<'_>) -> Vec<Su
         None => (String::new(), rest.as_str()),
     };
     let last = last.trim_matches('"').to_lowercase();
-    let mut values = values(key, known);
+    let mut values = values((key, scope), known);
     values.retain(|value| value.to_lowercase().contains(&last) && *value != last);
     // Those that begin so come first.
     values.sort_by_key(|value| !value.to_lowercase().starts_with(&last));
@@ -92,11 +92,12 @@ const fn can_be_negated(key: Key) -> bool {
     !matches!(key, Key::Since | Key::Until | Key::Duration | Key::Late)
 }
 
-fn values(key: Key, known: &Names<'_>) -> Vec<String> {
+fn values((key, scope): (Key, Scope), known: &Names<'_>) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match key {
         Key::Status => words(RunStatus::WORDS),
         Key::Trigger => words(Trigger::WORDS),
+        Key::Is if scope == Scope::Runs => words(RunState::WORDS),
         Key::Is => words(JobState::WORDS),
         Key::App => known.apps.to_vec(),
         Key::Job => known.jobs.to_vec(),

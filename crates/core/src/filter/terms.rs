@@ -41,7 +41,7 @@ words! {
         Late = "late",
         /// A label of the job.
         Label = "label",
-        /// A state or a problem of the job.
+        /// A state or a problem of the job or of the run.
         Is = "is",
     }
 }
@@ -62,13 +62,21 @@ words! {
     }
 }
 
+words! {
+    /// What still has to be done about a run.
+    RunState {
+        /// It failed for good, no later run of its job has succeeded, and it was neither acknowledged nor run again.
+        Dead = "dead",
+    }
+}
+
 impl Scope {
     /// The keys of this list, in the order in which they are suggested.
     #[must_use]
     pub const fn keys(self) -> &'static [Key] {
         use Key::{App, Duration, Executor, Is, Job, Label, Late, Since, Status, Trigger, Until};
         match self {
-            Self::Runs => &[Status, App, Job, Since, Until, Executor, Trigger, Duration, Late, Label],
+            Self::Runs => &[Status, App, Job, Since, Until, Executor, Trigger, Duration, Late, Label, Is],
             Self::Jobs => &[Is, App, Job, Label],
         }
     }
@@ -134,6 +142,8 @@ pub struct Text {
 pub struct Filter {
     /// The states and problems of jobs.
     pub states: Choice<JobState>,
+    /// What still has to be done about a run.
+    pub run_states: Vec<RunState>,
     /// The statuses.
     pub statuses: Choice<RunStatus>,
     /// The apps.

@@ -53,7 +53,8 @@ fn errors_point_at_their_place() {
         ("since:8h since:9h", 10, 8, "twice"),
         ("label:=x", 7, 2, "label:team"),
         ("app:", 1, 4, "app:orders"),
-        ("is:failing", 1, 10, "this list"),
+        ("is:failing", 4, 7, "dead"),
+        ("-is:dead", 2, 7, "without the minus"),
     ] {
         let error = Filter::parse(text, Scope::Runs).unwrap_err();
         assert_eq!((error.column, error.length), (column, length), "{text}: {error}");

@@ -15,6 +15,7 @@ pub(super) fn terms(filter: &Filter) -> Vec<String> {
     let mut terms = Vec::new();
     let name = |pattern: &Pattern| quoted(&pattern.0);
     choice(&mut terms, Key::Is, &filter.states, ToString::to_string);
+    terms.extend(filter.run_states.iter().map(|state| format!("{}:{state}", Key::Is)));
     choice(&mut terms, Key::Status, &filter.statuses, ToString::to_string);
     choice(&mut terms, Key::App, &filter.apps, name);
     choice(&mut terms, Key::Job, &filter.jobs, name);

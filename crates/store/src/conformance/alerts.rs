@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
+use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, Subject, SubjectKind};
 use rondel_core::notice::RunSample;
 use rondel_core::outcome::Outcome;
-use rondel_core::{AlertRuleId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
 use serde_json::json;
 
 use super::broadcasts::expanded;
-use super::{DEFAULT, FAILED, finish, finish_one, job_with, join, name, next_id, pending, spec};
+use super::{DEFAULT, FAILED, created, finish, finish_one, job_with, join, name, next_id, pending, spec};
 use crate::Store;
 use crate::alerts::{
-    AlertWrite, IncidentQuery, IncidentRecord, RuleChange, RuleCheck, RuleRecord, RuleSaved, SilenceRecord, Sweep,
+    AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, OpenLook, RuleChange, RuleCheck, RuleRecord,
+    RuleSaved, SilenceRecord, Sweep,
 };
-use crate::catalog::Namespace;
+use crate::catalog::{Namespace, NewJob};
+use crate::ledger::{RunOrder, RunSearch};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -77,7 +80,16 @@ fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> IncidentRecord {
 }
 
 async fn write(store: &dyn Store, rule: &RuleRecord, version: i64, incidents: &[IncidentRecord]) -> bool {
-    let write = AlertWrite { namespace: rule.namespace, version, incidents, messages: &[], done: &[], checks: &[] };
+    let write = AlertWrite {
+        namespace: rule.namespace,
+        version,
+        incidents,
+        messages: &[],
+        done: &[],
+        checks: &[],
+        looks: &[],
+        open_look: None,
+    };
     store.write_alerts(&write).await.unwrap()
 }
 
@@ -135,6 +147,8 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
         messages: &[],
         done: &[],
         checks: std::slice::from_ref(&check),
+        looks: &[],
+        open_look: None,
     };
     assert!(store.write_alerts(&checks).await.unwrap());
     let kept = store.alert_rules(namespace).await.unwrap().remove(0);
@@ -249,6 +263,8 @@ pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store
         messages: &[],
         done: &expected,
         checks: &[],
+        looks: &[],
+        open_look: None,
     };
     assert!(store.write_alerts(&write).await.unwrap());
     let events = store.alert_events(DEFAULT, 500).await.unwrap();
@@ -285,4 +301,80 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
     let since = |at| store.succeeded_since(&jobs, at);
     assert_eq!(since(well.fire_at).await.unwrap(), [(well.job, well.fire_at)]);
     assert_eq!(since(well.fire_at + SECOND).await.unwrap(), []);
+}
+
+/// The looks at the expectations of a job come and go with its definition, and are moved by a decision.
+pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
+    let namespace = tenant(store).await;
+    let now = store.now().await.unwrap();
+    let app = store.ensure_app(AppId::new(next_id()), namespace, "app", now).await.unwrap();
+    let new = NewJob {
+        id: JobId::new(next_id()),
+        namespace,
+        app: app.id,
+        spec: spec(&name("job"), json!({"expect": {"no_success_for": "1h", "late": "1m"}})),
+        anchor: now,
+        next_fire_at: None,
+        delay: None,
+        calendar: None,
+        declared: None,
+        author: "conformance".to_owned(),
+        now,
+    };
+    let job = created(store.create_job(new).await.unwrap());
+    let now = store.now().await.unwrap();
+    let looks = store.expects_of(&[job.id, JobId::new(1)]).await.unwrap();
+    let kinds: Vec<ExpectKind> = looks.iter().map(|look| look.kind).collect();
+    assert_eq!(kinds, [ExpectKind::NoSuccessFor, ExpectKind::Late]);
+    assert_eq!(looks[1].at, None);
+    let open = store.open_expects(namespace).await.unwrap();
+    assert!(open.at.is_some_and(|at| at <= now) && open.kinds == [ExpectKind::Late], "{open:?}");
+    assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
+
+    let write = |version, looks, open_look| AlertWrite {
+        namespace,
+        version,
+        incidents: &[],
+        messages: &[],
+        done: &[],
+        checks: &[],
+        looks,
+        open_look,
+    };
+    let due = [ExpectLook { at: Some(now), ..looks[0] }];
+    let seen = version(store, namespace).await;
+    assert!(store.write_alerts(&write(seen, &due, Some(OpenLook { at: None }))).await.unwrap());
+    assert_eq!(store.due_expects(namespace, now, 10).await.unwrap(), due);
+    assert_eq!(store.open_expects(namespace).await.unwrap(), OpenExpects::default());
+    assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
+    assert!(store.watched_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
+    let later = [ExpectLook { at: Some(now + SECOND), ..looks[0] }];
+    let seen = version(store, namespace).await;
+    assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
+    assert_eq!(store.due_expects(namespace, now, 10).await.unwrap(), []);
+    assert!(!store.alerts_due(now).await.unwrap().contains(&namespace));
+}
+
+/// A run that fails for good is dead until it is acknowledged; one of another namespace is not touched.
+pub async fn a_failure_is_dead_until_it_is_acknowledged(store: &dyn Store) {
+    let token = join(store).await;
+    let (run, good) = (pending(store, token).await, pending(store, token).await);
+    finish_one(store, finish(&run, FAILED)).await;
+    finish_one(store, finish(&good, Outcome::Succeeded)).await;
+    let mut search = RunSearch::new(store.now().await.unwrap(), 10);
+    (search.is_dead, search.jobs) = (true, Some(vec![run.job, good.job]));
+    let dead = async |search: &RunSearch| {
+        let found = store.search_runs(DEFAULT, search).await.unwrap();
+        found.runs.iter().map(|run| run.id).collect::<Vec<_>>()
+    };
+    assert_eq!(dead(&search).await, [run.id]);
+    search.order = RunOrder::Longest;
+    assert_eq!(dead(&search).await, [run.id]);
+    assert!(store.dead_letter_count(DEFAULT, 1_000).await.unwrap() >= 1);
+    assert_eq!(store.dead_letter_count(DEFAULT, 1).await.unwrap(), 1, "no more than the limit");
+    let other = tenant(store).await;
+    assert_eq!(store.acknowledge_dead_letters(other, &[run.id]).await.unwrap(), 0);
+    assert_eq!(store.acknowledge_dead_letters(DEFAULT, &[run.id, good.id]).await.unwrap(), 1);
+    assert_eq!(dead(&search).await, []);
+    assert_eq!(store.acknowledge_dead_letters(DEFAULT, &[run.id]).await.unwrap(), 0);
 }

@@ -119,6 +119,8 @@ macro_rules! for_each_conformance_check {
             a_calendar_is_not_deleted_under_a_job_that_is_saved,
             jobs_behind_their_calendar_are_found,
             a_rule_is_read_as_it_was_saved,
+            expectations_are_looked_at_by_their_definition,
+            a_failure_is_dead_until_it_is_acknowledged,
             a_decision_is_written_from_the_newest_version_alone,
             incidents_are_found_by_what_is_asked,
             a_silence_has_an_end,

@@ -46,6 +46,8 @@ pub struct RunText {
 pub struct RunSearch {
     /// Only runs with one of these; empty for all.
     pub statuses: Vec<RunStatus>,
+    /// Only runs that failed for good, of jobs that have not succeeded since, and that were neither acknowledged nor run again.
+    pub is_dead: bool,
     /// Only runs with one of these causes; empty for all.
     pub triggers: Vec<Trigger>,
     /// Only runs of these apps.
@@ -95,6 +97,7 @@ impl RunSearch {
     pub fn new(now: Timestamp, limit: u32) -> Self {
         Self {
             statuses: Vec::new(),
+            is_dead: false,
             triggers: Vec::new(),
             apps: None,
             jobs: None,

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{Incident, Standing};
-use rondel_core::{AlertRuleId, IncidentId, NamespaceId, RunId, SilenceId};
+use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, NamespaceId, RunId, SilenceId, Timestamp};
 
-use crate::alerts::{AlertEvent, IncidentRecord, RuleRecord, SilenceRecord};
+use crate::alerts::{AlertEvent, ExpectLook, IncidentRecord, RuleRecord, SilenceRecord, first_looks};
 
 /// What the alerts' tables hold.
 #[derive(Debug, Default)]
@@ -15,6 +16,9 @@ pub(super) struct AlertRows {
     pub(super) incidents: BTreeMap<IncidentId, (NamespaceId, IncidentRecord)>,
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
+    pub(super) looks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectLook)>,
+    /// When open runs are next compared with the expectations of their jobs.
+    pub(super) open_looks: BTreeMap<NamespaceId, Timestamp>,
 }
 
 impl AlertRows {
@@ -33,6 +37,28 @@ impl AlertRows {
         its.map(|(_, record)| &record.incident).filter(|incident| incident.standing == Standing::Firing)
     }
 
+    /// Gives a job that is made or saved now these expectations in the place of those that it had.
+    pub(super) fn write_expects(
+        &mut self,
+        (namespace, job): (NamespaceId, JobId),
+        spec: Option<&JobSpec>,
+        (now, is_new): (Timestamp, bool),
+    ) {
+        let count = self.looks.len();
+        self.looks.retain(|(of, _), _| *of != job);
+        let looks = spec.and_then(JobSpec::expectations).map(|expected| first_looks(&expected, job, (now, is_new)));
+        let looks = looks.unwrap_or_default();
+        if !looks.is_empty() || self.looks.len() < count {
+            self.raise(namespace);
+        }
+        for look in looks {
+            if look.kind.is_about_open_runs() {
+                self.open_looks.insert(namespace, now);
+            }
+            self.looks.insert((job, look.kind), (namespace, look));
+        }
+    }
+
     /// Forgets a namespace.
     pub(super) fn leave(&mut self, namespace: NamespaceId) {
         self.versions.remove(&namespace);
@@ -40,5 +66,7 @@ impl AlertRows {
         self.incidents.retain(|_, (of, _)| *of != namespace);
         self.silences.retain(|_, silence| silence.namespace != namespace);
         self.events.retain(|_, (of, _)| *of != namespace);
+        self.looks.retain(|_, (of, _)| *of != namespace);
+        self.open_looks.remove(&namespace);
     }
 }

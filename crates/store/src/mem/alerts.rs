@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind};
 use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
 
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
-    AlertEvent, AlertWrite, IncidentQuery, IncidentRecord, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved,
-    SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, RULE_COUNT_MAX, RuleChange,
+    RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 use crate::outbox::may_be_reported;
 use crate::{Alerts, Result};
@@ -70,6 +71,8 @@ impl Alerts for MemStore {
             rows.events.values().any(|(of, _)| of == namespace)
                 || rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
                 || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.act_at))
+                || rows.looks.values().any(|(of, look)| of == namespace && is_over(look.at))
+                || is_over(rows.open_looks.get(namespace).copied())
         };
         Ok(rows.versions.keys().copied().filter(is_due).collect())
     }
@@ -119,6 +122,30 @@ impl Alerts for MemStore {
         Ok(due)
     }
 
+    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>> {
+        let state = self.state();
+        let its = state.alert_rows.looks.values().filter(|(of, _)| *of == namespace).map(|(_, look)| *look);
+        let mut due: Vec<ExpectLook> = its.filter(|look| look.at.is_some_and(|at| at <= now)).collect();
+        due.sort_by_key(|look| look.at);
+        due.truncate(size(limit));
+        Ok(due)
+    }
+
+    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>> {
+        let state = self.state();
+        let looks = state.alert_rows.looks.values().map(|(_, look)| *look);
+        Ok(looks.filter(|look| jobs.contains(&look.job)).collect())
+    }
+
+    async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects> {
+        let state = self.state();
+        let rows = &state.alert_rows;
+        let at = rows.open_looks.get(&namespace).copied();
+        let has = |kind: &ExpectKind| rows.looks.values().any(|(of, look)| *of == namespace && look.kind == *kind);
+        let open = ExpectKind::ALL.iter().copied().filter(|kind| at.is_some() && kind.is_about_open_runs());
+        Ok(OpenExpects { at, kinds: open.filter(has).collect() })
+    }
+
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
         let mut state = self.state();
         if state.alert_rows.versions.get(&write.namespace) != Some(&write.version) {
@@ -133,6 +160,16 @@ impl Alerts for MemStore {
             if let Some(rule) = rows.rules.get_mut(&check.rule) {
                 (rule.check_at, rule.sweep) = (check.at, check.sweep.clone());
             }
+        }
+        for look in write.looks {
+            if let Some((_, known)) = rows.looks.get_mut(&(look.job, look.kind)) {
+                known.at = look.at;
+            }
+        }
+        match write.open_look.map(|look| look.at) {
+            Some(Some(at)) => drop(rows.open_looks.insert(write.namespace, at)),
+            Some(None) => drop(rows.open_looks.remove(&write.namespace)),
+            None => {}
         }
         rows.events.retain(|run, _| !write.done.contains(run));
         write.messages.iter().for_each(|message| {
@@ -245,6 +282,19 @@ impl Alerts for MemStore {
         Ok(found.map(|job| state.watched(job)).collect())
     }
 
+    async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
+        let mut state = self.state();
+        let count = state.dead_letters.len();
+        state.dead_letters.retain(|run, (of, ..)| *of != namespace || !runs.contains(run));
+        Ok(u64::try_from(count - state.dead_letters.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
+        let state = self.state();
+        let count = state.dead_letters.values().filter(|(of, ..)| *of == namespace).take(size(limit)).count();
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         let state = self.state();
         let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
@@ -262,6 +312,10 @@ impl State {
     pub(super) fn add_alert_event(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
         let is_shard = run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1);
+        let is_failure = matches!(run.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
+        if is_failure && !is_shard {
+            self.dead_letters.insert(id, (run.namespace, run.job, run.fire_at));
+        }
         let watches = |rule: &RuleRecord| {
             rule.namespace == run.namespace && rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events
         };
@@ -289,6 +343,7 @@ impl State {
             labels: record.spec.labels.clone(),
             created_at: record.created_at,
             succeeded_at: self.pulses.get(&record.id).and_then(|pulse| pulse.succeeded_at),
+            expect: record.spec.expectations(),
         }
     }
 }

@@ -117,6 +117,8 @@ struct State {
     outbox: BTreeMap<OutboxId, OutboxItem>,
     alerts: channel_rows::Alerts,
     alert_rows: alert_rows::AlertRows,
+    /// Runs that failed for good and were not looked at, with their namespace, job and instant.
+    dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     passes: BTreeMap<String, Timestamp>,
     /// By job, hour and verdict: runs and milliseconds.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,

@@ -57,6 +57,7 @@ impl State {
     }
 
     fn remove(&mut self, id: RunId) {
+        self.dead_letters.remove(&id);
         if let Some(run) = self.runs.remove(&id) {
             self.keys.remove(&key(&run));
         }

@@ -154,6 +154,7 @@ impl Tx<'_> {
     /// namespace with a webhook.
     pub(super) async fn insert_messages(&mut self, runs: &[RunId]) -> Result<()> {
         self.insert_alert_events(runs).await?;
+        self.insert_dead_letters(runs).await?;
         for chunk in runs.chunks(CHUNK_MAX) {
             let mut messages = Vec::new();
             for row in self.rows(Query::new(&READ_REPORTED).list(chunk.iter().map(|run| run.get()))).await? {

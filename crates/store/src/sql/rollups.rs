@@ -355,7 +355,9 @@ impl Tx<'_> {
             query.opt_at(pulse.failing_since).int(signed(pulse.streak))
         });
         self.execute(update).await?;
-        Ok(())
+        let succeeded: Vec<JobId> =
+            all.iter().filter(|pulse| pulse.succeeded_at.is_some()).map(|pulse| pulse.job).collect();
+        self.delete_overtaken(&succeeded).await
     }
 }
 

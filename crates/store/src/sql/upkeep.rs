@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
-use rondel_core::{IdGen, RunStatus, Timestamp};
+use rondel_core::{IdGen, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
@@ -168,6 +168,7 @@ impl SqlStore {
             }
             rondel_failpoint::pass("purge.deleted");
             let count = locked.len();
+            tx.delete_dead_letters(&locked.iter().map(|id| RunId::new(*id)).collect::<Vec<_>>()).await?;
             tx.execute_all(Query::new(&DELETE_RUNS).list(locked.into_iter()), count).await?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })

@@ -1,4 +1,4 @@
-//! Cancels or repeats many runs at once.
+//! Cancels, repeats or acknowledges many runs at once.
 
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
@@ -68,7 +68,7 @@ pub(super) fn routes() -> Routes {
         Operate,
         bulk,
         Doc::new(
-            "Cancel or retry many runs",
+            "Cancel, retry or acknowledge many runs",
             "Those named by `ids`, or those that pass the filter `q`: the newest 500. With `dry_run` they are counted alone; \
              `expected_count` then guards against others that came in between. A run for which it cannot be done is named in `problems` and \
              does not stop the others.",

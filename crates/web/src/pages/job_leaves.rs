@@ -30,7 +30,7 @@ const fn leaf(field: &'static str, pointer: &'static str, kind: Kind) -> Leaf {
     Leaf { field, pointer, kind }
 }
 
-const LEAVES: [Leaf; 15] = [
+const LEAVES: [Leaf; 24] = [
     leaf("misfire_max", "/misfire/max", Kind::Number),
     leaf("misfire_keep", "/misfire/keep", Kind::Text),
     leaf("misfire_tolerance", "/misfire/tolerance", Kind::Text),
@@ -45,6 +45,15 @@ const LEAVES: [Leaf; 15] = [
     leaf("rate_max", "/rate/max", Kind::Number),
     leaf("rate_per", "/rate/per", Kind::Text),
     leaf("over", "/over", Kind::Text),
+    leaf("expect_time", "/expect/success_by/time", Kind::Text),
+    leaf("expect_zone", "/expect/success_by/zone", Kind::Text),
+    leaf("expect_weekdays", "/expect/success_by/weekdays", Kind::List),
+    leaf("expect_calendar", "/expect/success_by/calendar", Kind::Text),
+    leaf("expect_no_success_for", "/expect/no_success_for", Kind::Text),
+    leaf("expect_longer_than", "/expect/longer_than", Kind::Text),
+    leaf("expect_late", "/expect/late", Kind::Text),
+    leaf("expect_channels", "/expect/channels", Kind::List),
+    leaf("expect_severity", "/expect/severity", Kind::Text),
     leaf(NOTIFY, "/notify/skipped", Kind::List),
 ];
 
@@ -146,7 +155,11 @@ impl Leaves {
                 put(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
             }
         }
-        for group in ["select", "concurrency", "rate"] {
+        let by = document.pointer("/expect/success_by");
+        if by.and_then(Value::as_object).is_some_and(Map::is_empty) {
+            drop(document["expect"].as_object_mut().map(|map| map.remove("success_by")));
+        }
+        for group in ["select", "concurrency", "rate", "expect"] {
             if document[group].as_object().is_some_and(Map::is_empty) {
                 drop(document.as_object_mut().map(|map| map.remove(group)));
             }
@@ -199,6 +212,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
         "/concurrency" => Some("concurrency_key"),
         "/rate" => Some("rate_max"),
         "/select" => Some("select_labels"),
+        "/expect" | "/expect/success_by" => Some("expect_time"),
         _ => None,
     };
     own.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
@@ -296,10 +310,12 @@ mod tests {
             ("rate", "RateSpec"),
             ("select", "SelectSpec"),
             ("notify", "NotifySpec"),
+            ("expect", "ExpectSpec"),
+            ("expect/success_by", "SuccessBySpec"),
         ] {
             for field in schema["$defs"][name]["properties"].as_object().unwrap().keys() {
                 let pointer = format!("/{group}/{field}");
-                let is_known = LEAVES.iter().any(|leaf| leaf.pointer == pointer) || field == "policy";
+                let is_known = LEAVES.iter().any(|leaf| leaf.pointer.starts_with(&pointer)) || field == "policy";
                 assert!(is_known, "the form has no field for {pointer}");
             }
         }
@@ -309,7 +325,8 @@ mod tests {
     fn a_definition_goes_into_the_fields_and_back() {
         let document = json!({"misfire": {"policy": "all", "max": 7, "keep": "oldest", "tolerance": "5s"}, "shards": 3,
             "select": {"labels": ["zone=eu", "!old"], "executors": []}, "rate": {"max": 2, "per": "1m"},
-            "notify": {"skipped": ["misfire"]}, "schedule": {"cron": "x", "jitter": {"max": "5s", "by": "fire"}}});
+            "notify": {"skipped": ["misfire"]}, "expect": {"success_by": {"time": "06:00", "weekdays": ["mon"]}, "late": "5m"},
+            "schedule": {"cron": "x", "jitter": {"max": "5s", "by": "fire"}}});
         let leaves = Leaves::of(&document);
         assert_eq!((leaves.get("select_labels"), leaves.get("rate_max")), ("zone=eu !old", "2"));
         let mut made = json!({"misfire": {"policy": "all"}});
@@ -319,6 +336,12 @@ mod tests {
             (&made["rate"], &made["shards"], &made["notify"]),
             (&document["rate"], &json!(3), &document["notify"])
         );
+        assert_eq!(made["expect"], document["expect"]);
+        assert_eq!(leaf_at("/expect/success_by/time"), Some("expect_time"));
+        let emptied = ["expect_time", "expect_weekdays", "expect_late"].map(|field| (field, ""));
+        let mut without = made.clone();
+        assert!(Leaves::sent(&Fields::from(emptied)).put(&mut without).is_empty());
+        assert!(without.get("expect").is_none(), "{without}");
         assert_eq!(made["select"], json!({"labels": ["zone=eu", "!old"]}));
         assert!(made.get("concurrency").is_none() && made.get("over").is_none(), "{made}");
         let mut schedule = json!({"cron": "x"});

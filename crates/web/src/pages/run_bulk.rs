@@ -39,6 +39,7 @@ struct BulkPage {
     t: &'static Texts,
     title: String,
     is_retry: bool,
+    is_cancel: bool,
     action: &'static str,
     rows: Vec<RunLine>,
     count: usize,
@@ -61,7 +62,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let action = match fields.get("do") {
         "cancel" => RunAction::Cancel,
         "retry" => RunAction::Retry,
-        other => return Err(refuse_value("/do", format!("{other:?} is neither cancel nor retry"))),
+        "acknowledge" => RunAction::Acknowledge,
+        other => return Err(refuse_value("/do", format!("{other:?} is none of cancel, retry and acknowledge"))),
     };
     let mut ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
     ids.truncate(BULK_RUN_COUNT_MAX);
@@ -101,14 +103,21 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let template = BulkPage {
         shell: page.shell(Nav::Runs),
         t,
-        title: match (is_retry, is_confirmed) {
-            (true, false) => t.bulk_retry_ask(count),
-            (false, false) => t.bulk_cancel_ask(count),
-            (true, true) => t.bulk_retry_done(done),
-            (false, true) => t.bulk_cancel_done(done),
+        title: match (action, is_confirmed) {
+            (RunAction::Retry, false) => t.bulk_retry_ask(count),
+            (RunAction::Cancel, false) => t.bulk_cancel_ask(count),
+            (RunAction::Acknowledge, false) => t.bulk_acknowledge_ask(count),
+            (RunAction::Retry, true) => t.bulk_retry_done(done),
+            (RunAction::Cancel, true) => t.bulk_cancel_done(done),
+            (RunAction::Acknowledge, true) => t.bulk_acknowledge_done(done),
         },
         is_retry,
-        action: if is_retry { "retry" } else { "cancel" },
+        is_cancel: action == RunAction::Cancel,
+        action: match action {
+            RunAction::Retry => "retry",
+            RunAction::Cancel => "cancel",
+            RunAction::Acknowledge => "acknowledge",
+        },
         hidden_count: count.saturating_sub(rows.len()),
         rows,
         count,

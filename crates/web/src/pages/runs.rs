@@ -21,6 +21,10 @@ use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, Place, SearchedPage};
 use crate::shown_runs::named;
 
+/// The filter for failures that were not looked at, and how many of them are counted.
+const DEAD: &str = "is:dead";
+const DEAD_COUNT_MAX: u32 = 1_000;
+
 /// The query of the list. `job` and `status` are those of older links.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
@@ -127,7 +131,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         shell: page.shell(Nav::Runs),
         t,
         bar,
-        presets: presets("/runs", &text, &presets_of(t)),
+        presets: with_dead(&page, presets("/runs", &text, &presets_of(t)), &text).await?,
         sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
         here: page.here().to_owned(),
         rows,
@@ -154,6 +158,22 @@ const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
         (t.preset_late, "since:1d late:>1s"),
         (t.preset_long, "since:1d duration:>10m"),
     ]
+}
+
+/// The presets with the failures that were not looked at, and how many those are. Callers who may look at some apps only are not
+/// shown the count of all.
+async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
+    let count = match page.call.seen_apps() {
+        Some(_) => 0,
+        None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_COUNT_MAX).await?,
+    };
+    let name = match (count, count >= u64::from(DEAD_COUNT_MAX)) {
+        (0, _) => page.t.preset_dead.to_owned(),
+        (_, true) => page.t.preset_dead_count(format!("{DEAD_COUNT_MAX}+")),
+        (count, false) => page.t.preset_dead_count(count),
+    };
+    presets.push(Preset { name, href: address("/runs", DEAD, &[]), is_current: text == DEAD });
+    Ok(presets)
 }
 
 /// What a reader should know about the list: that its job is gone, that not everything was searched.

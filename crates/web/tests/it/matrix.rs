@@ -277,7 +277,16 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
     let record = |incident| IncidentRecord { incident, rule: saved.record.id, spec: document.clone() };
     let incidents: Vec<IncidentRecord> = decision.incidents.into_iter().map(record).collect();
     let version = store.alert_version(namespace).await.unwrap().unwrap();
-    let write = AlertWrite { namespace, version, incidents: &incidents, messages: &[], done: &[], checks: &[] };
+    let write = AlertWrite {
+        namespace,
+        version,
+        incidents: &incidents,
+        messages: &[],
+        done: &[],
+        checks: &[],
+        looks: &[],
+        open_look: None,
+    };
     assert!(store.write_alerts(&write).await.unwrap());
     let spec = SilenceSpec { job: Some(job.spec.name.clone()), ..SilenceSpec::default() };
     let request = SilenceRequest { spec, reason: String::new(), ends_at: now + Duration::from_secs(60) };

@@ -176,6 +176,9 @@ impl ResultLoop {
         Self::tell(&finishes, &finished);
         for ((finish, counted), finished) in finishes.iter().zip(&counted).zip(&finished) {
             self.shared.metrics.ended(finish, counted, finished);
+            if let Some((namespace, job, fire_at)) = counted.expected_success(finished) {
+                self.shared.noted_successes.add(namespace, job, fire_at);
+            }
         }
         if is_due {
             self.shared.scan_poke.notify_one();

@@ -55,6 +55,7 @@ impl ChangeJobs for MemStore {
         state.settle(&plan.settle, plan.reason, now);
         state.skip_row(passed_row(&record, before, &plan, spare, now));
         state.due.remove(&id);
+        state.alert_rows.write_expects((record.namespace, id), None, (now, false));
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;
             stored.record.updated_at = now;
@@ -142,6 +143,7 @@ impl State {
             self.keys.insert(key(run), row.id);
         }
         let reopened = self.reopen(change.id, &plan);
+        self.alert_rows.write_expects((record.namespace, change.id), Some(change.spec), (change.now, false));
         if let Some(due) = self.due.get_mut(&change.id) {
             (due.next_fire_at, due.version) = (plan.next_fire_at, version);
             (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.follows);

@@ -17,7 +17,12 @@ impl SearchRuns for MemStore {
                 if search.is_backward { place > from } else { place < from }
             })
         };
-        let matches = |run: &&Run| run.namespace == namespace && search.admits(run) && is_behind(run);
+        let matches = |run: &&Run| {
+            run.namespace == namespace && {
+                let is_dead = || state.dead_letters.contains_key(&run.id);
+                search.admits(run) && is_behind(run) && (!search.is_dead || is_dead())
+            }
+        };
         let mut runs: Vec<Run> = state.runs.values().filter(matches).cloned().collect();
         runs.sort_by_key(|run| std::cmp::Reverse(search.place(run)));
         let limit = size(search.limit);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
+use rondel_core::{AppId, JobId, JobSpec, NamespaceId, RunId, Timestamp};
 use serde::Deserialize;
 use sqlx::any::AnyRow;
 
@@ -171,6 +171,10 @@ fn watched(row: &AnyRow) -> Result<WatchedJob> {
         true => serde_json::from_str::<Part>(&spec).unwrap_or_default().labels,
         false => BTreeMap::new(),
     };
+    let expect = match spec.contains("\"expect\"") {
+        true => serde_json::from_str::<JobSpec>(&spec).ok().and_then(|spec| spec.expectations()),
+        false => None,
+    };
     let (created_at, succeeded_at) = (columns.at("created_at_ms")?, columns.opt_at("succeeded_at_ms")?);
-    Ok(WatchedJob { id, name, app, app_name, labels, created_at, succeeded_at })
+    Ok(WatchedJob { id, name, app, app_name, labels, created_at, succeeded_at, expect })
 }

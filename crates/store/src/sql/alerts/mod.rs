@@ -1,18 +1,20 @@
 //! Rules of alerts, their incidents and silences.
 
+pub(super) mod dead;
+pub(super) mod expects;
 mod facts;
 pub(super) mod incidents;
 mod rules;
 
 use async_trait::async_trait;
 use rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
-use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, SilenceId, Timestamp};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, SilenceId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::alerts::{
-    AlertEvent, AlertWrite, IncidentQuery, IncidentRecord, PAGE_MAX, RuleChange, RuleRecord, RuleSaved,
-    SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, PAGE_MAX, RuleChange, RuleRecord,
+    RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 use crate::{Alerts, Result};
 
@@ -23,7 +25,9 @@ pub(super) const FIND_DUE_SPACES: Statement = Statement {
            WHERE alert_event.namespace_id = alert_space.namespace_id) OR EXISTS (SELECT 1 FROM alert_rule \
            WHERE alert_rule.namespace_id = alert_space.namespace_id AND alert_rule.check_at_ms <= ?) \
            OR EXISTS (SELECT 1 FROM incident WHERE incident.namespace_id = alert_space.namespace_id \
-           AND incident.act_at_ms <= ?) ORDER BY alert_space.namespace_id",
+           AND incident.act_at_ms <= ?) OR EXISTS (SELECT 1 FROM job_expect \
+           WHERE job_expect.namespace_id = alert_space.namespace_id AND job_expect.look_at_ms <= ?) \
+           OR alert_space.open_look_at_ms <= ? ORDER BY alert_space.namespace_id",
 };
 const READ_SPACE: Statement =
     Statement { name: "read_alert_space", text: "SELECT version FROM alert_space WHERE namespace_id = ?" };
@@ -69,7 +73,7 @@ impl Alerts for SqlStore {
     }
 
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
-        let rows = self.rows(Query::new(&FIND_DUE_SPACES).at(now).at(now)).await?;
+        let rows = self.rows(Query::new(&FIND_DUE_SPACES).at(now).at(now).at(now).at(now)).await?;
         Ok(read_ids(&rows, "alert_space", "namespace_id")?.into_iter().map(NamespaceId::new).collect())
     }
 
@@ -94,6 +98,18 @@ impl Alerts for SqlStore {
         self.read_due_incidents(namespace, now, limit).await
     }
 
+    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>> {
+        self.read_due_expects(namespace, now, limit).await
+    }
+
+    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>> {
+        self.read_expects_of(jobs).await
+    }
+
+    async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects> {
+        self.read_open_expects(namespace).await
+    }
+
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
         transact!(self, "write_alerts", |tx| {
             if !tx.raise_space_from(write.namespace, write.version).await? {
@@ -101,6 +117,10 @@ impl Alerts for SqlStore {
             }
             tx.write_incidents(write.namespace, write.incidents).await?;
             tx.write_checks(write.checks).await?;
+            tx.move_expects(write.looks).await?;
+            if let Some(open_look) = write.open_look {
+                tx.set_open_look(write.namespace, open_look.at).await?;
+            }
             tx.delete_events(write.done).await?;
             tx.write_messages(write.messages).await?;
             Ok(true)
@@ -189,6 +209,14 @@ impl Alerts for SqlStore {
         self.read_watched_by_id(jobs).await
     }
 
+    async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
+        self.acknowledge_dead(namespace, runs).await
+    }
+
+    async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
+        self.count_dead(namespace, limit).await
+    }
+
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         self.read_succeeded_since(jobs, since).await
     }
@@ -196,7 +224,7 @@ impl Alerts for SqlStore {
 
 impl Tx<'_> {
     /// Every decision that was made from what was there before is void. The row is locked until the transaction ends.
-    pub(super) async fn raise_space(&mut self, namespace: NamespaceId) -> Result<()> {
+    pub(in crate::sql) async fn raise_space(&mut self, namespace: NamespaceId) -> Result<()> {
         self.execute(Query::new(&INSERT_SPACE).int(namespace.get())).await?;
         self.execute_all(Query::new(&RAISE_SPACE).int(namespace.get()), 1).await
     }

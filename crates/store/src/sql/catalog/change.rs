@@ -94,6 +94,9 @@ impl ChangeJobs for SqlStore {
             }
             tx.leave_followers(id).await?;
             tx.write_parents(id, &[]).await?;
+            if record.spec.expect.is_some() {
+                tx.delete_expects(id).await?;
+            }
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
@@ -180,6 +183,9 @@ impl Tx<'_> {
         self.write_definition(change, version).await?;
         if names_parents || !record.spec.parents().is_empty() {
             self.write_parents(change.id, &edges).await?;
+        }
+        if change.spec.expect.is_some() || record.spec.expect.is_some() {
+            self.write_expects((record.namespace, change.id), change.spec, (change.now, false)).await?;
         }
 
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };

@@ -117,6 +117,7 @@ impl Tx<'_> {
             .opt_int(job.delay.map(millis));
         self.execute_all(due, 1).await?;
         self.write_parents(job.id, &edges).await?;
+        self.write_expects((job.namespace, job.id), &job.spec, (job.now, true)).await?;
         match self.job_by_id(job.id).await? {
             Some(record) => Ok(Created::Saved(Box::new(record))),
             None => Err(crate::sql::failure::unexpected_count("create_job", 1, 0)),
@@ -201,7 +202,11 @@ impl Tx<'_> {
             let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());
             due.opt_int(delay).int(1).int(0).int(0)
         });
-        self.execute_all(insert, jobs.len()).await
+        self.execute_all(insert, jobs.len()).await?;
+        for job in jobs {
+            self.write_expects((job.namespace, job.id), &job.spec, (job.now, true)).await?;
+        }
+        Ok(())
     }
 }
 

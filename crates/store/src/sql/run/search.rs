@@ -34,6 +34,12 @@ macro_rules! of_trouble {
         "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
     };
 }
+macro_rules! of_dead {
+    () => {
+        "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
+         AND EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.run_id = run.id) AND "
+    };
+}
 macro_rules! of_all {
     () => {
         "namespace_id = ? AND "
@@ -126,6 +132,7 @@ macro_rules! searches {
 pub(in crate::sql) static SEARCH_ALL: [Statement; 6] = searches!(of_all, "id");
 pub(in crate::sql) static SEARCH_OPEN: [Statement; 6] = searches!(of_open, "id");
 pub(in crate::sql) static SEARCH_TROUBLE: [Statement; 6] = searches!(of_trouble, "id");
+pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id");
 pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
 /// The last row that a bounded walk looks at, by index: down from an id, and up from one.
@@ -146,6 +153,7 @@ macro_rules! walk_ends {
 pub(in crate::sql) static END_OF_ALL: [Statement; 2] = walk_ends!(of_all);
 static END_OF_OPEN: [Statement; 2] = walk_ends!(of_open);
 static END_OF_TROUBLE: [Statement; 2] = walk_ends!(of_trouble);
+pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = walk_ends!(of_dead);
 pub(in crate::sql) static END_OF_JOB: Statement = Statement {
     name: "find_end_of_search_in_job",
     text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
@@ -157,6 +165,7 @@ enum Walk {
     All(NamespaceId),
     Open(NamespaceId),
     Trouble(NamespaceId),
+    Dead(NamespaceId),
     Job(i64),
 }
 
@@ -173,6 +182,7 @@ impl Walk {
     fn new(namespace: NamespaceId, search: &RunSearch) -> Self {
         let all_are = |is: fn(RunStatus) -> bool| !search.statuses.is_empty() && search.statuses.iter().all(|s| is(*s));
         match search.jobs.as_deref() {
+            _ if search.is_dead => Self::Dead(namespace),
             Some([job]) => Self::Job(job.get()),
             _ if all_are(|status| !status.is_terminal()) => Self::Open(namespace),
             _ if all_are(|status| status.is_terminal() && status != RunStatus::Succeeded) => Self::Trouble(namespace),
@@ -182,7 +192,9 @@ impl Walk {
 
     fn key(self) -> i64 {
         match self {
-            Self::All(namespace) | Self::Open(namespace) | Self::Trouble(namespace) => namespace.get(),
+            Self::All(namespace) | Self::Open(namespace) | Self::Trouble(namespace) | Self::Dead(namespace) => {
+                namespace.get()
+            }
             Self::Job(job) => job,
         }
     }
@@ -192,6 +204,7 @@ impl Walk {
             Self::All(_) => &SEARCH_ALL,
             Self::Open(_) => &SEARCH_OPEN,
             Self::Trouble(_) => &SEARCH_TROUBLE,
+            Self::Dead(_) => &SEARCH_DEAD,
             Self::Job(_) => &SEARCH_OF_JOB,
         };
         let order = match search.order {
@@ -208,6 +221,7 @@ impl Walk {
             Self::All(_) => Some(&END_OF_ALL),
             Self::Open(_) => Some(&END_OF_OPEN),
             Self::Trouble(_) => Some(&END_OF_TROUBLE),
+            Self::Dead(_) => Some(&END_OF_DEAD),
             Self::Job(_) => None,
         }
     }

@@ -1,0 +1,220 @@
+//! Expectations of jobs: those whose instant has come, and those that open runs are compared with.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use rondel_core::alert::expect::{ExpectKind, Expectations, Successes, is_expectation, rule_id};
+use rondel_core::alert::{Observation, RuleSpec, SubjectKind};
+use rondel_core::{AlertRuleId, JobId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::alerts::{AlertWrite, ExpectLook, IncidentRecord, OpenLook, RuleRecord, WatchedJob};
+
+use super::look::{Findings, Space, clear, is_full};
+use super::{facts, states};
+use crate::node::Node;
+
+/// Expectations that one look takes.
+const LOOK_COUNT: u32 = 500;
+
+/// The rules that expectations amount to, with what was seen of them.
+#[derive(Default)]
+struct SeenRules(BTreeMap<AlertRuleId, SeenRule>);
+
+struct SeenRule {
+    rule: RuleRecord,
+    seen: Vec<Observation>,
+    due: Vec<IncidentRecord>,
+}
+
+impl Space<'_> {
+    /// Looks at the expectations of the namespace's jobs that are due.
+    pub(super) async fn look_at_expects(&self, findings: &mut Findings) -> Result<(), StoreError> {
+        let store = self.node.store();
+        let looks = store.due_expects(self.namespace, self.now, LOOK_COUNT).await?;
+        let open = store.open_expects(self.namespace).await?;
+        let mut seen = SeenRules::default();
+        for record in self.due.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records) {
+            seen.of(self.record(record.rule, record.spec.clone())).due.push(record.clone());
+        }
+        findings.is_more |= is_full(looks.len(), LOOK_COUNT);
+        self.look_at_due(&looks, &mut seen, findings).await?;
+        let due: BTreeSet<ExpectKind> =
+            seen.0.values().filter_map(|one| Expectations::kind_of(&one.rule.spec)).collect();
+        let is_open_due = open.at.is_some_and(|at| at <= self.now);
+        for kind in ExpectKind::ALL.iter().copied().filter(|kind| kind.is_about_open_runs()) {
+            if due.contains(&kind) || is_open_due && open.kinds.contains(&kind) {
+                self.look_at_open_runs(kind, &mut seen).await?;
+            }
+        }
+        if is_open_due {
+            let period = states::FAST_PERIOD.min(self.node.shared().config.alert_rules_period * 5);
+            findings.open_look = Some(OpenLook { at: (!open.kinds.is_empty()).then(|| self.now + period) });
+        }
+        for one in seen.0.into_values() {
+            self.decide_expect(one, findings).await?;
+        }
+        Ok(())
+    }
+
+    /// Those whose instant has come. What came true is looked at again at its next instant, and leaves nothing else.
+    async fn look_at_due(
+        &self,
+        looks: &[ExpectLook],
+        seen: &mut SeenRules,
+        findings: &mut Findings,
+    ) -> Result<(), StoreError> {
+        let store = self.node.store();
+        let ids: BTreeSet<JobId> = looks.iter().map(|look| look.job).collect();
+        let ids: Vec<JobId> = ids.into_iter().collect();
+        let jobs = store.watched_by_id(&ids).await?;
+        let jobs: HashMap<JobId, WatchedJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
+        for kind in ExpectKind::ALL.iter().copied() {
+            let its: Vec<&ExpectLook> = looks.iter().filter(|look| look.kind == kind).collect();
+            let newest = self.newest_successes(&its, &jobs).await?;
+            for look in its {
+                let expected = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
+                let found = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
+                let Some((job, expect, rule)) = found else {
+                    findings.looks.push(ExpectLook { at: None, ..*look });
+                    continue;
+                };
+                let is_day = facts::days_of(self.node, self.namespace, &rule).await?;
+                let newest = newest.get(&job.id).copied().max(job.succeeded_at);
+                let known = Successes { newest, created_at: job.created_at };
+                let look_at = look.at.unwrap_or(self.now);
+                let sighting = expect.judge(kind, known, (look_at, self.now), &is_day);
+                findings.looks.push(ExpectLook { at: expect.next_look(kind, known, self.now, &is_day), ..*look });
+                if !sighting.is_clear() {
+                    let one = seen.of(self.record(rule_id(self.namespace, &rule), rule));
+                    one.seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest successes by the ledger of the jobs whose counts do not show one that is new enough.
+    async fn newest_successes(
+        &self,
+        looks: &[&ExpectLook],
+        jobs: &HashMap<JobId, WatchedJob>,
+    ) -> Result<HashMap<JobId, Timestamp>, StoreError> {
+        let mut doubtful: Vec<JobId> = Vec::new();
+        let mut since = self.now;
+        for look in looks {
+            let Some(job) = jobs.get(&look.job) else { continue };
+            let from = job.expect.as_ref().and_then(|expect| expect.counts_from(look.kind, look.at?, self.now));
+            if let Some(from) = from.filter(|from| job.succeeded_at.is_none_or(|done| done < *from)) {
+                doubtful.push(job.id);
+                since = since.min(from);
+            }
+        }
+        Ok(self.node.store().succeeded_since(&doubtful, since).await?.into_iter().collect())
+    }
+
+    /// Compares open runs with what their jobs expect.
+    async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut SeenRules) -> Result<(), StoreError> {
+        let bound = |job: &WatchedJob| -> Option<Duration> { job.expect.as_ref()?.bound(kind) };
+        let found = match kind {
+            ExpectKind::Late => states::late(self.node, self.namespace, bound, self.now).await?,
+            _ => states::running_longer(self.node, self.namespace, bound, self.now).await?,
+        };
+        for (job, observation) in found {
+            if let Some(rule) = job.expect.as_ref().and_then(|expect| expect.rule(kind)) {
+                seen.of(self.record(rule_id(self.namespace, &rule), rule)).seen.push(observation);
+            }
+        }
+        Ok(())
+    }
+
+    async fn decide_expect(&self, one: SeenRule, findings: &mut Findings) -> Result<(), StoreError> {
+        let SeenRule { rule, mut seen, due } = one;
+        let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
+        let is_old = |record: &&IncidentRecord| {
+            record.incident.subject.kind == SubjectKind::Job && !known.contains(&record.incident.subject.id)
+        };
+        let old: Vec<IncidentRecord> = due.iter().filter(is_old).cloned().collect();
+        let kind = Expectations::kind_of(&rule.spec);
+        // A definition that expects something else by now has another rule: this one is over.
+        let still_expects = |record: &IncidentRecord| {
+            let job = self.facts.job(JobId::new(record.incident.subject.id));
+            let expected = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
+            expected.is_some_and(|expected| rule_id(self.namespace, &expected) == rule.id)
+        };
+        let (living, gone): (Vec<_>, Vec<_>) = old.into_iter().partition(still_expects);
+        seen.extend(gone.iter().map(|record| clear(&record.incident)));
+        match kind {
+            Some(kind) if !kind.is_about_open_runs() => {
+                seen.extend(self.facts.of_instants(&rule, &living, self.now).await?);
+            }
+            // What open runs do not show any more is over.
+            _ => seen.extend(living.iter().map(|record| clear(&record.incident))),
+        }
+        self.decide(&rule, (seen, &due), findings).await
+    }
+
+    fn record(&self, id: AlertRuleId, spec: RuleSpec) -> RuleRecord {
+        RuleRecord {
+            id,
+            namespace: self.namespace,
+            version: 0,
+            spec,
+            author: String::new(),
+            created_at: self.now,
+            updated_at: self.now,
+            check_at: None,
+            sweep: None,
+        }
+    }
+}
+
+impl SeenRules {
+    fn of(&mut self, rule: RuleRecord) -> &mut SeenRule {
+        self.0.entry(rule.id).or_insert_with(|| SeenRule { rule, seen: Vec::new(), due: Vec::new() })
+    }
+}
+
+/// Whether moving a look is worth a write: it is near, or the way to the next one is long.
+fn is_worth(look: &ExpectLook, next: Timestamp, now: Timestamp) -> bool {
+    look.at.is_some_and(|at| next > at && (look.kind == ExpectKind::SuccessBy || at.since(now) * 2 < next.since(now)))
+}
+
+/// Moves the looks of jobs that have succeeded on, so that nothing is due while all is well. What is lost here is found by the look.
+pub(super) async fn move_on(
+    node: &Node,
+    namespace: NamespaceId,
+    succeeded: &[(JobId, Timestamp)],
+) -> Result<(), StoreError> {
+    let (store, now) = (node.store(), node.now());
+    let Some(version) = store.alert_version(namespace).await? else { return Ok(()) };
+    let ids: Vec<JobId> = succeeded.iter().map(|(job, _)| *job).collect();
+    let at: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
+    let rows = store.expects_of(&ids).await?;
+    let jobs = store.watched_by_id(&ids).await?;
+    let mut looks = Vec::new();
+    for job in &jobs {
+        let Some(expect) = &job.expect else { continue };
+        let known = Successes { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
+        for row in rows.iter().filter(|row| row.job == job.id) {
+            // A look on a day that its calendar does not have finds the next one.
+            let next = expect.next_look(row.kind, known, now, |_| true);
+            if let Some(next) = next.filter(|next| is_worth(row, *next, now)) {
+                looks.push(ExpectLook { at: Some(next), ..*row });
+            }
+        }
+    }
+    if looks.is_empty() {
+        return Ok(());
+    }
+    let write = AlertWrite {
+        namespace,
+        version,
+        incidents: &[],
+        messages: &[],
+        done: &[],
+        checks: &[],
+        looks: &looks,
+        open_look: None,
+    };
+    store.write_alerts(&write).await.map(drop)
+}

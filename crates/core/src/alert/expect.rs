@@ -1,0 +1,250 @@
+//! Expectations of jobs: what each amounts to as a rule, whether it came true, and when it is looked at next.
+//!
+//! Each part of a definition's `expect` is a rule of its own about that job alone. Jobs that expect the same share the rule, so that
+//! many that miss it at once are one group. To look too early is harmless: the look finds the next instant.
+
+use std::time::Duration;
+
+use chrono::NaiveDate;
+
+use super::deadline::Deadline;
+use super::judge::{self, Sighting};
+use super::rule::{Condition, DIGEST_DEFAULT, GROUP_OVER_DEFAULT, RuleSpec, Scope};
+use crate::id::{AlertRuleId, NamespaceId};
+use crate::spec::ExpectSpec;
+use crate::time::Timestamp;
+use crate::word_enum::words;
+
+/// The most deadlines that one success counts for, and that passed while no server ran.
+const DEADLINE_COUNT_MAX: u32 = 1_000;
+
+/// What the names of these rules begin with.
+const RULE_PREFIX: &str = "expect:";
+
+words! {
+    /// What is expected.
+    ExpectKind {
+        /// A run succeeded by a time of day.
+        SuccessBy = "success_by",
+        /// A run succeeds at least so often.
+        NoSuccessFor = "no_success_for",
+        /// No run takes longer.
+        LongerThan = "longer_than",
+        /// A run starts in time.
+        Late = "late",
+    }
+}
+
+impl ExpectKind {
+    /// Whether open runs are compared with it, rather than the newest success.
+    #[must_use]
+    pub const fn is_about_open_runs(self) -> bool {
+        matches!(self, Self::LongerThan | Self::Late)
+    }
+}
+
+/// What is known about the successes of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Successes {
+    /// The planned instant of the newest run that succeeded.
+    pub newest: Option<Timestamp>,
+    /// When the job was made.
+    pub created_at: Timestamp,
+}
+
+/// What a job expects, with the time zone in which that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expectations {
+    spec: ExpectSpec,
+    zone: String,
+}
+
+impl Expectations {
+    pub(crate) fn new(spec: &ExpectSpec, zone: &str) -> Self {
+        Self { spec: spec.clone(), zone: zone.to_owned() }
+    }
+
+    /// What is expected.
+    pub fn kinds(&self) -> impl Iterator<Item = ExpectKind> + '_ {
+        ExpectKind::ALL.iter().copied().filter(|kind| self.condition(*kind).is_some())
+    }
+
+    /// The expectation whose rule has this name.
+    #[must_use]
+    pub fn kind_of(rule: &RuleSpec) -> Option<ExpectKind> {
+        rule.name.strip_prefix(RULE_PREFIX)?.parse().ok()
+    }
+
+    /// When the opposite of an expectation holds.
+    #[must_use]
+    pub fn condition(&self, kind: ExpectKind) -> Option<Condition> {
+        let spec = &self.spec;
+        match kind {
+            ExpectKind::SuccessBy => spec.success_by.as_ref().map(|by| Condition::NotSucceededBy {
+                time: by.time.clone(),
+                zone: self.zone.clone(),
+                weekdays: by.weekdays.clone(),
+                calendar: by.calendar.clone(),
+            }),
+            ExpectKind::NoSuccessFor => spec.no_success_for.map(|length| Condition::NoSuccessFor { length }),
+            ExpectKind::LongerThan => {
+                spec.longer_than.map(|than| Condition::RunningLonger { than: Some(than), times_p95: None })
+            }
+            ExpectKind::Late => spec.late.map(|by| Condition::Late { by }),
+        }
+    }
+
+    /// The rule that an expectation amounts to. Its name is none that a user can give to a rule.
+    #[must_use]
+    pub fn rule(&self, kind: ExpectKind) -> Option<RuleSpec> {
+        Some(RuleSpec {
+            name: format!("{RULE_PREFIX}{kind}"),
+            description: String::new(),
+            scope: Scope::All,
+            condition: self.condition(kind)?,
+            severity: self.spec.severity,
+            channels: self.spec.channel_names(),
+            repeat: None,
+            digest: DIGEST_DEFAULT,
+            group_over: GROUP_OVER_DEFAULT,
+            escalate: None,
+            enabled: true,
+        })
+    }
+
+    /// When an expectation of a job is looked at first; `is_new` where the job is made now and has no run yet.
+    #[must_use]
+    pub fn first_look(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
+        match kind {
+            ExpectKind::SuccessBy => self.deadline()?.next_after(now, |_| true),
+            ExpectKind::NoSuccessFor if is_new => Some(now + self.spec.no_success_for?),
+            ExpectKind::NoSuccessFor => Some(now),
+            ExpectKind::LongerThan | ExpectKind::Late => None,
+        }
+    }
+
+    /// Whether an expectation that was to be looked at from `look_at` on came true.
+    #[must_use]
+    pub fn judge(
+        &self,
+        kind: ExpectKind,
+        known: Successes,
+        (look_at, now): (Timestamp, Timestamp),
+        is_day: impl Fn(NaiveDate) -> bool,
+    ) -> Sighting {
+        match kind {
+            ExpectKind::SuccessBy => self.judge_deadline(known, (look_at, now), is_day),
+            ExpectKind::NoSuccessFor => {
+                let length = self.spec.no_success_for.unwrap_or(Duration::MAX);
+                judge::overdue(Some(known.newest.unwrap_or(known.created_at)), length, now)
+            }
+            ExpectKind::LongerThan | ExpectKind::Late => Sighting::Clear,
+        }
+    }
+
+    fn judge_deadline(
+        &self,
+        known: Successes,
+        (look_at, now): (Timestamp, Timestamp),
+        is_day: impl Fn(NaiveDate) -> bool,
+    ) -> Sighting {
+        let Some(deadline) = self.deadline() else { return Sighting::Clear };
+        let before = look_at - Duration::from_millis(1);
+        let (mut last, mut count) = (None, 0);
+        while count < DEADLINE_COUNT_MAX
+            && let Some(next) = deadline.next_after(last.unwrap_or(before), &is_day).filter(|next| *next <= now)
+        {
+            (last, count) = (Some(next), count + 1);
+        }
+        // Of those that passed while no server ran only the last counts.
+        match last.map(|at| judge::missed_deadline(at, deadline.counts_from(at), known.newest)) {
+            Some(Sighting::Holds { since, .. }) => Sighting::Holds { since, news: 1 },
+            _ => Sighting::Clear,
+        }
+    }
+
+    /// When an expectation is looked at next, where it was looked at now or a run has succeeded.
+    #[must_use]
+    pub fn next_look(
+        &self,
+        kind: ExpectKind,
+        known: Successes,
+        now: Timestamp,
+        is_day: impl Fn(NaiveDate) -> bool,
+    ) -> Option<Timestamp> {
+        match kind {
+            ExpectKind::SuccessBy => {
+                let deadline = self.deadline()?;
+                let mut next = deadline.next_after(now, &is_day)?;
+                for _ in 0..DEADLINE_COUNT_MAX {
+                    if known.newest.is_none_or(|at| at < deadline.counts_from(next)) {
+                        break;
+                    }
+                    next = deadline.next_after(next, &is_day)?;
+                }
+                Some(next)
+            }
+            ExpectKind::NoSuccessFor => {
+                let length = self.spec.no_success_for?;
+                let due = known.newest.unwrap_or(known.created_at).saturating_add(length);
+                Some(if due > now { due } else { now + length })
+            }
+            ExpectKind::LongerThan | ExpectKind::Late => None,
+        }
+    }
+
+    /// From when on a planned run that succeeded counts, for a look that was due at `look_at`.
+    #[must_use]
+    pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        match kind {
+            ExpectKind::SuccessBy => Some(self.deadline()?.counts_from(look_at)),
+            ExpectKind::NoSuccessFor => Some(now - self.spec.no_success_for?),
+            ExpectKind::LongerThan | ExpectKind::Late => None,
+        }
+    }
+
+    /// The length that open runs are compared with.
+    #[must_use]
+    pub const fn bound(&self, kind: ExpectKind) -> Option<Duration> {
+        match kind {
+            ExpectKind::LongerThan => self.spec.longer_than,
+            ExpectKind::Late => self.spec.late,
+            ExpectKind::SuccessBy | ExpectKind::NoSuccessFor => None,
+        }
+    }
+
+    /// The calendar on whose days a deadline is.
+    #[must_use]
+    pub fn calendar(&self) -> Option<&str> {
+        self.spec.success_by.as_ref()?.calendar.as_deref()
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        let by = self.spec.success_by.as_ref()?;
+        Deadline::parse(&by.time, &self.zone, &by.weekdays).ok()
+    }
+}
+
+/// The id of the rule that an expectation amounts to: the same for all jobs of a namespace that expect the same, and below 0, where
+/// no rule of a user is.
+#[must_use]
+pub fn rule_id(namespace: NamespaceId, rule: &RuleSpec) -> AlertRuleId {
+    let text = serde_json::to_string(rule).unwrap_or_default();
+    let bytes = namespace.get().to_be_bytes().into_iter().chain(text.into_bytes());
+    // FNV-1a.
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    AlertRuleId::new(-1 - i64::try_from(hash >> 1).unwrap_or_default())
+}
+
+/// Whether a rule of this name is an expectation of jobs.
+#[must_use]
+pub fn is_rule_name(name: &str) -> bool {
+    name.strip_prefix(RULE_PREFIX).is_some_and(|kind| kind.parse::<ExpectKind>().is_ok())
+}
+
+/// Whether the rule with this id is an expectation of jobs.
+#[must_use]
+pub const fn is_expectation(rule: AlertRuleId) -> bool {
+    rule.get() < 0
+}

@@ -1,0 +1,75 @@
+//! Runs that failed for good and were not looked at.
+
+use rondel_core::{JobId, NamespaceId, RunId};
+
+use super::chunks;
+use crate::Result;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx};
+
+/// Shards are left out: their broadcast ends with a verdict of its own.
+const INSERT_DEAD: Statement = Statement {
+    name: "insert_dead_letters",
+    text: "INSERT {ignore} INTO dead_letter (run_id, namespace_id, app_id, job_id, fire_at_ms) \
+           SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.fire_at_ms FROM run WHERE run.id {in_list} \
+           AND run.status IN ('failed', 'timed_out', 'unknown') \
+           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) {or_ignore}",
+};
+const DELETE_DEAD: Statement =
+    Statement { name: "delete_dead_letters", text: "DELETE FROM dead_letter WHERE run_id {in_list}" };
+const DELETE_DEAD_IN: Statement = Statement {
+    name: "acknowledge_dead_letters",
+    text: "DELETE FROM dead_letter WHERE run_id {in_list} AND namespace_id = ?",
+};
+pub(in crate::sql) const DELETE_OVERTAKEN: Statement = Statement {
+    name: "delete_overtaken_dead_letters",
+    text: "DELETE FROM dead_letter WHERE job_id {in_list} AND fire_at_ms < (SELECT job_pulse.succeeded_at_ms FROM job_pulse \
+           WHERE job_pulse.job_id = dead_letter.job_id)",
+};
+pub(in crate::sql) const COUNT_DEAD: Statement = Statement {
+    name: "count_dead_letters",
+    text: "SELECT CAST(COUNT(*) AS {bigint}) AS row_count FROM (SELECT run_id FROM dead_letter WHERE namespace_id = ? LIMIT ?) AS t",
+};
+
+impl SqlStore {
+    pub(super) async fn acknowledge_dead(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
+        let mut count = 0;
+        for chunk in chunks(runs) {
+            let delete = Query::new(&DELETE_DEAD_IN).list(chunk.iter().map(|run| run.get())).int(namespace.get());
+            count += self.execute(delete).await?;
+        }
+        Ok(count)
+    }
+
+    pub(super) async fn count_dead(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
+        let row = self.row(Query::new(&COUNT_DEAD).int(namespace.get()).int(limit.into())).await?;
+        let count = row.map(|row| Reader::new(&row, "dead_letter").int("row_count")).transpose()?;
+        Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
+    }
+}
+
+impl Tx<'_> {
+    /// Notes those of these runs that failed for good.
+    pub(in crate::sql) async fn insert_dead_letters(&mut self, runs: &[RunId]) -> Result<()> {
+        for chunk in chunks(runs) {
+            self.execute(Query::new(&INSERT_DEAD).list(chunk.iter().map(|run| run.get()))).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets runs that are deleted.
+    pub(in crate::sql) async fn delete_dead_letters(&mut self, runs: &[RunId]) -> Result<()> {
+        for chunk in chunks(runs) {
+            self.execute(Query::new(&DELETE_DEAD).list(chunk.iter().map(|run| run.get()))).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the failures of these jobs that a later success has overtaken.
+    pub(in crate::sql) async fn delete_overtaken(&mut self, jobs: &[JobId]) -> Result<()> {
+        for chunk in chunks(jobs) {
+            self.execute(Query::new(&DELETE_OVERTAKEN).list(chunk.iter().map(|job| job.get()))).await?;
+        }
+        Ok(())
+    }
+}

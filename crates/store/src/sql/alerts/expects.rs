@@ -1,0 +1,129 @@
+//! When expectations of jobs are looked at.
+
+use rondel_core::alert::expect::ExpectKind;
+use rondel_core::{JobId, JobSpec, NamespaceId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::chunks;
+use crate::Result;
+use crate::alerts::{ExpectLook, OpenExpects, PAGE_MAX, first_looks};
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::{SqlStore, Tx};
+
+pub(in crate::sql) const LIST_DUE_EXPECTS: Statement = Statement {
+    name: "list_due_expects",
+    text: "SELECT job_id, kind, look_at_ms FROM job_expect WHERE namespace_id = ? AND look_at_ms <= ? \
+           ORDER BY look_at_ms LIMIT ?",
+};
+const READ_EXPECTS: Statement =
+    Statement { name: "read_expects", text: "SELECT job_id, kind, look_at_ms FROM job_expect WHERE job_id {in_list}" };
+const READ_OPEN_LOOK: Statement =
+    Statement { name: "read_open_look", text: "SELECT open_look_at_ms FROM alert_space WHERE namespace_id = ?" };
+pub(in crate::sql) const FIND_EXPECT: Statement = Statement {
+    name: "find_expect",
+    text: "SELECT job_id FROM job_expect WHERE namespace_id = ? AND kind = ? LIMIT 1",
+};
+const DELETE_EXPECTS: Statement = Statement { name: "delete_expects", text: "DELETE FROM job_expect WHERE job_id = ?" };
+const INSERT_EXPECTS: Statement = Statement {
+    name: "insert_expects",
+    text: "INSERT INTO job_expect (job_id, kind, namespace_id, look_at_ms) {values:itii}",
+};
+const MOVE_EXPECTS: Statement = Statement {
+    name: "move_expects",
+    text: "UPDATE {join:iti}job_expect SET look_at_ms = v.column3 {from:iti} WHERE {of_rows:job_expect.job_id} \
+           AND job_expect.kind = v.column2",
+};
+const SET_OPEN_LOOK: Statement =
+    Statement { name: "set_open_look", text: "UPDATE alert_space SET open_look_at_ms = ? WHERE namespace_id = ?" };
+
+impl SqlStore {
+    pub(super) async fn read_due_expects(
+        &self,
+        namespace: NamespaceId,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<ExpectLook>> {
+        let query = Query::new(&LIST_DUE_EXPECTS).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
+        self.rows(query).await?.iter().map(expect_look).collect()
+    }
+
+    pub(super) async fn read_expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>> {
+        let mut found = Vec::new();
+        for chunk in chunks(jobs) {
+            for row in self.rows(Query::new(&READ_EXPECTS).list(chunk.iter().map(|job| job.get()))).await? {
+                found.push(expect_look(&row)?);
+            }
+        }
+        found.sort_by_key(|look| (look.job, look.kind));
+        found.dedup();
+        Ok(found)
+    }
+
+    pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects> {
+        let row = self.row(Query::new(&READ_OPEN_LOOK).int(namespace.get())).await?;
+        let at = row.map(|row| Reader::new(&row, "alert_space").opt_at("open_look_at_ms")).transpose()?.flatten();
+        let mut kinds = Vec::new();
+        for kind in ExpectKind::ALL.iter().filter(|kind| at.is_some() && kind.is_about_open_runs()) {
+            let query = Query::new(&FIND_EXPECT).int(namespace.get()).text(kind.as_str());
+            if self.row(query).await?.is_some() {
+                kinds.push(*kind);
+            }
+        }
+        Ok(OpenExpects { at, kinds })
+    }
+}
+
+impl Tx<'_> {
+    /// Gives a job that is made or saved now these expectations in the place of those that it had.
+    pub(in crate::sql) async fn write_expects(
+        &mut self,
+        (namespace, job): (NamespaceId, JobId),
+        spec: &JobSpec,
+        (now, is_new): (Timestamp, bool),
+    ) -> Result<()> {
+        if !is_new {
+            self.delete_expects(job).await?;
+        }
+        let looks = spec.expectations().map(|expected| first_looks(&expected, job, (now, is_new)));
+        let looks = looks.unwrap_or_default();
+        if is_new && looks.is_empty() {
+            return Ok(());
+        }
+        // A decision from the definition before is void.
+        self.raise_space(namespace).await?;
+        if looks.is_empty() {
+            return Ok(());
+        }
+        let insert = Query::new(&INSERT_EXPECTS).rows(&looks, |query, look| {
+            query.int(look.job.get()).text(look.kind.as_str()).int(namespace.get()).opt_at(look.at)
+        });
+        self.execute(insert).await?;
+        if looks.iter().any(|look| look.kind.is_about_open_runs()) {
+            self.set_open_look(namespace, Some(now)).await?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::sql) async fn delete_expects(&mut self, job: JobId) -> Result<()> {
+        self.execute(Query::new(&DELETE_EXPECTS).int(job.get())).await.map(drop)
+    }
+
+    pub(super) async fn set_open_look(&mut self, namespace: NamespaceId, at: Option<Timestamp>) -> Result<()> {
+        self.execute(Query::new(&SET_OPEN_LOOK).opt_at(at).int(namespace.get())).await.map(drop)
+    }
+
+    pub(super) async fn move_expects(&mut self, looks: &[ExpectLook]) -> Result<()> {
+        for chunk in chunks(looks) {
+            let moved = Query::new(&MOVE_EXPECTS)
+                .rows(chunk, |query, look| query.int(look.job.get()).text(look.kind.as_str()).opt_at(look.at));
+            self.execute(moved).await?;
+        }
+        Ok(())
+    }
+}
+
+fn expect_look(row: &AnyRow) -> Result<ExpectLook> {
+    let mut columns = Reader::new(row, "job_expect");
+    let job = JobId::new(columns.int("job_id")?);
+    Ok(ExpectLook { job, kind: columns.word("kind")?, at: columns.opt_at("look_at_ms")? })
+}
