@@ -1,4 +1,4 @@
--- Expectations of jobs, failures that were not looked at, and maintenance windows, for MySQL and MariaDB.
+-- Expectations of jobs, and failures that were not looked at, for MySQL and MariaDB.
 -- MySQL has no IF NOT EXISTS for a column, and this must be able to run again.
 
 -- When the expectation of a job is looked at next. A success moves that on, so that nothing is due while all is well.
@@ -33,60 +33,11 @@ CREATE TABLE IF NOT EXISTS dead_letter (
     KEY dead_letter_job (job_id, run_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
--- A time in which jobs do not fire.
-CREATE TABLE IF NOT EXISTS maintenance (
-    -- Its id, made by a node.
-    id BIGINT NOT NULL PRIMARY KEY,
-    -- Its tenant.
-    namespace_id BIGINT NOT NULL,
-    -- The app whose jobs do not fire; NULL for all jobs of the namespace.
-    app_id BIGINT,
-    -- Its begin.
-    starts_at_ms BIGINT NOT NULL,
-    -- Its end: the first instant at which jobs fire again.
-    ends_at_ms BIGINT NOT NULL,
-    -- What happens to the fires inside: they are skipped, or meet the misfire policy at the end.
-    fires VARCHAR(16) NOT NULL
-        CHECK (fires IN ('skip', 'hold')),
-    -- Why.
-    reason MEDIUMTEXT NOT NULL,
-    -- Who planned it.
-    author VARCHAR(255) NOT NULL,
-    -- When it was planned.
-    created_at_ms BIGINT NOT NULL,
-    KEY maintenance_end (ends_at_ms),
-    KEY maintenance_list (namespace_id, ends_at_ms)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
-
 SET @has_column = (SELECT COUNT(*) FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = 'alert_space' AND column_name = 'open_look_at_ms');
 
 -- When open runs are next compared with the expectations of their jobs; NULL where no job expects anything of them.
 SET @add_column = IF(@has_column = 0, 'ALTER TABLE alert_space ADD COLUMN open_look_at_ms BIGINT', 'DO 0');
-
-PREPARE add_column FROM @add_column;
-
-EXECUTE add_column;
-
-DEALLOCATE PREPARE add_column;
-
-SET @has_column = (SELECT COUNT(*) FROM information_schema.columns
-    WHERE table_schema = DATABASE() AND table_name = 'incident' AND column_name = 'turn_count');
-
--- How many incidents of the same rule and subject ended shortly before this one began, each after the other.
-SET @add_column = IF(@has_column = 0, 'ALTER TABLE incident ADD COLUMN turn_count BIGINT NOT NULL DEFAULT 0', 'DO 0');
-
-PREPARE add_column FROM @add_column;
-
-EXECUTE add_column;
-
-DEALLOCATE PREPARE add_column;
-
-SET @has_column = (SELECT COUNT(*) FROM information_schema.columns
-    WHERE table_schema = DATABASE() AND table_name = 'incident' AND column_name = 'clear_at_ms');
-
--- Since when the rule does not hold, while that is not yet trusted.
-SET @add_column = IF(@has_column = 0, 'ALTER TABLE incident ADD COLUMN clear_at_ms BIGINT', 'DO 0');
 
 PREPARE add_column FROM @add_column;
 

@@ -1,4 +1,4 @@
--- Expectations of jobs, failures that were not looked at, and maintenance windows, for SQLite.
+-- Expectations of jobs, and failures that were not looked at, for SQLite.
 
 -- When the expectation of a job is looked at next. A success moves that on, so that nothing is due while all is well.
 CREATE TABLE job_expect (
@@ -36,39 +36,5 @@ CREATE INDEX dead_letter_list ON dead_letter (namespace_id, run_id);
 
 CREATE INDEX dead_letter_job ON dead_letter (job_id, run_id);
 
--- A time in which jobs do not fire.
-CREATE TABLE maintenance (
-    -- Its id, made by a node.
-    id INTEGER NOT NULL PRIMARY KEY,
-    -- Its tenant.
-    namespace_id BIGINT NOT NULL,
-    -- The app whose jobs do not fire; NULL for all jobs of the namespace.
-    app_id BIGINT,
-    -- Its begin.
-    starts_at_ms BIGINT NOT NULL,
-    -- Its end: the first instant at which jobs fire again.
-    ends_at_ms BIGINT NOT NULL,
-    -- What happens to the fires inside: they are skipped, or meet the misfire policy at the end.
-    fires TEXT NOT NULL
-        CHECK (fires IN ('skip', 'hold')),
-    -- Why.
-    reason TEXT NOT NULL,
-    -- Who planned it.
-    author TEXT NOT NULL
-        CHECK (length(author) <= 255),
-    -- When it was planned.
-    created_at_ms BIGINT NOT NULL
-);
-
-CREATE INDEX maintenance_end ON maintenance (ends_at_ms);
-
-CREATE INDEX maintenance_list ON maintenance (namespace_id, ends_at_ms);
-
 -- When open runs are next compared with the expectations of their jobs; NULL where no job expects anything of them.
 ALTER TABLE alert_space ADD COLUMN open_look_at_ms BIGINT;
-
--- How many incidents of the same rule and subject ended shortly before this one began, each after the other.
-ALTER TABLE incident ADD COLUMN turn_count BIGINT NOT NULL DEFAULT 0;
-
--- Since when the rule does not hold, while that is not yet trusted.
-ALTER TABLE incident ADD COLUMN clear_at_ms BIGINT;
