@@ -1,6 +1,7 @@
 //! The console in a real browser: signed in by the link, a job made, triggered, its log seen growing, in both languages and
 //! both themes, without a complaint of the browser.
 
+mod alerts;
 mod axe;
 mod browser;
 mod budgets;
@@ -11,6 +12,7 @@ mod markup;
 mod open_tab;
 mod pages;
 mod pictures;
+mod stage;
 mod tasks;
 
 use std::path::{Path, PathBuf};
@@ -161,6 +163,7 @@ async fn furnish(api: &Api) {
     api.patch("/api/v1/jobs/cache.warm", labels).await.expect(200);
     api.patch("/api/v1/jobs/billing.close-month", json!({"description": "Closes the month"})).await.expect(200);
     api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
+    alerts::watch_failures(api, "billing.close-month").await;
     // A history to look at.
     for round in 0..16 {
         let (pause, end) = (round * 7 % 5, if round % 6 == 2 { "false" } else { "true" });

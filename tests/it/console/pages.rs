@@ -3,6 +3,8 @@
 use rondel_tests::Api;
 use serde_json::Value;
 
+use super::alerts::{CHANNEL, RULE, incident};
+
 /// A page.
 #[derive(Clone, Debug)]
 pub(super) struct Screen {
@@ -17,7 +19,7 @@ pub(super) struct Screen {
 pub(super) struct Subjects {
     /// A job with two versions, and an instant that its why page is asked about.
     pub(super) job: String,
-    pub(super) at: &'static str,
+    pub(super) at: String,
     /// A run with a log, which failed.
     pub(super) run: String,
     /// The run that stands for the shards of another.
@@ -25,6 +27,7 @@ pub(super) struct Subjects {
     pub(super) executor: String,
     /// A namespace without a job.
     pub(super) empty: &'static str,
+    pub(super) incident: Option<String>,
 }
 
 impl Subjects {
@@ -32,11 +35,12 @@ impl Subjects {
     pub(super) async fn of_furnished(api: &Api) -> Self {
         Self {
             job: "billing.close-month".to_owned(),
-            at: "01:00",
+            at: "01:00".to_owned(),
             run: newest_run(api, "billing.close-month").await,
             whole: newest_run(api, "inventory.sync").await,
             executor: "dev?app=demo".to_owned(),
             empty: "empty",
+            incident: Some(incident(api).await),
         }
     }
 }
@@ -52,7 +56,7 @@ pub(super) async fn newest_run(api: &Api, job: &str) -> String {
 
 /// Every screen of a user who may do everything.
 pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
-    let Subjects { job, at, run, whole, executor, empty } = of;
+    let Subjects { job, at, run, whole, executor, empty, incident } = of;
     let main = [
         ("now", "/".to_owned()),
         ("timeline", "/timeline".to_owned()),
@@ -85,7 +89,11 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("why", "/why".to_owned()),
         ("why-answer", format!("/why?job={job}&at={at}")),
         ("alerts", "/alerts".to_owned()),
-        ("alert-rule", "/alerts/rules/new".to_owned()),
+        ("alert-rule-new", "/alerts/rules/new".to_owned()),
+        ("alert-rule", format!("/alerts/rules/{RULE}")),
+        ("channels", "/alerts/channels".to_owned()),
+        ("channel", format!("/alerts/channels/{CHANNEL}")),
+        ("channel-new", "/alerts/channels/new?kind=email".to_owned()),
         ("calendars", "/calendars".to_owned()),
         ("calendar", "/calendars/holidays?year=2027".to_owned()),
         ("executor", format!("/executors/{executor}")),
@@ -103,5 +111,6 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("api-endpoint", "/api-docs?q=bulk".to_owned()),
     ];
     let screen = |is_main| move |(name, path)| Screen { name, path, is_main };
-    main.into_iter().map(screen(true)).chain(others.into_iter().map(screen(false))).collect()
+    let incident = incident.iter().map(|id| ("incident", format!("/alerts/incidents/{id}")));
+    main.into_iter().map(screen(true)).chain(others.into_iter().chain(incident).map(screen(false))).collect()
 }

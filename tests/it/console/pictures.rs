@@ -2,29 +2,16 @@
 //! sets it) a picture of each is written there, from a system with more jobs, two servers and an agent for each app.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use rondel_tests::{Agent, Api, Backend, Server, left_out_without, scratch, seed, variable, wait_until};
-use serde_json::{Value, json};
+use rondel_tests::{Backend, Server, left_out_without, scratch, seed, variable};
+use serde_json::json;
 
 use super::browser::{Browser, program};
-use super::pages::{Screen, Subjects, newest_run, screens};
+use super::pages::{Screen, screens};
+use super::stage::Stage;
 
-const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
-const JOB: &str = "ledger.nightly-reconciliation-of-all-european-accounts";
 /// How much of a long page is in its picture, in pixels.
 const HEIGHT_MAX: u32 = 2_400;
-const LOG: &str = r#"for i in $(seq 1 24); do echo "INFO  batch $i of 24: $((i * 137 % 900 + 100)) rows read"; sleep 0.05; done
-echo "WARN  3 rows have no counterpart"
-echo "ERROR connection refused: ledger-db:5432" >&2; exit 3"#;
-
-/// A running system with a history.
-struct Stage {
-    server: Server,
-    /// The rest of it, for as long as pictures are taken.
-    _others: (Vec<Server>, Vec<Agent>),
-    subjects: Subjects,
-}
 
 #[tokio::test]
 async fn every_screen_fits_its_window() {
@@ -52,12 +39,14 @@ async fn every_screen_fits_its_window() {
     ];
     let some = [("en", "light", 390), ("zh", "dark", 1_024)];
     let looks: &[(&str, &str, u32)] = if out.is_some() { &all } else { &some };
+    let only = variable("TEST_PICTURES_ONLY").unwrap_or_default();
+    let is_wanted = |screen: &Screen| only.is_empty() || only.split(' ').any(|name| name == screen.name);
     sign_in(&mut browser, &stage.server).await;
     let mut wide = Vec::new();
     for (lang, theme, width) in looks {
         prefer(&mut browser, stage.server.url(), lang, theme).await;
         browser.size(*width, if *width < 720 { 844 } else { 900 }).await;
-        for screen in screens(&stage.subjects) {
+        for screen in screens(&stage.subjects).into_iter().filter(is_wanted) {
             open(&mut browser, stage.server.url(), &screen).await;
             let how = format!("{}-{lang}-{theme}-{width}", screen.name);
             let size = browser.eval("[document.documentElement.scrollWidth, document.documentElement.scrollHeight - document.body.offsetHeight]").await;
@@ -94,75 +83,4 @@ async fn open(browser: &mut Browser, url: &str, screen: &Screen) {
     // Parts that are loaded behind the page belong to it.
     browser.until("its parts are there", "!document.querySelector('[hx-trigger=load], .htmx-request')").await;
     browser.until("its font is there", "document.fonts.status === 'loaded'").await;
-}
-
-impl Stage {
-    async fn new(server: Server, cluster: Option<&rondel_tests::ScratchDb>) -> Self {
-        let api = server.api();
-        api.post("/api/v1/apps", json!({"name": "ledger"})).await.expect(201);
-        let mut agents = vec![Agent::start_named(&server, "ledger", "ledger-w1", &[]).await];
-        let mut servers = Vec::new();
-        if let Some(db) = cluster {
-            servers.push(Server::start(db).await);
-            for app in APPS {
-                agents.push(Agent::start_named(&server, app, &format!("{app}-w1"), &["--label", "zone=eu"]).await);
-            }
-        }
-        for (app, label) in [("orders", "team=payments"), ("billing", "team=payments"), ("catalog", "team=search")] {
-            let bulk = json!({"action": "label", "q": format!("app:{app}"), "label": label});
-            api.post("/api/v1/jobs:bulk", bulk).await.expect(200);
-        }
-        let subjects = furnish(&api).await;
-        Self { server, _others: (servers, agents), subjects }
-    }
-}
-
-/// A job that fails after retries, one with shards, users, a calendar, and a namespace with nothing in it.
-async fn furnish(api: &Api) -> Subjects {
-    let shell = |script: &str| json!({"argv": ["sh", "-c", script]});
-    let jobs = [
-        json!({"name": JOB, "app": "ledger", "handler": "shell", "params": shell(LOG), "retry": {"max": 2, "backoff": "500ms"},
-            "schedule": {"cron": "0 30 2 ? * MON-FRI", "time_zone": "Europe/Berlin"}, "labels": {"team": "payments", "tier": "critical"},
-            "description": "Reconciles the ledger with the bank"}),
-        json!({"name": "ledger.export", "app": "ledger", "handler": "shell", "shards": 6, "schedule": {"cron": "0 0 3 * * ?"},
-            "params": shell("sleep 0.$RONDEL_SHARD_INDEX; test $RONDEL_SHARD_INDEX != 2")}),
-        json!({"name": "ledger.notify", "app": "ledger", "handler": "shell", "params": shell("true"),
-            "schedule": {"after": ["ledger.export"], "on": "either"}}),
-    ];
-    for job in jobs {
-        api.post("/api/v1/jobs", job).await.expect(201);
-    }
-    let change = json!({"description": "Reconciles the ledger of all European accounts with the bank, every working night", "timeout": "20m"});
-    api.patch(&format!("/api/v1/jobs/{JOB}"), change).await.expect(200);
-    for user in [
-        json!({"name": "maria", "display_name": "María Fernández", "grants": [{"role": "operator", "namespace": "default"}]}),
-        json!({"name": "li.wei", "display_name": "李伟", "grants": [{"role": "viewer", "namespace": "staging"}]}),
-    ] {
-        api.post("/api/v1/users", user).await.expect(201);
-    }
-    let days = json!([{"date": "2027-01-01", "name": "New Year"}, {"date": "2027-02-05..2027-02-12", "name": "春节"}]);
-    let rule = json!({"any": [{"days": days}, {"weekdays": ["sat", "sun"]}]});
-    api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
-    api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
-    for job in [JOB, "ledger.export"] {
-        api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
-        wait_until(Duration::from_secs(60), "the verdict", async || {
-            let runs = api.runs(job).await;
-            let is_over = |run: &&Value| run["shard_total"] != 1 || !run["finished_at"].is_null();
-            if runs.len() == runs.iter().filter(is_over).count() && runs.iter().any(|run| run["status"] == "failed") {
-                Ok(())
-            } else {
-                Err(runs)
-            }
-        })
-        .await;
-    }
-    Subjects {
-        job: JOB.to_owned(),
-        at: "02:30",
-        run: newest_run(api, JOB).await,
-        whole: newest_run(api, "ledger.export").await,
-        executor: "ledger-w1?app=ledger".to_owned(),
-        empty: "empty",
-    }
 }

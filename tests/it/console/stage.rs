@@ -1,0 +1,146 @@
+//! A system with as much on it as a busy one has, for the pictures: jobs and a week of runs, agents at work, one that drains, failures with their
+//! incidents, and in the long form two servers.
+
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, ScratchDb, Server, wait_until};
+use serde_json::{Value, json};
+
+use super::alerts::{incident, watch_failures, watch_much};
+use super::pages::{Subjects, newest_run};
+
+/// The apps of the seeded jobs that get agents; the sixth, `archive`, has none, which the pages show.
+const APPS: [&str; 5] = ["orders", "billing", "reports", "catalog", "mail"];
+const JOB: &str = "ledger.nightly-reconciliation-of-all-european-accounts";
+const LOG: &str = r#"for i in $(seq 1 24); do echo "INFO  batch $i of 24: $((i * 137 % 900 + 100)) rows read"; sleep 0.05; done
+echo "WARN  3 rows have no counterpart"
+echo "ERROR connection refused: ledger-db:5432" >&2; exit 3"#;
+/// Ends with the agent.
+const LONG_WORK: &str = "while kill -0 $PPID; do echo \"INFO  $(date +%T) copying\"; sleep 1; done";
+
+/// A running system with a history.
+pub(super) struct Stage {
+    pub(super) server: Server,
+    pub(super) subjects: Subjects,
+    /// The rest of it, for as long as pictures are taken.
+    _others: (Vec<Server>, Vec<Agent>),
+}
+
+impl Stage {
+    /// Puts it up around a server on a seeded database; with the database, as a cluster of two with an agent for each app.
+    pub(super) async fn new(server: Server, cluster: Option<&ScratchDb>) -> Self {
+        let api = server.api();
+        api.post("/api/v1/apps", json!({"name": "ledger"})).await.expect(201);
+        let mut agents = vec![];
+        for name in ["ledger-w1", "ledger-w2"] {
+            agents.push(Agent::start_named(&server, "ledger", name, &["--slots", "8", "--label", "zone=eu"]).await);
+        }
+        let mut servers = Vec::new();
+        if let Some(db) = cluster {
+            servers.push(Server::start(db).await);
+            for app in APPS {
+                let (name, labels) = (format!("{app}-w1"), ["--label", "zone=eu", "--label", "disk=ssd"]);
+                agents.push(Agent::start_named(&server, app, &name, &labels).await);
+            }
+        }
+        for (app, label) in [("orders", "team=payments"), ("billing", "team=payments"), ("catalog", "team=search")] {
+            let bulk = json!({"action": "label", "q": format!("app:{app}"), "label": label});
+            api.post("/api/v1/jobs:bulk", bulk).await.expect(200);
+        }
+        let subjects = furnish(&api).await;
+        keep_busy(&api).await;
+        Self { server, subjects, _others: (servers, agents) }
+    }
+}
+
+/// A job that fails after retries, one with shards, users, a calendar, and a namespace with nothing in it.
+async fn furnish(api: &Api) -> Subjects {
+    let shell = |script: &str| json!({"argv": ["sh", "-c", script]});
+    let jobs = [
+        json!({"name": JOB, "handler": "shell", "params": shell(LOG), "retry": {"max": 2, "backoff": "500ms"},
+            "schedule": {"cron": "0 30 2 ? * MON-FRI", "time_zone": "Europe/Berlin"}, "labels": {"team": "payments", "tier": "critical"},
+            "description": "Reconciles the ledger with the bank"}),
+        json!({"name": "ledger.export", "handler": "shell", "shards": 6, "schedule": {"cron": "0 0 3 * * ?"},
+            "params": shell("echo \"INFO  shard $RONDEL_SHARD_INDEX\"; sleep 0.$RONDEL_SHARD_INDEX; test $RONDEL_SHARD_INDEX != 2")}),
+        json!({"name": "ledger.notify", "handler": "shell", "params": shell("true"),
+            "schedule": {"after": ["ledger.export"], "on": "either"}}),
+        json!({"name": "ledger.copy-archive", "handler": "shell", "params": shell(LONG_WORK), "timeout": "6h",
+            "overlap": {"policy": "allow"}, "schedule": {"every": "6h"}, "labels": {"team": "storage"}}),
+    ];
+    for mut job in jobs {
+        job["app"] = Value::from("ledger");
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+    watch_failures(api, JOB).await;
+    watch_much(api, JOB).await;
+    let change = json!({"description": "Reconciles the ledger of all European accounts with the bank, every working night", "timeout": "20m"});
+    api.patch(&format!("/api/v1/jobs/{JOB}"), change).await.expect(200);
+    for user in [
+        json!({"name": "maria", "display_name": "María Fernández", "grants": [{"role": "operator", "namespace": "default"}]}),
+        json!({"name": "li.wei", "display_name": "李伟", "grants": [{"role": "viewer", "namespace": "staging"}]}),
+    ] {
+        api.post("/api/v1/users", user).await.expect(201);
+    }
+    let days = json!([{"date": "2027-01-01", "name": "New Year"}, {"date": "2027-02-05..2027-02-12", "name": "春节"}]);
+    let rule = json!({"any": [{"days": days}, {"weekdays": ["sat", "sun"]}]});
+    api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
+    api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
+    for job in [JOB, "ledger.export"] {
+        api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
+        wait_until(Duration::from_secs(60), "the verdict", async || {
+            let runs = api.runs(job).await;
+            let is_over = |run: &&Value| run["shard_total"] != 1 || !run["finished_at"].is_null();
+            if runs.len() == runs.iter().filter(is_over).count() && runs.iter().any(|run| run["status"] == "failed") {
+                Ok(())
+            } else {
+                Err(runs)
+            }
+        })
+        .await;
+    }
+    let (job, at) = job_with_failures(api).await;
+    Subjects {
+        job,
+        at,
+        run: newest_run(api, JOB).await,
+        whole: newest_run(api, "ledger.export").await,
+        executor: "ledger-w1?app=ledger".to_owned(),
+        empty: "empty",
+        incident: Some(incident(api).await),
+    }
+}
+
+/// A job of the history some of whose runs failed, and the instant of the newest one of these; it gets a second version.
+async fn job_with_failures(api: &Api) -> (String, String) {
+    for job in api.all("/api/v1/jobs", &[]).await {
+        let name = job["name"].as_str().unwrap_or_default().to_owned();
+        let found = api.get(&format!("/api/v1/runs?job={name}&limit=60")).await.expect(200);
+        let runs = found["items"].as_array().cloned().unwrap_or_default();
+        let of = |status: &str| runs.iter().filter(|run| run["status"] == status).cloned().collect::<Vec<Value>>();
+        let (succeeded, failed) = (of("succeeded"), of("failed"));
+        if let (Some(newest), 30..) = (failed.first(), succeeded.len()) {
+            let at = newest["fire_at"].as_str().unwrap_or_default().to_owned();
+            let change = json!({"description": format!("{} for the shops in all countries", job["description"].as_str().unwrap_or_default()), "timeout": "20m"});
+            api.patch(&format!("/api/v1/jobs/{name}"), change).await.expect(200);
+            return (name, at);
+        }
+    }
+    (JOB.to_owned(), "02:30".to_owned())
+}
+
+/// Puts long runs on both agents of the ledger, and lets one of them drain.
+async fn keep_busy(api: &Api) {
+    for _ in 0..9 {
+        api.post("/api/v1/jobs/ledger.copy-archive/runs", json!({})).await.expect(201);
+    }
+    let executors = async || api.get("/api/v1/executors?app=ledger").await.expect(200)["items"].clone();
+    wait_until(Duration::from_secs(60), "both are at work", async || {
+        let found = executors().await;
+        let its = found.as_array().cloned().unwrap_or_default();
+        let counts: Vec<u64> = its.iter().filter_map(|one| one["run_count"].as_u64()).collect();
+        if counts.iter().sum::<u64>() == 9 && counts.iter().all(|count| *count > 0) { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let drain = json!({"state": "draining", "app": "ledger"});
+    api.put("/api/v1/executors/ledger-w2/state", drain).await.expect(200);
+}
