@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use reqwest::Client;
 use reqwest::redirect::{Attempt, Policy};
+use rondel_core::error_chain::chain;
 use rondel_core::outgoing::{AddressRefused, AllowedAddresses};
 
 pub use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -115,6 +116,20 @@ pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
         cause = error.source();
     }
     None
+}
+
+/// Why a request failed, without its URL. Of a connection that could not be made the first cause alone: those above repeat it in other words.
+#[must_use]
+pub fn failure(error: RequestError) -> String {
+    let error = error.without_url();
+    if error.is_timeout() {
+        return "no answer in time".to_owned();
+    }
+    let mut first: &dyn Error = &error;
+    while let Some(cause) = first.source() {
+        first = cause;
+    }
+    if error.is_connect() { format!("no connection: {first}") } else { chain(&error) }
 }
 
 fn redirects(count_max: usize, allowed: AllowedAddresses) -> Policy {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::Timestamp;
 use rondel_core::outgoing::AllowedAddresses;
 use rondel_outgoing::header::CONTENT_TYPE;
-use rondel_outgoing::{Method, Options, Outgoing, StatusCode, refusal};
+use rondel_outgoing::{Method, Options, Outgoing, StatusCode, failure, refusal};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
 
 use super::sign::signature;
@@ -72,7 +72,7 @@ pub(super) async fn post(
     // The URL may hold a secret of the receiver's: it is not logged.
     let response = request.send().await.map_err(|error| match refusal(&error) {
         Some(refused) => Refusal::Message(refused.to_string()),
-        None => Refusal::Receiver(chain(&error.without_url())),
+        None => Refusal::Receiver(failure(error)),
     })?;
     Ok(response.status())
 }

@@ -1,12 +1,10 @@
 //! Rules and incidents in words, in both languages.
 
-use std::time::Duration;
-
 use super::decide::{Incident, Standing};
 use super::rule::{Condition, RuleSpec, Scope, SubjectKind};
 use crate::calendar::Weekday;
-use crate::time::format_duration;
-use crate::words::Lang;
+use crate::reason::Reason;
+use crate::words::{Lang, length};
 
 /// What a scope is called.
 #[must_use]
@@ -67,21 +65,21 @@ fn english(condition: &Condition) -> String {
         Condition::FailuresInRow { count } => format!("failed {count} times in a row"),
         Condition::FailureRate { percent, window, min_runs } => {
             let least = if *min_runs > 1 { format!(" (of at least {min_runs})") } else { String::new() };
-            format!("failed in {percent}% or more of the runs of the last {}{least}", text(*window))
+            format!("failed in {percent}% or more of the runs of the last {}{least}", length(*window, Lang::En))
         }
         Condition::Skipped { reasons } if reasons.is_empty() => "was skipped".to_owned(),
         Condition::Skipped { reasons } => {
-            let words: Vec<&str> = reasons.iter().map(|reason| reason.as_str()).collect();
+            let words: Vec<String> = reasons.iter().map(|reason| reason.as_str().replace('_', " ")).collect();
             format!("was skipped ({})", words.join(", "))
         }
-        Condition::Late { by } => format!("is late by more than {}", text(*by)),
+        Condition::Late { by } => format!("is late by more than {}", length(*by, Lang::En)),
         Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
             let days = days(weekdays, calendar.as_deref(), Lang::En);
             format!("has not succeeded by {time} {zone}{days}")
         }
-        Condition::NoSuccessFor { length } => format!("has not succeeded for {}", text(*length)),
+        Condition::NoSuccessFor { length: since } => format!("has not succeeded for {}", length(*since, Lang::En)),
         Condition::RunningLonger { than: Some(than), .. } => {
-            format!("has been running for longer than {}", text(*than))
+            format!("has been running for longer than {}", length(*than, Lang::En))
         }
         Condition::RunningLonger { times_p95, .. } => {
             format!("has been running for longer than {} × p95", times_p95.unwrap_or(1))
@@ -89,8 +87,10 @@ fn english(condition: &Condition) -> String {
         Condition::NoExecutor { handler: None } => "has no executor".to_owned(),
         Condition::NoExecutor { handler: Some(handler) } => format!("has no executor with handler {handler}"),
         Condition::NodeLost {} => "a server was lost".to_owned(),
-        Condition::LoopFailing { length } => format!("a loop of a server has been failing for {}", text(*length)),
-        Condition::TokenExpiring { within } => format!("a token ends within {}", text(*within)),
+        Condition::LoopFailing { length: since } => {
+            format!("a loop of a server has been failing for {}", length(*since, Lang::En))
+        }
+        Condition::TokenExpiring { within } => format!("a token ends within {}", length(*within, Lang::En)),
     }
 }
 
@@ -101,26 +101,48 @@ fn chinese(condition: &Condition) -> String {
         Condition::FailuresInRow { count } => format!("连续失败 {count} 次"),
         Condition::FailureRate { percent, window, min_runs } => {
             let least = if *min_runs > 1 { format!("（至少 {min_runs} 次运行）") } else { String::new() };
-            format!("最近 {} 的失败率达到 {percent}%{least}", text(*window))
+            format!("最近{}的失败率达到 {percent}%{least}", length(*window, Lang::Zh))
         }
         Condition::Skipped { reasons } if reasons.is_empty() => "被跳过".to_owned(),
         Condition::Skipped { reasons } => {
-            let words: Vec<&str> = reasons.iter().map(|reason| reason.as_str()).collect();
+            let words: Vec<&str> = reasons.iter().map(|reason| reason_in_chinese(*reason)).collect();
             format!("被跳过（{}）", words.join("、"))
         }
-        Condition::Late { by } => format!("延迟超过 {}", text(*by)),
+        Condition::Late { by } => format!("延迟超过{}", length(*by, Lang::Zh)),
         Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
             let days = days(weekdays, calendar.as_deref(), Lang::Zh);
             format!("在 {time}（{zone}{days}）前没有成功")
         }
-        Condition::NoSuccessFor { length } => format!("已有 {} 没有成功", text(*length)),
-        Condition::RunningLonger { than: Some(than), .. } => format!("已运行超过 {}", text(*than)),
+        Condition::NoSuccessFor { length: since } => format!("已有{}没有成功", length(*since, Lang::Zh)),
+        Condition::RunningLonger { than: Some(than), .. } => format!("已运行超过{}", length(*than, Lang::Zh)),
         Condition::RunningLonger { times_p95, .. } => format!("已运行超过 {} × p95", times_p95.unwrap_or(1)),
         Condition::NoExecutor { handler: None } => "没有执行器".to_owned(),
         Condition::NoExecutor { handler: Some(handler) } => format!("没有带处理器 {handler} 的执行器"),
         Condition::NodeLost {} => "有服务器失联".to_owned(),
-        Condition::LoopFailing { length } => format!("服务器的某个循环已持续失败 {}", text(*length)),
-        Condition::TokenExpiring { within } => format!("有令牌将在 {} 内到期", text(*within)),
+        Condition::LoopFailing { length: since } => {
+            format!("服务器的某个循环已持续失败{}", length(*since, Lang::Zh))
+        }
+        Condition::TokenExpiring { within } => format!("有令牌将在{}内到期", length(*within, Lang::Zh)),
+    }
+}
+
+const fn reason_in_chinese(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Misfire => "错过触发",
+        Reason::Overlap => "与较早的运行重叠",
+        Reason::Paused => "任务已暂停",
+        Reason::Changed => "任务已修改",
+        Reason::Deleted => "任务已删除",
+        Reason::NoExecutor => "没有执行器",
+        Reason::Expired => "等待超时",
+        Reason::Retry => "重试",
+        Reason::ExecutorLost => "执行器失联",
+        Reason::NotReceived => "没有送达",
+        Reason::Requested => "按请求",
+        Reason::Parent => "上游任务的结果",
+        Reason::Covered => "被更晚的运行取代",
+        Reason::Handler => "处理器跳过",
+        Reason::Stopped => "应用已停用",
     }
 }
 
@@ -128,7 +150,13 @@ fn days(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
     let words: Vec<&str> = weekdays
         .iter()
         .map(|day| match (lang, day) {
-            (Lang::En, day) => day.as_str(),
+            (Lang::En, Weekday::Mon) => "Mon",
+            (Lang::En, Weekday::Tue) => "Tue",
+            (Lang::En, Weekday::Wed) => "Wed",
+            (Lang::En, Weekday::Thu) => "Thu",
+            (Lang::En, Weekday::Fri) => "Fri",
+            (Lang::En, Weekday::Sat) => "Sat",
+            (Lang::En, Weekday::Sun) => "Sun",
             (Lang::Zh, Weekday::Mon) => "周一",
             (Lang::Zh, Weekday::Tue) => "周二",
             (Lang::Zh, Weekday::Wed) => "周三",
@@ -180,8 +208,4 @@ pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
         }
         (Standing::Firing, _) => (format!("{en}."), format!("{zh}。")),
     }
-}
-
-fn text(length: Duration) -> String {
-    format_duration(length)
 }

@@ -83,11 +83,17 @@ fn a_wrong_rule_is_refused_with_the_field_and_what_would_be_right() {
 fn a_rule_is_a_sentence_in_both_languages() {
     let close = spec(&json!({"scope": {"job": "nightly-close"}, "condition":
         {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin", "weekdays": ["mon", "fri"]}}}));
-    assert_eq!(sentence::rule(&close, Lang::En), "nightly-close has not succeeded by 06:00 Europe/Berlin on mon, fri");
+    assert_eq!(sentence::rule(&close, Lang::En), "nightly-close has not succeeded by 06:00 Europe/Berlin on Mon, Fri");
     assert_eq!(sentence::rule(&close, Lang::Zh), "nightly-close 在 06:00（Europe/Berlin，周一、周五）前没有成功");
     let all = spec(&json!({"condition": {"failures_in_row": {"count": 3}}}));
     assert_eq!(sentence::rule(&all, Lang::En), "any job failed 3 times in a row");
     assert_eq!(sentence::rule(&all, Lang::Zh), "任一任务连续失败 3 次");
+    let skipped = spec(&json!({"condition": {"skipped": {"reasons": ["no_executor", "misfire"]}}}));
+    assert_eq!(sentence::rule(&skipped, Lang::En), "any job was skipped (no executor, misfire)");
+    assert_eq!(sentence::rule(&skipped, Lang::Zh), "任一任务被跳过（没有执行器、错过触发）");
+    let token = spec(&json!({"condition": {"token_expiring": {"within": "14d"}}}));
+    assert_eq!(sentence::rule(&token, Lang::En), "a token ends within 14 days");
+    assert_eq!(sentence::rule(&token, Lang::Zh), "有令牌将在14天内到期");
 }
 
 /// Runs by their letters, the newest first: `s`ucceeded, `f`ailed, s`k`ipped, `c`ancelled. Ids and instants count down to 1.
