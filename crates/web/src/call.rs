@@ -21,7 +21,7 @@ use crate::query::{FromQuery, Reader};
 use crate::state::Web;
 use crate::trace::Trace;
 
-const DEFAULT_NAMESPACE: &str = "default";
+pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
 /// Clients that name it with every request may do so where it means nothing.

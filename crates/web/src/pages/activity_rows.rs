@@ -72,6 +72,8 @@ impl Reader {
             _ if is_dry_run => Some(t.activity_dry_run),
             _ => None,
         };
+        // An action on many objects has no document from before.
+        let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(serde_json::Map::new())));
         let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
         let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
         changes.truncate(CHANGE_COUNT_MAX);

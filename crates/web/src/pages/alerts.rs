@@ -7,7 +7,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::rules::SilenceRequest;
 use rondel_core::Timestamp;
-use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, SubjectKind, sentence};
+use rondel_core::alert::{Incident, RuleSpec, Scope, SilenceSpec, Standing, SubjectKind, sentence};
 use rondel_core::notice::Severity;
 use rondel_core::words::{Lang, asked_instants};
 use rondel_store::alerts::{IncidentQuery, IncidentRecord, RuleRecord, SilenceRecord};
@@ -20,6 +20,7 @@ use super::texts::Texts;
 use super::zones;
 use crate::api::{alert_rules, incidents};
 use crate::body::refuse_value;
+use crate::call::Call;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::{own_path, to};
@@ -146,18 +147,10 @@ async fn show(
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let within = incidents::within(&page.call).await?;
-    let query = IncidentQuery {
-        namespace: page.call.namespace.id,
-        is_open: Some(true),
-        job: None,
-        before: None,
-        within: within.as_deref(),
-        limit: OPEN_COUNT,
-    };
+    let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
     let mut open = store.incidents(query).await?;
-    // What is reported by its group is on the page of the group.
-    open.retain(|record| record.incident.group.is_none());
+    open.retain(stands_alone);
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
     let row = |record| incident_row(record, &silences, now, t);
@@ -175,6 +168,23 @@ async fn show(
         back: "/alerts".to_owned(),
     };
     html(status, &template)
+}
+
+fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
+    let namespace = call.namespace.id;
+    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
+}
+
+/// What is reported by its group is on the page of the group.
+fn stands_alone(record: &IncidentRecord) -> bool {
+    record.incident.group.is_none()
+}
+
+/// How many incidents are open; at most as many as their page shows.
+pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
+    let within = incidents::within(call).await?;
+    let open = call.engine().store().incidents(open_query(call, within.as_deref())).await?;
+    Ok(open.iter().filter(|record| stands_alone(record)).count())
 }
 
 pub(super) fn incident_row(
@@ -243,12 +253,22 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
     let RuleSpec { name, channels, severity, enabled, .. } = &record.spec;
     RuleRow {
         name: name.clone(),
-        sentence: sentence::rule(&record.spec, t.lang()),
+        sentence: heading(&record.spec, t.lang()),
         channels: channels.join(t.list_separator),
         is_critical: *severity == Severity::Critical,
         enabled: *enabled,
         next: record.check_at.filter(|at| *at > now + Duration::from_secs(60)).map(|at| Moment::new(at, now, t)),
     }
+}
+
+/// The sentence of a rule with a capital at its start, where that is no name.
+fn heading(spec: &RuleSpec, lang: Lang) -> String {
+    let sentence = sentence::rule(spec, lang);
+    if matches!(spec.scope, Scope::Job(_)) && !spec.condition.is_about_servers() {
+        return sentence;
+    }
+    let mut letters = sentence.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), letters.as_str()))
 }
 
 fn silence_row(silence: &SilenceRecord, now: Timestamp, t: &Texts) -> SilenceRow {
@@ -300,7 +320,8 @@ fn facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static st
     let incident = &record.incident;
     let at = |at: Timestamp| {
         let moment = Moment::new(at, now, t);
-        format!("{} {} ({})", moment.day, moment.time, moment.relative)
+        let date = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
+        format!("{date}{} · {}", moment.time, moment.relative)
     };
     let acknowledged = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
     let mut facts = vec![

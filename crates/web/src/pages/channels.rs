@@ -61,6 +61,8 @@ struct Attempt {
     word: &'static str,
     at: Moment,
     kind: &'static str,
+    /// The incident that the message is about; none for a test.
+    incident: Option<String>,
     try_number: i32,
     latency_ms: i64,
     status: Option<i32>,
@@ -127,6 +129,7 @@ fn attempt(delivery: &Delivery, now: Timestamp, t: &Texts) -> Attempt {
         word,
         at: Moment::new(delivery.at, now, t),
         kind: notice_name(delivery.kind, t),
+        incident: delivery.incident.map(|id| id.to_string()),
         try_number: delivery.try_number,
         latency_ms: delivery.latency_ms,
         status: (delivery.status != 0).then_some(delivery.status),

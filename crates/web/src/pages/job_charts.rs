@@ -141,7 +141,8 @@ fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
     let area = p95.iter().chain(back).cloned().collect::<Vec<_>>().join("L");
     // A line with one point would not be seen.
     let path = |points: &[String]| match points {
-        [one] => format!("M{one}h200"),
+        [one] if one.starts_with("0 ") => format!("M{one}h300"),
+        [one] => format!("M{one}h-300"),
         points => format!("M{}", points.join("L")),
     };
     Some(Band {
@@ -195,5 +196,8 @@ mod tests {
         assert!(found.area.starts_with("M0 ") && found.area.ends_with('Z'));
         assert!(found.p50.contains(&format!("{WIDTH} ")), "{}", found.p50);
         assert!(!found.most.is_empty());
+        // One day at the end: a short line that ends there, within the picture.
+        let last = band(&[bucket(0, Verdicts::default(), &[]), bucket(1, Verdicts::default(), &[30])], t).unwrap();
+        assert!(last.p50.starts_with(&format!("M{WIDTH} ")) && last.p50.ends_with("h-300"), "{}", last.p50);
     }
 }

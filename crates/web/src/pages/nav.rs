@@ -33,17 +33,17 @@ const fn entry(nav: Nav, path: &'static str, key: char) -> Entry {
 }
 
 /// The links in the bar, in their order.
-const BAR: [Entry; 5] = [
+const BAR: [Entry; 6] = [
     entry(Nav::Now, "/", 'n'),
     entry(Nav::Jobs, "/jobs", 'j'),
     entry(Nav::Runs, "/runs", 'r'),
     entry(Nav::Timeline, "/timeline", 't'),
     entry(Nav::Executors, "/executors", 'e'),
+    entry(Nav::Alerts, "/alerts", 'l'),
 ];
 
 /// The links in the menu behind them.
-const MORE: [Entry; 6] = [
-    entry(Nav::Alerts, "/alerts", 'l'),
+const MORE: [Entry; 5] = [
     entry(Nav::Calendars, "/calendars", 'c'),
     entry(Nav::Activity, "/activity", 'a'),
     entry(Nav::Why, "/why", 'w'),

@@ -94,7 +94,7 @@ struct RunPage {
 
 /// A point on a run's way.
 struct Step {
-    name: &'static str,
+    name: String,
     at: Option<Moment>,
     /// After the step before.
     delta: Option<String>,
@@ -209,11 +209,13 @@ fn readable(text: String) -> String {
 fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
+    // What follows are the instants of the last attempt.
+    let due = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
     let points = [
-        (t.step_planned, Some(run.fire_at), "done"),
-        (t.step_due, Some(run.due_at).filter(|due| *due != run.fire_at), "done"),
-        (t.step_started, run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
-        (t.step_finished, run.finished_at.filter(|_| is_over), end_class),
+        (t.step_planned.to_owned(), Some(run.fire_at), "done"),
+        (due, Some(run.due_at).filter(|due| *due != run.fire_at), "done"),
+        (t.step_started.to_owned(), run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
+        (t.step_finished.to_owned(), run.finished_at.filter(|_| is_over), end_class),
     ];
     let mut before = None::<Timestamp>;
     let mut steps = Vec::new();

@@ -13,6 +13,8 @@ pub(super) struct RunLine {
     pub(super) row: RunRow,
     /// `orders.close · 16:08:15`, with the day where that is not today.
     pub(super) name: String,
+    /// The part of it after the job.
+    pub(super) at: String,
     pub(super) planned: Moment,
     /// How long it waited for an executor.
     pub(super) queued: Option<String>,
@@ -22,10 +24,12 @@ impl RunLine {
     pub(super) fn new(run: &Run, job: String, now: Timestamp, t: &Texts) -> Self {
         let planned = Moment::new(run.fire_at, now, t);
         let day = planned.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
+        let at = format!("{day}{}", planned.time);
         let began = run.started_at.filter(|at| *at >= run.due_at);
         Self {
             id: run.id,
-            name: format!("{job} · {day}{}", planned.time),
+            name: format!("{job} · {at}"),
+            at,
             planned,
             queued: began.map(|at| length(at.since(run.due_at), t)),
             row: RunRow::new(run, job, now, t),

@@ -242,12 +242,26 @@ const fn heat_class(count: u64, usual: u64) -> usize {
     }
 }
 
+/// How many failures an hour with runs usually has.
+fn usual_trouble(buckets: &[Bucket]) -> u64 {
+    let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
+    let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.trouble()).collect();
+    counts.sort_unstable();
+    counts.get(counts.len() / 2).copied().unwrap_or(0)
+}
+
+/// Whether an hour has half as many failures again as usual: where some fail in each hour, those hours are not marked.
+const fn stands_out(trouble: u64, usual: u64) -> bool {
+    trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
+}
+
 /// Days with their hours, the newest day first.
 fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let mut counts: Vec<u64> =
         buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
     counts.sort_unstable();
     let usual = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
+    let usual_trouble = usual_trouble(buckets);
     let cell = |(hour, bucket): (usize, &Bucket)| {
         let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.trouble());
         let class = heat_class(count, usual);
@@ -256,7 +270,7 @@ fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
-            failed: trouble > 0,
+            failed: stands_out(trouble, usual_trouble),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
             title: format!("{} {} · {}{failed}", at.day, at.time.get(..5).unwrap_or_default(), t.lane_runs(count)),
         }
@@ -350,5 +364,16 @@ impl AheadPage {
     /// How long the forecast is, in words.
     fn span(&self) -> String {
         span_words(DAY, self.t)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_stands_out_by_more_failures_than_usual() {
+        assert!(stands_out(1, 0) && !stands_out(0, 0));
+        assert!(!stands_out(4, 3) && stands_out(5, 3));
     }
 }

@@ -159,6 +159,8 @@ async fn many_runs_are_retried_after_they_were_counted() {
     assert!(sure.text().contains("3 runs were started again"), "{}", sure.text());
     let audit = server.get("/api/v1/audit?limit=1").await.expect(200);
     assert_eq!(audit["items"][0]["after"]["done"], 3, "{audit}");
+    let activity = visitor.get("/activity").await.text();
+    assert!(activity.contains("<code>done</code> <ins>3</ins>"), "what an action on many runs did: {activity}");
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ async fn an_empty_system_shows_the_first_steps() {
     let server = Server::start().await;
     let mut visitor = Visitor::signed_in(&server).await;
     let text = visitor.get("/").await.text();
-    assert!(text.contains("id=\"first-steps\"") && text.matches("<pre>rondel ").count() == 3, "{text}");
+    assert!(text.contains("id=\"first-steps\"") && text.matches(">rondel job ").count() == 2, "{text}");
+    assert!(text.contains("/executors/new?app=demo"), "{text}");
     assert!(!text.contains("id=\"outcomes\""));
     visitor.language = "zh-CN";
     assert!(visitor.get("/").await.text().contains("三步完成第一次运行"));

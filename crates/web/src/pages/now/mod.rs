@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use askama::Template;
 use axum::response::Response;
-use futures_util::future::try_join3;
+use futures_util::future::try_join4;
 use http::StatusCode;
 use rondel_core::Timestamp;
 use rondel_core::attention::{LATENESS_OBJECTIVE, Look, Severity, needs_a_look};
@@ -14,11 +14,13 @@ use rondel_core::sketch::Step;
 use rondel_store::catalog::JobQuery;
 
 use self::facts::Health;
+use super::alerts;
 use super::drawing::{Drawing, Scale};
 use super::moment::{Moment, length};
 use super::outcome_bars::OutcomeChart;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use crate::call::DEFAULT_NAMESPACE;
 use crate::overview::lanes::{self, Ask, By};
 use crate::overview::series::{self, Span};
 use crate::problem::Problem;
@@ -41,6 +43,8 @@ struct NowPage {
     t: &'static Texts,
     here: String,
     health: HealthRow,
+    /// Open incidents of alerts.
+    alert_count: usize,
     chart: OutcomeChart,
     looks: Vec<LookRow>,
     /// How many more there are.
@@ -48,6 +52,8 @@ struct NowPage {
     drawing: Drawing,
     /// Whether there is no job yet: then the first steps are shown.
     is_new: bool,
+    /// The option that commands need in a namespace other than the first.
+    of_namespace: String,
 }
 
 /// How the system stands, in words.
@@ -75,10 +81,12 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let ask = Ask { by: By::Job, from: scale.from, to: scale.to, app: None, contains: None, lane_count: LANE_COUNT };
-    // Three reads that need nothing of each other.
+    // Four reads that need nothing of each other.
     let known = facts::read(&page.call, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
-    let (known, buckets, timeline) = try_join3(known, buckets, lanes::timeline(&page.call, &ask)).await?;
+    let lanes = lanes::timeline(&page.call, &ask);
+    let (known, buckets, timeline, alert_count) =
+        try_join4(known, buckets, lanes, alerts::open_count(&page.call)).await?;
     let whole = Span { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
     let chart = OutcomeChart::new(&buckets, whole, (now, t));
     let health = health(known.health, &known.facts, (now, t));
@@ -91,13 +99,19 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         t,
         here: page.here().to_owned(),
         health,
+        alert_count,
         chart,
         looks: looks.iter().take(LOOK_COUNT).map(|look| row(look, now, t)).collect(),
         more_count,
         drawing: Drawing::new(scale, By::Job, &timeline.lanes, (now, t)),
         is_new,
+        of_namespace: namespace_option(&page.call.namespace.name),
     };
     html(StatusCode::OK, &template)
+}
+
+fn namespace_option(namespace: &str) -> String {
+    if namespace == DEFAULT_NAMESPACE { String::new() } else { format!(" --namespace {namespace}") }
 }
 
 fn health(of: Health, facts: &rondel_core::attention::Facts, (now, t): (Timestamp, &'static Texts)) -> HealthRow {
@@ -160,4 +174,15 @@ fn row(look: &Look, now: Timestamp, t: &'static Texts) -> LookRow {
         Severity::Note => "mute",
     };
     LookRow { class, name, href, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_a_namespace_other_than_the_first() {
+        assert_eq!(namespace_option(DEFAULT_NAMESPACE), "");
+        assert_eq!(namespace_option("prod"), " --namespace prod");
+    }
 }
