@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::alert::expect;
 use rondel_core::alert::{Condition, ConditionKind, Incident, Observation, RuleSpec, Sighting, SilenceSpec, Subject};
-use rondel_core::words::{Lang, counted, length};
+use rondel_core::words::counted;
 use rondel_core::{AlertRuleId, FieldError, IdGen, IncidentId, NamespaceId, RunId, SilenceId, Timestamp, name};
 use rondel_store::StoreError;
 use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord};
@@ -171,8 +171,8 @@ pub async fn add_silence(
     let now = node.now();
     let mut errors = Vec::new();
     if request.ends_at <= now || request.ends_at > now + SILENCE_MAX {
-        let max = length(SILENCE_MAX, Lang::En);
-        let message = format!("{} is not between now and {max} from now", request.ends_at);
+        let days = SILENCE_MAX.as_secs() / (24 * 3600);
+        let message = format!("{} is not between now and {days} days from now", request.ends_at);
         errors.push(FieldError::new("/ends_at", message));
     }
     if request.reason.chars().count() > REASON_LEN_MAX {

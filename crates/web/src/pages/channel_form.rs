@@ -6,6 +6,7 @@ use rondel_core::words::Lang;
 use rondel_store::channels::Channel;
 
 use super::form::Fields;
+use super::sentences::localized;
 use super::texts::Texts;
 use crate::problem::Problem;
 
@@ -115,14 +116,14 @@ impl ChannelForm {
         self
     }
 
-    /// The same with what is wrong beside its inputs.
-    pub(super) fn with_problem(self, problem: &Problem) -> Self {
+    /// The same with what is wrong beside its inputs, in the reader's language.
+    pub(super) fn with_problem(self, problem: &Problem, lang: Lang) -> Self {
         if problem.complaints().is_empty() {
-            return self.with_error("", problem.detail());
+            return self.with_error("", &localized(lang, problem.detail()));
         }
         problem.complaints().iter().fold(self, |form, complaint| {
             let pointer = complaint.pointer.as_deref().unwrap_or_default();
-            form.with_error(pointer.rsplit('/').next().unwrap_or_default(), &complaint.message)
+            form.with_error(pointer.rsplit('/').next().unwrap_or_default(), &localized(lang, &complaint.message))
         })
     }
 

@@ -243,7 +243,7 @@ async fn store(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Resul
             if matches!(problem.code(), Code::Internal | Code::Unavailable) {
                 return Err(problem);
             }
-            let form = form.with_problem(&problem);
+            let form = form.with_problem(&problem, page.t.lang());
             show(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, News::default()).await
         }
     }
