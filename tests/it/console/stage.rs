@@ -136,11 +136,12 @@ async fn keep_busy(api: &Api) {
     for _ in 0..9 {
         api.post("/api/v1/jobs/ledger.copy-archive/runs", json!({})).await.expect(201);
     }
-    let executors = async || api.get("/api/v1/executors?app=ledger").await.expect(200)["items"].clone();
+    let executors = async || api.get("/api/v1/executors").await.expect(200)["items"].clone();
     wait_until(Duration::from_secs(60), "both are at work", async || {
         let found = executors().await;
-        let its = found.as_array().cloned().unwrap_or_default();
-        let counts: Vec<u64> = its.iter().filter_map(|one| one["run_count"].as_u64()).collect();
+        let all = found.as_array().cloned().unwrap_or_default();
+        let its = all.iter().filter(|one| one["app"] == "ledger");
+        let counts: Vec<u64> = its.filter_map(|one| one["run_count"].as_u64()).collect();
         if counts.iter().sum::<u64>() == 9 && counts.iter().all(|count| *count > 0) { Ok(()) } else { Err(found) }
     })
     .await;
