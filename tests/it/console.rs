@@ -7,6 +7,7 @@ mod browser;
 mod budgets;
 mod frame;
 mod hand;
+mod lanes;
 mod log;
 mod markup;
 mod open_tab;

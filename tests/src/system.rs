@@ -179,12 +179,21 @@ impl Agent {
 
     /// The same, under a given name: what a restart of the same agent is.
     pub async fn start_named(server: &Server, app: &str, name: &str, args: &[&str]) -> Self {
+        Self::start_at(&server.console, app, name, args).await
+    }
+
+    /// An agent beside the one that `rondel dev` has within.
+    pub async fn start_beside(dev: &Dev, app: &str, name: &str) -> Self {
+        Self::start_at(&dev.console, app, name, &[]).await
+    }
+
+    async fn start_at(console: &Console, app: &str, name: &str, args: &[&str]) -> Self {
         let mut command = Command::new(binary());
-        command.args(["agent", "--server", server.url(), "--app", app, "--name", name, "--token-file"]);
-        command.arg(server.token_file()).args(args);
+        command.args(["agent", "--server", &console.url, "--app", app, "--name", name, "--token-file"]);
+        command.arg(console.token_file()).args(args);
         let agent = Self { name: name.to_owned(), process: Process::start(&format!("agent {name}"), command) };
         let what = format!("agent {name} is listed");
-        let api = server.api();
+        let api = console.api();
         wait_until(START_LIMIT, &what, async || {
             let executors = api.get("/api/v1/executors").await.expect(200);
             if executors.to_string().contains(&format!("\"{name}\"")) {

@@ -113,6 +113,8 @@ pub struct EngineConfig {
     pub traces: bool,
     /// How many jobs have metrics of their own; 0 for none.
     pub metrics_job_max: usize,
+    /// The keys of jobs' labels by which runs are counted apart.
+    pub metrics_labels: Vec<String>,
     /// What is asked of executors beside a token.
     pub executor_certificates: Certificates,
     /// How many streams executors with one token have open at the same time.
@@ -190,6 +192,7 @@ impl Default for EngineConfig {
             log_size_max: 10 << 30,
             traces: false,
             metrics_job_max: 0,
+            metrics_labels: Vec::new(),
             executor_certificates: Certificates::default(),
             executor_streams_per_token: 2_000,
             executor_streams_per_address: 2_000,

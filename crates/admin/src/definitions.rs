@@ -10,7 +10,7 @@ use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Timestamp
 use rondel_store::catalog::Definition;
 use rondel_store::{Store, StoreError};
 
-use crate::metrics::{JobSeries, Jobs, NamespaceCounts, Namespaces};
+use crate::metrics::{JobSeries, Jobs, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
 /// Entries in the young half; the whole cache holds up to twice as many.
 const YOUNG_MAX: usize = 50_000;
@@ -31,6 +31,8 @@ pub(crate) struct Compiled {
     pub(crate) counts: Arc<NamespaceCounts>,
     /// The job's own series, if it has any.
     pub(crate) series: Option<Arc<JobSeries>>,
+    /// Where its runs are counted by its labels, if any key is set.
+    pub(crate) labelled: Option<Arc<LabelledCounts>>,
 }
 
 impl Compiled {
@@ -47,6 +49,7 @@ pub(crate) struct Definitions {
     calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
     pub(crate) namespaces: Namespaces,
     pub(crate) jobs: Jobs,
+    pub(crate) labelled: LabelledRuns,
 }
 
 #[derive(Debug, Default)]
@@ -56,9 +59,9 @@ struct Halves {
 }
 
 impl Definitions {
-    /// An empty cache; so many jobs get series of their own.
-    pub(crate) fn new(series_count_max: usize) -> Self {
-        Self { jobs: Jobs::new(series_count_max), ..Self::default() }
+    /// An empty cache; so many jobs get series of their own, and runs are counted by these labels.
+    pub(crate) fn new(series_count_max: usize, label_keys: Vec<String>) -> Self {
+        Self { jobs: Jobs::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
     }
 
     /// The definitions with these keys; those that do not exist or cannot be read are left out.
@@ -143,6 +146,7 @@ impl Definitions {
                     version: definition.version,
                     counts: self.namespaces.of(namespace.0, namespace.1),
                     series: self.jobs.of(definition.job, namespace, &job.name),
+                    labelled: self.labelled.of(namespace.1, &job.app, &definition.spec.labels),
                     namespace: definition.namespace,
                     namespace_name: definition.namespace_name,
                     app: definition.app,

@@ -116,7 +116,7 @@ impl Engine {
         let logs = log_queue();
         let lane_count = if store.is_single_server() { 1 } else { config.lanes };
         let (results, lanes) = ResultLanes::new(lane_count);
-        let definitions = Definitions::new(config.metrics_job_max);
+        let definitions = Definitions::new(config.metrics_job_max, config.metrics_labels.clone());
         let shared = Arc::new(Shared {
             store,
             in_memory: InMemory::new(config.open_runs_max),

@@ -57,7 +57,7 @@ pub use exposition::METRICS_MEDIA_TYPE;
 pub use identity::lookups::LookupError;
 pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};
-pub use metrics::Limit;
+pub use metrics::{Limit, label_name};
 pub use node::{Node, Readiness};
 pub use progress::Progress;
 pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema, UnansweredTriggers};

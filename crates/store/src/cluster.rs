@@ -161,6 +161,9 @@ pub struct NodeReport {
     pub claims_lost: u64,
     /// How many of its statements were refused since then because its epoch was gone.
     pub refused_count: u64,
+    /// 99 of 100 fires of the last minutes were released so many milliseconds after their instants, or sooner; none where there
+    /// was no fire.
+    pub lateness_p99_ms: Option<u64>,
     /// What came of its loops' last ticks.
     pub loops: Vec<LoopReport>,
 }
@@ -202,6 +205,7 @@ impl Default for NodeReport {
             claims_tried: 0,
             claims_lost: 0,
             refused_count: 0,
+            lateness_p99_ms: None,
             loops: Vec::new(),
         }
     }

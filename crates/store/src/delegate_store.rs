@@ -81,6 +81,7 @@ macro_rules! delegate_store {
             use $crate::rollups::{
                 ComingJob, JobPulse, JobTrouble, PointKind, PointQuery, RunMark, StatPoint,
             };
+            use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::upkeep::{JobStat, StuckJob};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
@@ -308,6 +309,11 @@ macro_rules! delegate_store {
                 fn watched_jobs(namespace: NamespaceId, app: Option<AppId>, after_name: &str, limit: u32) -> Vec<WatchedJob>;
                 fn watched_by_id(jobs: &[JobId]) -> Vec<WatchedJob>;
                 fn succeeded_since(jobs: &[JobId], since: Timestamp) -> Vec<(JobId, Timestamp)>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, SavedFilters {
+                fn saved_filters(owner: FilterOwner) -> Vec<SavedFilter>;
+                fn save_filter(owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> bool;
+                fn delete_filter(owner: FilterOwner, list: FilteredList, name: &str) -> bool;
             } also {});
             $crate::delegate_store!(@$wrapper, RequestKeys {
                 fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Begun;

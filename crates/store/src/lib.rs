@@ -9,6 +9,7 @@
 //! - [`Changes`]: what changed of late, for those who watch;
 //! - [`Cluster`], [`Executors`]: the database's clock, nodes with their leases, executors with their sessions;
 //! - [`Logs`]: what runs wrote;
+//! - [`SavedFilters`]: filters that users kept under names;
 //! - [`RequestKeys`]: calls that are made once, however often they are sent;
 //! - [`Channels`]: where alerts are sent, and the messages on their way;
 //! - [`Alerts`]: rules of alerts, their incidents and silences;
@@ -41,6 +42,7 @@ pub mod outbox;
 mod parents;
 pub mod request_keys;
 pub mod rollups;
+pub mod saved_filters;
 mod sealed;
 mod settle;
 mod sql;
@@ -67,6 +69,7 @@ pub use mem::MemStore;
 pub use outbox::Outbox;
 pub use request_keys::RequestKeys;
 pub use rollups::Rollups;
+pub use saved_filters::SavedFilters;
 pub use sealed::SecretKeys;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use traces::Traces;
@@ -114,5 +117,6 @@ store_of!(
     Upkeep,
     Heal,
     Stats,
-    Rollups
+    Rollups,
+    SavedFilters
 );

@@ -20,7 +20,7 @@ pub(crate) struct Caller {
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
     /// The token that the line of its token began with: without an account it is counted by that.
-    line: Option<TokenId>,
+    pub(crate) line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
     /// The token that made the link by which the account signed in.
     minted_by: Option<TokenId>,

@@ -61,5 +61,8 @@ impl RouteInfo {
 
 /// Questions that come with a body: they change nothing.
 pub(crate) fn is_question(path: &str) -> bool {
-    matches!(path, "/api/v1/schedules/preview" | "/api/v1/alert-rules/preview" | "/job-params" | "/job-yaml")
+    matches!(
+        path,
+        "/api/v1/schedules/preview" | "/api/v1/alert-rules/preview" | "/job-code" | "/job-params" | "/job-yaml"
+    )
 }

@@ -32,6 +32,14 @@ async fn no_page_has_a_serious_finding() {
     let (api, url) = (dev.api(), dev.url().to_owned());
     furnish(&api).await;
     let subjects = Subjects::of_furnished(&api).await;
+    for (list, filter) in [("jobs", "is:paused"), ("runs", "status:failed")] {
+        browser.goto(&format!("{url}/n/default/{list}?q={filter}")).await;
+        browser.fill(".save-filter [name=name]", "<b>mine</b>").await;
+        browser.follow(".save-filter button").await;
+        browser
+            .until("the filter is kept", "document.querySelector('.saved-filter a').textContent === '<b>mine</b>'")
+            .await;
+    }
     let mut walk = Walk { browser, axe, findings: Vec::new() };
     for (lang, theme) in [("en", "light"), ("en", "dark"), ("zh", "light"), ("zh", "dark")] {
         walk.browser.goto(&format!("{url}/jobs")).await;

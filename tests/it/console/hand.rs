@@ -163,7 +163,7 @@ impl<'a> Hand<'a> {
     }
 
     /// Waits for what a selector finds, and moves there: the mouse, or by Tab the focus.
-    async fn point(&mut self, selector: &str) {
+    pub(super) async fn point(&mut self, selector: &str) {
         let place = quoted(selector);
         self.browser.until(&format!("there is {selector}"), &format!("document.querySelector({place})")).await;
         // Parts that come later would move it away from under the mouse.

@@ -1,8 +1,11 @@
 //! The tasks that the console is for, walked in a browser with the number of interactions asserted: once with the mouse, and once by keys
 //! alone. The history is that of `rondel bench seed`.
 
-use rondel_tests::{Api, Dev, left_out_without};
+use std::time::Duration;
+
+use rondel_tests::{Agent, Api, Dev, left_out_without, wait_until};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::browser::{Browser, program};
 use super::hand::Hand;
@@ -11,6 +14,8 @@ use super::sign_in;
 
 const JOB_COUNT: u32 = 60;
 const RUN_COUNT: u32 = 6_000;
+/// The executor that is drained.
+const DRAINED: &str = "w7";
 const LIVE: &str = "for i in $(seq 1 2000); do echo \"tick $i\"; sleep 0.2; done";
 
 /// What the tasks are about.
@@ -24,6 +29,8 @@ struct Stage {
     app: String,
     /// A run that writes its log now.
     live: String,
+    /// The run of the executor that is drained lasts until there is a file `go` here.
+    gate: TempDir,
 }
 
 #[tokio::test]
@@ -34,6 +41,7 @@ async fn each_task_takes_few_interactions() {
     sign_in(&mut dev, &mut browser).await;
     let stage = Stage::new(dev.api(), dev.url().to_owned()).await;
     long_run(&stage.api).await;
+    let mut agent = Agent::start_beside(&dev, "depot", DRAINED).await;
     for is_by_keys in [false, true] {
         let mut hand = Hand::new(&mut browser, is_by_keys);
         stage.find_why_a_run_did_not_happen(&mut hand).await;
@@ -44,9 +52,11 @@ async fn each_task_takes_few_interactions() {
         stage.pause_an_app(&mut hand).await;
         stage.see_the_herd(&mut hand).await;
         stage.invite_a_user(&mut hand, if is_by_keys { "jonas" } else { "maria" }).await;
+        stage.drain_an_executor(&mut hand).await;
     }
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
     stage.api.post(&format!("/api/v1/runs/{}/cancel", stage.live), json!({})).await.expect(202);
+    assert!(agent.stop().await.success());
     assert!(dev.stop().await.success());
 }
 
@@ -67,7 +77,12 @@ impl Stage {
             json!({"name": "live.tail", "app": "demo", "handler": "shell", "params": {"argv": ["sh", "-c", LIVE]}});
         api.post("/api/v1/jobs", tail).await.expect(201);
         let live = text(&api.post("/api/v1/jobs/live.tail/runs", json!({})).await.expect(201)["id"]);
-        Self { api, url, unserved, fire_at, app, live }
+        let gate = tempfile::Builder::new().prefix("rondel-gate-").tempdir().expect("make a folder");
+        let wait = format!("while [ ! -e '{}' ]; do sleep 0.1; done", gate.path().join("go").display());
+        let held =
+            json!({"name": "depot.count", "app": "depot", "handler": "shell", "params": {"argv": ["sh", "-c", wait]}});
+        api.post("/api/v1/jobs", held).await.expect(201);
+        Self { api, url, unserved, fire_at, app, live, gate }
     }
 
     fn now(&self) -> String {
@@ -188,5 +203,38 @@ impl Stage {
         hand.took("invite a user with a role", 4);
         let user = self.api.get(&format!("/api/v1/users/{name}")).await.expect(200);
         assert_eq!(user["grants"][0]["role"], "operator", "{user}");
+    }
+
+    /// The page is looked at while the executor still has a run, and the same page shows when it has none.
+    async fn drain_an_executor(&self, hand: &mut Hand<'_>) {
+        let state = format!("/api/v1/executors/{DRAINED}/state");
+        self.api.put(&state, json!({"app": "depot", "state": "active"})).await.expect(200);
+        let run = text(&self.api.post("/api/v1/jobs/depot.count/runs", json!({})).await.expect(201)["id"]);
+        let is_running = async || {
+            let run = self.api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+            if run["status"] == "running" { Ok(()) } else { Err(run) }
+        };
+        wait_until(Duration::from_secs(20), "the executor has the run", is_running).await;
+        hand.begin(&self.now()).await;
+        hand.go("e").await;
+        hand.browser.eval("window.isTheSame = true").await;
+        hand.click(&format!("form[action$='/executors/{DRAINED}/drain?app=depot'] button")).await;
+        hand.browser
+            .until("it is reported", "document.querySelector('.toast')?.textContent.includes('w7 drains')")
+            .await;
+        let left = format!(
+            "[...document.querySelectorAll('tr')].find(row => row.querySelector('a.name')?.textContent === '{DRAINED}')\
+             ?.querySelector('.fl-left')"
+        );
+        hand.browser.until("it counts down", &format!("{left}?.textContent === '1 run left'")).await;
+        std::fs::write(self.gate.path().join("go"), "").expect("open the gate");
+        hand.browser.until("it is empty", &format!("{left}?.matches('.done')")).await;
+        let words = hand.browser.eval(&format!("{left}.textContent")).await;
+        assert_eq!(text(&words), "Empty: safe to stop");
+        assert_eq!(hand.browser.eval("window.isTheSame").await, true, "the page was loaded again");
+        hand.took("drain an executor and watch it empty", 3);
+        std::fs::remove_file(self.gate.path().join("go")).expect("close the gate");
+        let run = self.api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+        assert_eq!((&run["status"], &run["executor"]), (&json!("succeeded"), &json!(DRAINED)), "its run went on");
     }
 }

@@ -100,10 +100,15 @@ async fn documents_dashboards_and_rules_name_what_is_told() {
 #[tokio::test]
 async fn runs_fires_and_jobs_are_counted() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
-    let server = Server::start_with(&db, &["--metrics-job-max", "2"]).await;
+    let server = Server::start_with(&db, &["--metrics-job-max", "2", "--metrics-labels", "team,app.tier"]).await;
     let api = server.api();
     let shell = |name: &str, program: &str| json!({"name": name, "app": "counted", "handler": "shell", "params": {"argv": [program]}});
-    for job in [shell("good", "true"), shell("bad", "false"), shell("third", "true")] {
+    for (mut job, labels) in [
+        (shell("good", "true"), json!({"team": "pay", "app.tier": "1"})),
+        (shell("bad", "false"), json!({"team": "ops \"x\"", "other": "y"})),
+        (shell("third", "true"), json!({})),
+    ] {
+        job["labels"] = labels;
         api.post("/api/v1/jobs", job).await.expect(201);
     }
     api.post("/api/v1/jobs", json!({"name": "unserved", "app": "empty", "handler": "x", "queue_timeout": "1s"}))
@@ -130,6 +135,12 @@ async fn runs_fires_and_jobs_are_counted() {
     is("rondel_runs_total", &[default, ("status", "succeeded")], 2.0);
     is("rondel_runs_total", &[default, ("status", "failed")], 2.0);
     is("rondel_runs_total", &[default, ("status", "skipped")], 1.0);
+    let labelled = "rondel_labelled_runs_total";
+    let counted = ("app", "counted");
+    is(labelled, &[default, counted, ("status", "succeeded"), ("label_team", "pay"), ("label_app_tier", "1")], 1.0);
+    is(labelled, &[default, counted, ("status", "failed"), ("label_app_tier", "")], 2.0);
+    is(labelled, &[default, counted, ("status", "succeeded"), ("label_team", "")], 1.0);
+    assert!(!scrape.text.contains("label_other"), "{}", scrape.text);
     is("rondel_fires_total", &[default, ("trigger", "api"), ("outcome", "dispatched")], 4.0);
     is("rondel_fires_total", &[default, ("trigger", "api"), ("outcome", "no_executor")], 1.0);
     is("rondel_run_duration_seconds_count", &[], 4.0);

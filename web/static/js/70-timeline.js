@@ -1,4 +1,5 @@
-// The lanes of a timeline: a cursor with its time, a click into a gap that asks why, panning and zooming by keys.
+// The lanes of a timeline: a cursor with its time or the reason of a gap, a click into a gap that asks why, panning and zooming by keys.
+// The reasons of all gaps of a lane are read at once, when the pointer or the focus stays on it.
 // Without this script the lanes are a drawing with links, and zoom and panning are links above it.
 customElements.define('rondel-timeline', class extends HTMLElement {
   connectedCallback() {
@@ -6,12 +7,13 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip = this.appendChild(Object.assign(document.createElement('div'), { className: 'tip', hidden: true }))
     this.line = this.appendChild(Object.assign(document.createElement('div'), { className: 'cursor', hidden: true }))
     this.addEventListener('pointermove', event => this.move(event))
-    this.addEventListener('pointerleave', () => { this.tip.hidden = this.line.hidden = true })
+    this.addEventListener('pointerleave', () => { this.pointer = null; this.hide() })
+    this.tip.setAttribute('role', 'status')
+    this.addEventListener('focusin', event => this.enter(event))
+    this.addEventListener('focusout', event => { if (event.target.matches('.gap-key')) this.hide() })
     this.addEventListener('click', event => this.ask(event))
-    if (document.querySelector('[data-pan]')) {
-      this.tabIndex = 0
-      this.addEventListener('keydown', event => this.press(event))
-    }
+    if (document.querySelector('[data-pan]')) this.tabIndex = 0
+    this.addEventListener('keydown', event => { if (!this.walk(event) && this.tabIndex === 0) this.press(event) })
   }
 
   // The instant under the pointer; none outside of a lane.
@@ -23,26 +25,114 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     return { track, box, time: new Date(+this.dataset.from + part * (this.dataset.to - this.dataset.from)) }
   }
 
-  move(event) {
-    const found = this.at(event)
-    this.tip.hidden = this.line.hidden = !found
-    if (!found) return
-    const own = this.getBoundingClientRect()
-    const title = event.target.closest('a, g, path')?.querySelector('title') || event.target.querySelector('title')
-    const x = event.clientX - own.left
-    const gap = !title && found.track.dataset.href
-    const iso = found.time.toISOString()
-    this.tip.textContent = title ? title.textContent : iso.slice(5, 16).replace('T', ' ') + ' UTC' + (gap ? ' · ' + this.dataset.why : '')
+  hide() {
+    clearTimeout(this.timer)
+    this.tip.hidden = this.line.hidden = true
+  }
+
+  // The gaps of a lane; none while they are not known.
+  known(track) {
+    const shown = this.dataset.from + '-' + this.dataset.to
+    if (this.shown !== shown) [this.shown, this.lanes] = [shown, new Map()]
+    return this.lanes.get(track.dataset.gaps)
+  }
+
+  async load(track) {
+    if (this.known(track)) return this.known(track)
+    const lanes = this.lanes, address = track.dataset.gaps
+    const [from, to] = [this.dataset.from, this.dataset.to].map(ms => new Date(+ms).toISOString())
+    const answer = await fetch(address + '?' + new URLSearchParams({ from, to }), { headers: { accept: 'application/json' } })
+    lanes.set(address, answer.ok ? (await answer.json()).gaps : [])
+    return lanes.get(address)
+  }
+
+  // The gap at an instant, where it is known.
+  gap(track, time) {
+    return this.known(track)?.find(gap => gap.from_ms <= time && time < gap.to_ms)
+  }
+
+  // After the pointer has stayed on a lane for a moment.
+  soon(track) {
+    clearTimeout(this.timer)
+    if (!track.dataset.gaps || this.known(track)) return
+    this.timer = setTimeout(() => this.load(track).then(() => { if (this.pointer) this.move(this.pointer) }).catch(() => {}), 150)
+  }
+
+  // The focus is on the key of a lane: its newest gap is shown.
+  async enter(event) {
+    const key = event.target.closest('.gap-key')
+    if (!key) return
+    const track = key.closest('.lane').querySelector('.track')
+    await this.load(track).catch(() => {})
+    if (document.activeElement === key) this.show(track, this.left(track).length - 1)
+  }
+
+  // Gaps in which something was left out.
+  left(track) {
+    return (this.known(track) ?? []).filter(gap => gap.at_ms !== null)
+  }
+
+  show(track, index) {
+    const all = this.left(track), gap = all[index]
+    this.index = index
+    this.tip.hidden = false
+    this.tip.textContent = gap ? `${index + 1}/${all.length} · ${gap.text}` : this.dataset.noGap
+    const [own, box] = [this.getBoundingClientRect(), track.getBoundingClientRect()]
+    const { from, to } = this.dataset
+    const part = gap ? Math.min(1, Math.max(0, ((gap.at_ms + gap.to_ms) / 2 - from) / (to - from))) : 0
+    this.line.hidden = !gap
+    this.place(own, box, box.left - own.left + part * box.width)
+  }
+
+  place(own, box, x) {
     this.line.style.cssText = `left:${x}px;top:0;height:${own.height}px`
     const left = Math.min(x + 10, own.width - this.tip.offsetWidth - 4)
-    this.tip.style.cssText = `left:${Math.max(0, left)}px;top:${found.box.top - own.top - 24}px`
+    this.tip.style.cssText = `left:${Math.max(0, left)}px;top:${box.top - own.top - 24}px`
+  }
+
+  // Within the gaps of a lane; whether the key was for them.
+  walk(event) {
+    const key = event.target.closest('.gap-key')
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
+    if (!key || (!step && event.key !== 'Enter')) return false
+    const track = key.closest('.lane').querySelector('.track')
+    const all = this.left(track)
+    event.preventDefault()
+    if (step && all.length) this.show(track, (this.index + step + all.length) % all.length)
+    if (!step && all[this.index]) this.why(track, all[this.index].at_ms)
+    return true
+  }
+
+  why(track, ms) {
+    location.href = track.dataset.href + encodeURIComponent(new Date(ms).toISOString().slice(0, 19))
+  }
+
+  move(event) {
+    const found = this.at(event)
+    this.pointer = found && event
+    this.tip.hidden = this.line.hidden = !found
+    if (!found) return clearTimeout(this.timer)
+    const own = this.getBoundingClientRect()
+    // The lane itself has the titles of all its marks within.
+    const mark = event.target === found.track || event.target.matches('.base') ? null : event.target
+    const title = mark && (mark.closest('a, g, path')?.querySelector('title') || mark.querySelector('title'))
+    const x = event.clientX - own.left
+    const gap = !title && found.track.dataset.href && found.time <= Date.now()
+    const iso = found.time.toISOString()
+    if (gap) this.soon(found.track)
+    const reason = gap && this.gap(found.track, +found.time)?.text
+    this.tip.textContent = title ? title.textContent : iso.slice(5, 16).replace('T', ' ') + ' UTC' + (gap ? ' · ' + (reason ?? this.dataset.why) : '')
+    this.place(own, found.box, x)
   }
 
   ask(event) {
     const found = this.at(event)
+    const key = event.target.closest('.gap-key')
+    if (key) return void key.focus()
     if (found && event.target.matches('rect.all')) return this.list(found.track, event.target)
     if (!found || event.target.closest('a') || !found.track.dataset.href || found.time > Date.now()) return
-    location.href = found.track.dataset.href + encodeURIComponent(found.time.toISOString().slice(0, 19))
+    // A gap is asked about at the fire that it lacks.
+    this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
   }
 
   // The runs of a bar that stands for several: stretches begin and end at quarters of an hour.

@@ -15,6 +15,7 @@ use crate::cluster::{Membership, Regression};
 use crate::config::EngineConfig;
 use crate::counters::Count;
 use crate::dispatch::Event;
+use crate::metrics::RecentLateness;
 use crate::node::Shared;
 use crate::scheduler::command::Command;
 use rondel_core::backoff::doubled;
@@ -32,6 +33,7 @@ pub(crate) struct BeatLoop {
     beats: u32,
     job_count: u64,
     has_warned: bool,
+    lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
 }
@@ -59,8 +61,9 @@ impl Background for BeatLoop {
 }
 
 impl BeatLoop {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, beats: 0, job_count: 0, has_warned: false, written: None }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let lateness = RecentLateness::default();
+        Self { shared, beats: 0, job_count: 0, has_warned: false, lateness, written: None }
     }
 
     /// Logs once that the database does not answer, and once that it does again.
@@ -158,6 +161,7 @@ impl BeatLoop {
             claims_tried: tried,
             claims_lost: lost,
             refused_count: shared.counters.get(Count::StatementsRefused),
+            lateness_p99_ms: self.lateness.p99_ms(&shared.metrics.fire_lateness, shared.clock.now()),
             loops: shared.loops.reports(),
         };
         shared.store.report_node(token, &report).await

@@ -36,6 +36,7 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
         anchor: Timestamp::EPOCH,
         counts: Arc::new(NamespaceCounts::new("default")),
         series: None,
+        labelled: None,
         job: spec.compile().expect("a valid definition"),
     })
 }

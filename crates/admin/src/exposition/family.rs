@@ -1,5 +1,6 @@
 //! Metrics as they are exported: families of samples, and their text in the format that Prometheus reads.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -32,13 +33,13 @@ enum Value {
 }
 
 #[derive(Debug)]
-struct Labels(Vec<(&'static str, String)>);
+struct Labels(Vec<Label>);
 
 /// Samples of one name, put together.
-pub(crate) type Label = (&'static str, String);
+pub(crate) type Label = (Cow<'static, str>, String);
 
-pub(crate) fn label(name: &'static str, value: impl Into<String>) -> Label {
-    (name, value.into())
+pub(crate) fn label(name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Label {
+    (name.into(), value.into())
 }
 
 impl Family {

@@ -11,7 +11,7 @@ use rondel_store::catalog::JobRecord;
 
 use self::family::{Family, Label, label, text_of};
 use crate::counters::Count;
-use crate::metrics::{FireOutcome, JobState, NamespaceCounts, size};
+use crate::metrics::{FireOutcome, JobState, NamespaceCounts, label_name, size};
 use crate::node::Shared;
 
 mod family;
@@ -27,6 +27,7 @@ pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     let now = shared.clock.now();
     let mut families = vec![build_info(shared)];
     families.extend(fires(shared));
+    families.push(labelled_runs(shared));
     families.extend(memory(shared));
     families.extend(engine_steps(shared, now));
     families.extend(loops(shared, now));
@@ -109,6 +110,23 @@ fn fires(shared: &Shared) -> Vec<Family> {
             to_f64(get(&metrics.runs_queued)),
         ),
     ]
+}
+
+/// Verdicts by the labels of jobs that the setting names.
+fn labelled_runs(shared: &Shared) -> Family {
+    let labelled = &shared.definitions.labelled;
+    let names: Vec<String> = labelled.keys().iter().map(|key| label_name(key)).collect();
+    let mut samples = Vec::new();
+    for counts in labelled.all() {
+        let of_jobs = names.iter().zip(counts.values()).map(|(name, value)| label(name.clone(), value));
+        let of_jobs: Vec<Label> = of_jobs.collect();
+        for (status, count) in counts.read() {
+            let own =
+                [label("namespace", counts.namespace()), label("app", counts.app()), label("status", status.as_str())];
+            samples.push((own.into_iter().chain(of_jobs.iter().cloned()).collect(), count));
+        }
+    }
+    Family::counters("rondel_labelled_runs", "Runs that got their verdict, by labels of their jobs", samples)
 }
 
 /// The open runs in memory, all of them and those in each place, with their bound.

@@ -45,6 +45,16 @@ impl Histogram {
         self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
+    /// The upper ends of the buckets but for the last, which has none.
+    pub(crate) const fn ends_ms(&self) -> &'static [u64] {
+        self.ends_ms
+    }
+
+    /// How many fell into each bucket.
+    pub(crate) fn counts(&self) -> Vec<u64> {
+        self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
+    }
+
     pub(crate) fn read(&self) -> Observed {
         let ends = self.ends_ms.iter().map(|end| Duration::from_millis(*end).as_secs_f64());
         let ends = ends.chain(std::iter::once(f64::INFINITY));

@@ -5,6 +5,8 @@
 
 mod histogram;
 mod jobs;
+mod labelled;
+mod lateness;
 mod limits;
 mod namespaces;
 
@@ -21,6 +23,9 @@ use crate::dispatch::Ready;
 
 pub(crate) use histogram::{Histogram, Observed};
 pub(crate) use jobs::{JobSeries, JobState, Jobs};
+pub use labelled::label_name;
+pub(crate) use labelled::{LabelledCounts, LabelledRuns};
+pub(crate) use lateness::RecentLateness;
 pub use limits::Limit;
 pub(crate) use limits::Limits;
 pub(crate) use namespaces::{FireOutcome, NamespaceCounts, Namespaces};
@@ -186,6 +191,9 @@ impl Metrics {
             After::Retry { reason, .. } => counts.retry(*reason),
             After::Verdict { status, .. } => {
                 counts.run(*status);
+                if let Some(labelled) = &counted.definition.labelled {
+                    labelled.run(*status);
+                }
                 if let Some(series) = &counted.definition.series {
                     series.ended(*status, finish.finished_at);
                 }

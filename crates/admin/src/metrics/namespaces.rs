@@ -13,7 +13,7 @@ use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 /// Namespaces that have counts of their own.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
 /// What the others are called together. No namespace can be called so.
-const OTHERS: &str = "_other";
+pub(super) const OTHERS: &str = "_other";
 
 /// What became of a fire that is counted as missed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

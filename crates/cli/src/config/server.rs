@@ -1,15 +1,16 @@
 //! Settings of `rondel server`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rondel_admin::EngineConfig;
 use rondel_admin::gateway::Certificates;
 use rondel_admin::oidc::OidcConfig;
+use rondel_admin::{EngineConfig, label_name};
 use rondel_core::homes::ClaimStrategy;
-use rondel_core::name;
 use rondel_core::outgoing::AllowedAddresses;
+use rondel_core::{labels, name};
 use rondel_store::DatabaseUrl;
 use rondel_web::{Rate, TlsFiles};
 
@@ -38,6 +39,8 @@ const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 const KILL_GRACE: Duration = Duration::from_secs(10);
 /// Each of them is a handful of series, and looked up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
+/// With each key, the combinations of values become more.
+const METRICS_LABEL_COUNT_MAX: usize = 8;
 /// What is gone sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
 /// More often costs the database, more seldom reports too late.
@@ -169,6 +172,15 @@ settings! {
         /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
         metrics_job_max: u32 = 0;
+        #[arg(
+            long,
+            global = true,
+            value_name = "KEY",
+            env = "RONDEL_SERVER_METRICS_LABELS",
+            value_delimiter = ',',
+            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; once per key, at most 8"
+        )]
+        metrics_labels: Vec<String> = Vec::new();
         /// The file with a secret for reading GET /metrics, which is checked without the database: metrics can be read while it is away, too
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_METRICS_TOKEN_FILE")]
         metrics_token_file: PathBuf, example "\"/etc/rondel/metrics.token\"";
@@ -338,7 +350,29 @@ impl ServerConfig {
                 format!("{} jobs are too many series, the most is {METRICS_JOB_MAX}", self.settings.metrics_job_max);
             return Err(wrong(SECTION, "metrics_job_max", sentence));
         }
+        self.check_metrics_labels()?;
         check::telemetry(SECTION, self.telemetry())
+    }
+
+    fn check_metrics_labels(&self) -> Result<(), Failure> {
+        let keys = &self.settings.metrics_labels;
+        let refuse = |sentence| Err(wrong(SECTION, "metrics_labels", sentence));
+        if keys.len() > METRICS_LABEL_COUNT_MAX {
+            return refuse(format!("{} keys, the most is {METRICS_LABEL_COUNT_MAX}", keys.len()));
+        }
+        let mut names = BTreeMap::new();
+        for key in keys {
+            if let Err(sentence) = labels::check_key(key) {
+                return refuse(sentence);
+            }
+            if let Some(other) = names.insert(label_name(key), key) {
+                return refuse(format!(
+                    "{other:?} and {key:?} would be the same label {:?} of the metric",
+                    label_name(key)
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_alerts(&self) -> Result<(), Failure> {

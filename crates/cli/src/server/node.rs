@@ -82,6 +82,7 @@ impl Node {
             watchdog_url: settings.watchdog_url.clone(),
             watchdog_period: settings.watchdog_period.0,
             metrics_job_max: usize::try_from(config.settings.metrics_job_max).unwrap_or(usize::MAX),
+            metrics_labels: config.settings.metrics_labels.clone(),
             traces: config.settings.otlp_endpoint.is_some(),
             executor_streams_per_token: config.executor_streams_per_token,
             executor_streams_per_address: config.executor_streams_per_address,

@@ -31,6 +31,7 @@ pub async fn nodes_report_their_state(store: &dyn Store) {
         claims_tried: u64::MAX >> 1,
         claims_lost: 3,
         refused_count: 4,
+        lateness_p99_ms: Some(25),
         loops: vec![LoopReport {
             name: "adopt".to_owned(),
             ticked_at: Some(now),

@@ -30,6 +30,7 @@ mod relay;
 mod request_keys;
 mod results;
 mod rollups;
+mod saved_filters;
 mod search;
 mod stats;
 mod traces;
@@ -75,6 +76,7 @@ pub use self::relay::*;
 pub use self::request_keys::*;
 pub use self::results::*;
 pub use self::rollups::*;
+pub use self::saved_filters::*;
 pub use self::search::*;
 pub use self::stats::*;
 pub use self::traces::*;
@@ -239,6 +241,7 @@ macro_rules! for_each_conformance_check {
             planned_rows_are_those_of_the_schedule,
             executors_are_forgotten,
             declared_sets_are_as_old_as_first_seen,
+            saved_filters_are_kept_by_name_and_bounded,
             a_keyed_call_is_made_once,
             keyed_calls_are_forgotten
         }

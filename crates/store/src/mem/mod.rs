@@ -19,6 +19,7 @@ mod outbox;
 mod request_keys;
 mod rollups;
 mod run;
+mod saved_filters;
 mod stats;
 mod traces;
 mod upkeep;
@@ -132,6 +133,8 @@ struct State {
     /// Those of executors, by app and name, with the instant of each.
     executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
+    /// By the owner's id.
+    saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
     /// The spans that asked for runs.

@@ -25,7 +25,8 @@ const LOCK_JOINS: Statement =
 const READ_NODES: Statement = Statement {
     name: "read_nodes",
     text: "SELECT id, name, epoch, lease_until_ms, advertise_url, server_version, started_at_ms, state, is_leaving, \
-           claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count, loops FROM node ORDER BY id",
+           claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count, \
+           lateness_p99_ms, loops FROM node ORDER BY id",
 };
 const LOCK_NODES: Statement = Statement {
     name: "lock_nodes",
@@ -55,7 +56,7 @@ const END_LEASE: Statement = Statement {
 const WRITE_REPORT: Statement = Statement {
     name: "write_report",
     text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, skew_ms = ?, claims_tried = ?, \
-           claims_lost = ?, refused_count = ?, loops = ? WHERE id = ? AND epoch = ?",
+           claims_lost = ?, refused_count = ?, lateness_p99_ms = ?, loops = ? WHERE id = ? AND epoch = ?",
 };
 const READ_NODE_NAME: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
 const SET_NODE_SWITCH: Statement =
@@ -158,6 +159,7 @@ impl Cluster for SqlStore {
             .int(count(report.claims_tried))
             .int(count(report.claims_lost))
             .int(count(report.refused_count))
+            .opt_int(report.lateness_p99_ms.map(count))
             .text(&loops)
             .int(token.node.get())
             .int(token.epoch);
@@ -344,6 +346,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let skew_ms = columns.int("skew_ms")?;
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
+    let lateness_p99_ms = columns.opt_int("lateness_p99_ms")?.and_then(|late| u64::try_from(late).ok());
     // A server of another version may write them differently.
     let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
     Ok(NodeReport {
@@ -355,6 +358,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
         claims_tried,
         claims_lost,
         refused_count,
+        lateness_p99_ms,
         loops,
     })
 }

@@ -30,6 +30,7 @@ mod request_keys;
 mod rollups;
 mod rows;
 mod run;
+mod saved_filters;
 mod session;
 mod stats;
 mod traces;

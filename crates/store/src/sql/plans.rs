@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     access, alerts, calendars, catalog, changes, channels, declarations, executors, heal, logs, outbox, request_keys,
-    rollups, run,
+    rollups, run, saved_filters,
 };
 use crate::DatabaseUrl;
 
@@ -102,6 +102,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&changes::READ_RUNS_OF_LEASE, "run_open (node_id=? AND node_epoch=? AND status=?)"),
         (&changes::READ_JOBS_SAVED, "job_saved (updated_at_ms>?)"),
         (&declarations::READ_MARKS, "declared_set_seen"),
+        (&saved_filters::READ_FILTERS, "(owner_id=?)"),
+        (&saved_filters::DELETE_FILTER, "(owner_id=? AND page=? AND name=?)"),
+        (&saved_filters::DELETE_FILTERS_OF_OWNER, "(owner_id=?)"),
+        (&saved_filters::DELETE_ORPHANED_FILTERS, "api_token_line (line_id=?)"),
         (&request_keys::FIND_OLD_CALL, "request_key_began (began_at_ms<?)"),
         (&outbox::FIND_ANY_OUTBOX, "outbox_due (due_at_ms<?)"),
         (&outbox::FIND_DUE_NAMESPACES, "COVERING INDEX outbox_turn (namespace_id=?)"),

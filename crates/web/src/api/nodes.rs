@@ -56,6 +56,9 @@ pub(super) struct NodeJson {
     claims_tried: u64,
     claims_lost: u64,
     refused_count: u64,
+    /// 99 of 100 fires of schedules of the last five minutes were released so many milliseconds after their instants, or sooner, by
+    /// the steps of `rondel_fire_lateness_seconds`; null where there was none.
+    lateness_p99_ms: Option<u64>,
     /// The results of its loops' last ticks, as its last beat reported them.
     loops: Vec<LoopJson>,
 }
@@ -183,6 +186,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
         claims_tried: report.claims_tried,
         claims_lost: report.claims_lost,
         refused_count: report.refused_count,
+        lateness_p99_ms: report.lateness_p99_ms,
         loops: loops.into_iter().map(LoopJson::from).collect(),
     }
 }

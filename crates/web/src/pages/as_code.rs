@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+/// The end of a document within a command.
+const HERE: &str = "END";
+
 /// The same action twice: for `curl`, and for the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct AsCode {
@@ -23,6 +26,19 @@ impl AsCode {
             ),
             command: format!("rondel {command} --namespace {namespace}"),
         }
+    }
+
+    /// The same with a document, which the command reads from its standard input.
+    pub(crate) fn with_document(
+        namespace: &str,
+        request: (&str, &str),
+        body: &Value,
+        (command, document): (&str, &str),
+    ) -> Self {
+        let code = Self::new(namespace, request, Some(body), &format!("{command} -f -"));
+        // No line of the documents that are written here is this word alone: they are indented.
+        let command = format!("{} <<'{HERE}'\n{}\n{HERE}", code.command, document.trim_end());
+        Self { command, ..code }
     }
 
     /// An action on what lies in no namespace.
@@ -65,5 +81,8 @@ mod tests {
         assert!(code.curl.ends_with("-d '{\"reason\":\"it'\\''s late\"}'"), "{}", code.curl);
         assert_eq!(code.command, "rondel job trigger a --namespace ops");
         assert_eq!(quoted("$(date)"), "'$(date)'");
+        let code = AsCode::with_document("ops", ("PUT", "/x"), &json!({"a": "'"}), ("job apply", "- a: \"'$(x)\"\n"));
+        assert_eq!(code.command, "rondel job apply -f - --namespace ops <<'END'\n- a: \"'$(x)\"\nEND");
+        assert!(code.curl.contains("-X PUT") && code.curl.ends_with("-d '{\"a\":\"'\\''\"}'"), "{}", code.curl);
     }
 }

@@ -4,9 +4,10 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::calendars::{self, CalendarError, CalendarUser};
-use rondel_core::calendar::Calendar;
+use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 
+use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, Month, Trial, messages, months, this_year, trial};
 use super::form::Fields;
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
@@ -58,6 +59,19 @@ struct CalendarPage {
     version: Option<i64>,
     conflict: Option<i64>,
     action: String,
+    /// How the saved calendar would be saved from a script.
+    code: AsCode,
+}
+
+fn code_of<Q>(page: &Page<Q>, spec: &CalendarSpec) -> AsCode {
+    let document = serde_json::to_value(spec).unwrap_or_default();
+    let path = format!("/api/v1/calendars/{}", spec.name);
+    AsCode::with_document(
+        &page.call.namespace.name,
+        ("PUT", &path),
+        &document,
+        ("calendar apply", &super::job::pretty(&document)),
+    )
 }
 
 pub(super) async fn page(page: Page<ShownYear>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
@@ -141,6 +155,7 @@ async fn show<Q>(
         version: Some(shown.conflict.unwrap_or(record.version)),
         conflict: shown.conflict,
         action: format!("/calendars/{name}"),
+        code: code_of(page, &record.spec),
         name,
     };
     html(status, &template)

@@ -7,6 +7,7 @@ use rondel_admin::calendars;
 use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 
+use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, Trial, messages, this_year, trial};
 use super::form::Fields;
 use super::moment::Moment;
@@ -49,6 +50,7 @@ struct CalendarsPage {
     trial: Option<Trial>,
     version: Option<i64>,
     action: String,
+    code: AsCode,
 }
 
 pub(super) async fn list(page: Page<CalendarsFrom>) -> Result<Response, Problem> {
@@ -115,6 +117,7 @@ async fn show<Q>(
         trial,
         version: None,
         action: "/calendars".to_owned(),
+        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/calendars"), None, "calendar list"),
     };
     html(status, &template)
 }

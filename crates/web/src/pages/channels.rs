@@ -106,7 +106,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         missing: missing(&page),
         code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/channels"), None, "alert channel list"),
         t,
-        shell: page.shell(Nav::None),
+        shell: page.shell(Nav::Alerts),
     };
     html(StatusCode::OK, &template)
 }
@@ -312,7 +312,7 @@ async fn show<Q>(
         next,
         is_first: news.cursor.is_none(),
         t,
-        shell: page.shell(Nav::None),
+        shell: page.shell(Nav::Alerts),
     };
     html(status, &template)
 }

@@ -128,6 +128,8 @@ pub(crate) struct LaneRow {
     pub(crate) runs_of: String,
     /// Where a click on the empty lane asks why nothing ran there; only of jobs.
     pub(crate) why: Option<String>,
+    /// Where the script reads why the lane is empty in places; only of jobs.
+    pub(crate) gaps: Option<String>,
 }
 
 /// The whole drawing.
@@ -237,6 +239,7 @@ impl Artist {
             changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
             is_joined: lane.is_joined && self.by == By::Job,
             runs_of: format!("/runs?{}", pair("q", &format!("{}:{} ", self.by.word(), lane.name))),
+            gaps: (self.by == By::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
             why: (self.by == By::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }
     }

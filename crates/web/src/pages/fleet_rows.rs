@@ -19,6 +19,8 @@ const OPEN_COUNT: u32 = 1_000;
 /// How long after a switch was thrown no server sends anything more by the old one, and what was sent is counted: a beat, the time
 /// until a run is noted, and a heartbeat.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// A server whose fires are later is marked.
+const LATE_MS: u64 = 1_000;
 /// How many handlers of one executor a row shows.
 const HANDLER_COUNT: usize = 30;
 
@@ -36,6 +38,10 @@ pub(super) struct NodeRow {
     pub(super) has_left: bool,
     pub(super) job_count: u64,
     pub(super) skew_ms: i64,
+    /// How late 99 of 100 of its newest fires were at most; none without a fire.
+    pub(super) lateness: Option<String>,
+    /// Whether that is more than a fire may be late.
+    pub(super) is_late: bool,
     pub(super) version: String,
     pub(super) started_at: Moment,
     pub(super) url: Option<String>,
@@ -110,6 +116,8 @@ pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";
+    // The report of a dead one is about the past.
+    let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
     let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
     let (class, word) = match status {
         "dead" if node.report.is_leaving => ("offline", t.node_left),
@@ -130,6 +138,8 @@ pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp
         has_left: is_dead && node.report.is_leaving,
         job_count: node.report.job_count,
         skew_ms: node.report.skew_ms,
+        lateness: lateness.map(|ms| format!("≤ {}", length(Duration::from_millis(ms), t))),
+        is_late: lateness.is_some_and(|ms| ms > LATE_MS),
         version: node.server_version,
         started_at: Moment::new(node.started_at, now, t),
         url: node.advertise_url,

@@ -9,6 +9,7 @@ use rondel_store::catalog::JobRecord;
 use serde_json::Value;
 
 use super::activity_rows::{ChangeRow, change_row};
+use super::as_code::AsCode;
 use super::calendar_form::messages;
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
@@ -47,6 +48,8 @@ struct EditPage {
     whole_errors: Vec<String>,
     /// What saving what was typed would change of the definition that another caller saved meanwhile.
     conflict_changes: Vec<ChangeRow>,
+    /// How the saved definition would be saved from a script.
+    code: AsCode,
 }
 
 /// What was typed, and what is wrong with it.
@@ -104,12 +107,16 @@ impl Typed {
     }
 }
 
-/// A definition as YAML, its fields in the order of the API.
-pub(super) fn as_yaml(spec: &JobSpec) -> String {
+/// A definition as the one item of a list in YAML, its fields in the order of the API.
+fn as_list(spec: &JobSpec) -> String {
     let document = spec.document();
     let fields: Vec<(&str, &Value)> = document.fields.iter().map(|(name, value)| (*name, value)).collect();
-    // It is written as the one item of a list.
-    let lines = yaml::write(&[fields]);
+    yaml::write(&[fields])
+}
+
+/// A definition as YAML.
+pub(super) fn as_yaml(spec: &JobSpec) -> String {
+    let lines = as_list(spec);
     lines.lines().map(|line| line.get(2..).unwrap_or_default()).collect::<Vec<_>>().join("\n") + "\n"
 }
 
@@ -131,6 +138,46 @@ fn read_whole(text: &str, name: &str) -> Result<JobSpec, Problem> {
     from_value(document)
 }
 
+/// How a definition is saved from a script: a new one, or that of the job `was`.
+fn code_of(page: &Page, was: Option<&str>, spec: &JobSpec) -> AsCode {
+    let path = was.map(|name| format!("/api/v1/jobs/{name}"));
+    let request = path.as_deref().map_or(("POST", "/api/v1/jobs"), |path| ("PUT", path));
+    let document = serde_json::to_value(spec.document()).unwrap_or_default();
+    AsCode::with_document(&page.call.namespace.name, request, &document, ("job apply", &as_list(spec)))
+}
+
+#[derive(Template)]
+#[template(path = "job_code.html")]
+struct CodePart {
+    t: &'static Texts,
+    code: Option<AsCode>,
+    error: Option<String>,
+}
+
+/// The fields that were typed so far, as a request and as a command.
+pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let (was, made) = typed_spec(&page, &fields).await;
+    let part = match made {
+        Ok(spec) => CodePart { t: page.t, code: Some(code_of(&page, was.as_deref(), &spec)), error: None },
+        Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
+    };
+    html(StatusCode::OK, &part)
+}
+
+/// The definition that the fields make, and the job that is edited.
+async fn typed_spec(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
+    let mut base = Value::Object(serde_json::Map::new());
+    let mut was = None;
+    let name = fields.get("was");
+    if !name.is_empty()
+        && let Ok(record) = find(&page.call, name).await
+    {
+        base = serde_json::to_value(&record.spec).unwrap_or_default();
+        was = Some(record.spec.name);
+    }
+    (was, JobForm::from(fields).spec(base, page.t))
+}
+
 #[derive(Template)]
 #[template(path = "job_yaml.html")]
 struct YamlPart {
@@ -141,14 +188,7 @@ struct YamlPart {
 
 /// The fields that were typed so far, as YAML: the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let mut base = Value::Object(serde_json::Map::new());
-    let name = fields.get("was");
-    if !name.is_empty()
-        && let Ok(record) = find(&page.call, name).await
-    {
-        base = serde_json::to_value(&record.spec).unwrap_or_default();
-    }
-    let made = JobForm::from(&fields).spec(base, page.t);
+    let (_, made) = typed_spec(&page, &fields).await;
     let (whole, error) = match made {
         Ok(spec) => (as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),
@@ -229,6 +269,7 @@ async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed)
         whole: typed.whole.unwrap_or_else(|| as_yaml(&record.spec)),
         whole_errors: typed.whole_errors,
         conflict_changes,
+        code: code_of(page, Some(&record.spec.name), &record.spec),
     };
     html(status, &template)
 }

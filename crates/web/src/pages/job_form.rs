@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::form::Fields;
 use super::job::pretty;
 use super::job_leaves::{Leaves, leaf_at};
+use super::label_rows::LabelRows;
 use super::params_form;
 use super::sentences::localized;
 use super::texts::Texts;
@@ -55,6 +56,7 @@ pub(super) struct JobForm {
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
+    pub(super) labels: LabelRows,
     /// The fields that stand for one value each.
     pub(super) more: Leaves,
 }
@@ -119,6 +121,7 @@ impl Default for JobForm {
             retry_max: text("0"),
             retry_backoff: text("10s"),
             enabled: true,
+            labels: LabelRows::default(),
             more: Leaves::of(&Value::Null),
         }
     }
@@ -156,6 +159,7 @@ impl From<&Fields> for JobForm {
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
             enabled: !fields.get("enabled").is_empty(),
+            labels: LabelRows::sent(fields),
             more: Leaves::sent(fields),
         }
     }
@@ -191,6 +195,7 @@ impl JobForm {
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
             enabled: spec.enabled,
+            labels: LabelRows::of(&spec.labels),
             more: Leaves::of(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
         };
@@ -245,6 +250,12 @@ impl JobForm {
         }
         for field in self.more.put(&mut document) {
             errors.add(field, t.error_number);
+        }
+        if let Err(fault) = self.labels.put(&mut document) {
+            errors.add(
+                "labels",
+                fault.map_or_else(|| t.labels_wrong.to_owned(), |fault| localized(t.lang(), &fault).into_owned()),
+            );
         }
         if let Some(fault) = &self.params_fault {
             errors.add("params", localized(t.lang(), fault));
@@ -344,6 +355,7 @@ impl JobForm {
             _ if self.kind == "json" && pointer.starts_with("/schedule") => "schedule_json",
             _ if pointer.starts_with("/params/") => "params",
             _ if pointer.starts_with("/overrides") => "overrides",
+            _ if pointer.starts_with("/labels") => "labels",
             _ => field_at(pointer),
         };
         // Where the field does not show it, the place is named.

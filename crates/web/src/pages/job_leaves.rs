@@ -291,7 +291,6 @@ mod tests {
             "priority",
             "retry",
             "enabled",
-            // Set in the list of jobs, and in the YAML of the form.
             "labels",
         ];
         for field in schema["properties"].as_object().unwrap().keys() {

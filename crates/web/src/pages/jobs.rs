@@ -14,10 +14,12 @@ use rondel_core::{Run, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::RunMark;
+use rondel_store::saved_filters::FilteredList;
 
 use super::filter_bar::{FilterBar, Preset, address};
 use super::moment::{Moment, length};
 use super::outcomes::{OUTCOME_COUNT, Outcomes};
+use super::saved_filters::SavedBar;
 use super::schedule_text;
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
@@ -73,6 +75,7 @@ struct JobsPage {
     bar: FilterBar,
     /// All, and what is wrong with some.
     presets: Vec<Preset>,
+    saved: SavedBar,
     sorts: [Preset; 5],
     here: String,
     rows: Vec<JobRow>,
@@ -168,6 +171,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         t,
         bar,
         presets,
+        saved: SavedBar::read(&page, FilteredList::Jobs, &text).await?,
         sorts: [
             sort("", t.sort_name),
             sort("app", t.sort_app),

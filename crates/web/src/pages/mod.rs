@@ -4,10 +4,10 @@
 //!   `nav` which pages the bar leads to; `zones` which clock pages show, `assets` the files that pages load, `toast` the short messages about what forms did; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
 //! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
-//! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts;
-//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms;
+//! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
+//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms; `filter_bar` and `saved_filters` are what stands above lists;
 //! - `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
-//!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves` and `calendar_days` are parts of forms.
+//!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows` and `calendar_days` are parts of forms.
 
 mod account;
 mod activity;
@@ -33,16 +33,19 @@ mod filter_bar;
 mod fires;
 mod fleet_rows;
 mod form;
+mod gaps;
 mod grants_form;
 mod job;
 mod job_bulk;
 mod job_charts;
 mod job_edit;
+mod job_export;
 mod job_form;
 mod job_leaves;
 mod job_new;
 mod job_params;
 mod jobs;
+mod label_rows;
 mod moment;
 mod namespaces;
 mod nav;
@@ -64,6 +67,7 @@ mod run_log;
 mod run_tree;
 mod run_way;
 mod runs;
+mod saved_filters;
 mod schedule_text;
 mod sentences;
 mod settings;
@@ -97,20 +101,25 @@ pub(crate) fn routes() -> Routes {
         .page("/jobs/{name}/edit", Edit, job_edit::page)
         .form("/jobs/{name}/edit", Edit, job_edit::save)
         .page("/jobs/{name}/fires", View, fires::page)
+        .page("/jobs/{name}/gaps", View, gaps::of_job)
         .form("/jobs/{name}/pause", Operate, job::pause)
         .form("/jobs/{name}/reset", Edit, job::reset)
         .form("/jobs/{name}/restore", Edit, versions::restore)
         .form("/jobs/{name}/resume", Operate, job::resume)
         .form("/jobs/{name}/runs", Operate, job::trigger)
         .page("/jobs/{name}/versions", View, versions::page)
+        .form("/job-code", Edit, job_edit::code_part)
         .form("/job-params", Edit, job_params::part)
         .form("/job-yaml", Edit, job_edit::yaml_part)
         .page("/schedule-preview", View, job_new::preview)
         .page("/runs", View, runs::list)
         .form("/jobs:bulk", Operate, job_bulk::act)
         .form("/runs:bulk", Operate, run_bulk::act)
+        .page("/export/jobs.yaml", View, job_export::yaml)
         .page("/export/runs.csv", View, run_export::csv)
         .page("/export/runs.jsonl", View, run_export::json_lines)
+        .form("/saved-filters", View, saved_filters::save)
+        .form("/saved-filters/delete", View, saved_filters::delete)
         .page("/suggest/jobs", View, filter_bar::for_jobs)
         .page("/suggest/runs", View, filter_bar::for_runs)
         .page("/runs/{id}", View, run::page)

@@ -18,7 +18,7 @@ use crate::redirect::to;
 use crate::state::Web;
 
 /// The attributes that name an address.
-const ATTRIBUTES: [&str; 9] = [
+const ATTRIBUTES: [&str; 10] = [
     " href=\"/",
     " action=\"/",
     " formaction=\"/",
@@ -27,6 +27,7 @@ const ATTRIBUTES: [&str; 9] = [
     " data-load=\"/",
     " data-href=\"/",
     " data-runs=\"/",
+    " data-gaps=\"/",
     " data-stream=\"/",
 ];
 /// Addresses that belong to no namespace, and refuse one.

@@ -7,9 +7,11 @@ use rondel_core::access::Permission;
 use rondel_core::filter::{Filter, FilterError, Scope};
 use rondel_core::{RunStatus, Timestamp, words};
 use rondel_store::ledger::RunOrder;
+use rondel_store::saved_filters::FilteredList;
 
 use super::filter_bar::{FilterBar, Preset, address, presets};
 use super::run_line::RunLine;
+use super::saved_filters::SavedBar;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
@@ -76,6 +78,7 @@ struct RunsPage {
     t: &'static Texts,
     bar: FilterBar,
     presets: Vec<Preset>,
+    saved: SavedBar,
     /// By time, by length, by lateness.
     sorts: [Sort; 3],
     here: String,
@@ -132,6 +135,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         t,
         bar,
         presets: with_dead(&page, presets("/runs", &text, &presets_of(t)), &text).await?,
+        saved: SavedBar::read(&page, FilteredList::Runs, &text).await?,
         sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
         here: page.here().to_owned(),
         rows,

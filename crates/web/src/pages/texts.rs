@@ -99,6 +99,11 @@ impl Texts {
         if std::ptr::eq(self, &ZH) { rondel_core::words::Lang::Zh } else { rondel_core::words::Lang::En }
     }
 
+    /// A sentence of the engine in this language.
+    pub(super) fn sentence(&self, english: &str) -> String {
+        super::sentences::localized(self.lang(), english).into_owned()
+    }
+
     pub(crate) const fn status(&self, status: RunStatus) -> &'static str {
         match status {
             RunStatus::Pending => self.status_pending,

@@ -3,7 +3,9 @@
 use askama::Template;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
+use serde_json::json;
 
+use super::as_code::{AsCode, quoted};
 use super::form::Fields;
 use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows, words};
 use super::prefs::Prefs;
@@ -14,7 +16,7 @@ use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
 use crate::call::Person;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::to;
+use crate::redirect::{encoded, to};
 
 /// How many users the page shows.
 const COUNT: u32 = 500;
@@ -30,6 +32,10 @@ struct UsersPage {
     error: Option<Error>,
     /// A link for a user, made just now.
     link: Option<String>,
+    /// The list.
+    code: AsCode,
+    /// A new user, with an example of a role.
+    new_code: AsCode,
 }
 
 struct UserRow {
@@ -43,6 +49,8 @@ struct UserRow {
     picker: GrantPicker,
     /// Whether its form is open: something in it is wrong.
     is_open: bool,
+    /// How the roles and the lock that it has are set from a script.
+    code: AsCode,
 }
 
 struct NewForm {
@@ -87,6 +95,7 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         let is_open = shown.user.as_ref() == Some(&user.name);
         let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of(&user.grants) };
         UserRow {
+            code: change_code(&user),
             is_own: Some(user.id) == visitor.caller.account,
             grants: user.grants.iter().map(|grant| words(grant, t)).collect(),
             picker: choices.picker(rows),
@@ -111,8 +120,33 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         error: shown.problem.map(|problem| error(&problem, is_marked, t)),
         link: shown.link,
         shell,
+        code: AsCode::everywhere(("GET", "/api/v1/users"), None, "user list --all"),
+        new_code: new_code(),
     };
     html(status, &template)
+}
+
+/// The name in the example of a new user.
+const EXAMPLE: &str = "maria";
+
+/// How a user is created from a script.
+fn new_code() -> AsCode {
+    let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
+    let command = format!("user create {EXAMPLE} --role operator:default");
+    AsCode::everywhere(("POST", "/api/v1/users"), Some(&body), &command)
+}
+
+/// How the roles and the lock of a user are set from a script, with the present values.
+fn change_code(user: &UserJson) -> AsCode {
+    let body = json!({"grants": user.grants, "disabled": user.disabled});
+    let mut command = format!("user change {}", quoted(&user.name));
+    for grant in &user.grants {
+        let place = [&grant.namespace, &grant.app].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+        let place = if place.is_empty() { String::new() } else { format!(":{}", place.join("/")) };
+        command.push_str(&format!(" --role {}", quoted(&format!("{}{place}", grant.role))));
+    }
+    command.push_str(if user.disabled { " --disable" } else { " --enable" });
+    AsCode::everywhere(("PATCH", &format!("/api/v1/users/{}", encoded(&user.name))), Some(&body), &command)
 }
 
 /// What is wrong, in the words of the page.

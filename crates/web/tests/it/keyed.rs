@@ -41,7 +41,8 @@ async fn a_call_with_a_key_is_made_once() {
 }
 
 /// Questions that come with a body change nothing: a key on them has no meaning.
-const QUESTIONS: [&str; 4] = ["/api/v1/schedules/preview", "/api/v1/alert-rules/preview", "/job-params", "/job-yaml"];
+const QUESTIONS: [&str; 5] =
+    ["/api/v1/schedules/preview", "/api/v1/alert-rules/preview", "/job-code", "/job-params", "/job-yaml"];
 
 #[tokio::test]
 async fn every_route_that_changes_something_keeps_a_key_or_refuses_it() {

@@ -17,8 +17,14 @@ fn offers(page: &str) -> BTreeSet<(&'static str, String)> {
     for form in main.split("<form").skip(1) {
         let (tag, rest) = form.split_once('>').unwrap();
         let body = rest.split("</form>").next().unwrap();
-        let is_enabled =
-            body.split("<button").skip(1).any(|button| !button.split('>').next().unwrap().contains(" disabled"));
+        let buttons = body.split("<button").skip(1).map(|button| button.split('>').next().unwrap());
+        let (own, others): (Vec<&str>, Vec<&str>) =
+            buttons.filter(|button| !button.contains(" disabled")).partition(|button| !button.contains(" formaction="));
+        // A button with an address of its own asks there.
+        for button in others.iter().filter(|button| button.contains(" formmethod=\"get\"")) {
+            found.insert(("GET", button.split("formaction=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()));
+        }
+        let is_enabled = !own.is_empty();
         if tag.contains("method=\"post\"") && is_enabled {
             found.insert(("POST", tag.split("action=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()));
         }

@@ -123,6 +123,7 @@ impl State {
         let gone = access.end_family(access.tokens_of(id));
         access.tokens.retain(|id, _| !gone.contains(id));
         access.links.retain(|_, link| link.account != Some(id));
+        self.saved_filters.remove(&id.get());
         AccountChanged::Done
     }
 }

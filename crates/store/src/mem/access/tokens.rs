@@ -49,7 +49,9 @@ impl Tokens for MemStore {
     }
 
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        let access = &mut self.state().access;
+        let mut state = self.state();
+        let state = &mut *state;
+        let access = &mut state.access;
         let is_dead = |token: &&TokenRecord| token.revoked_at.or(token.expires_at).is_some_and(|end| end < before);
         let dead: Vec<TokenId> =
             access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
@@ -61,6 +63,11 @@ impl Tokens for MemStore {
             }
         }
         access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead.contains(&token)));
+        if !dead.is_empty() {
+            let is_account = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
+            let is_line = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
+            state.saved_filters.retain(|owner, _| is_account(*owner) || is_line(*owner));
+        }
         Ok(u64::try_from(dead.len()).unwrap_or(u64::MAX))
     }
 

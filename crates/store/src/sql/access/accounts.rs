@@ -11,6 +11,7 @@ use crate::Result;
 use crate::access::{Account, AccountChange, AccountChanged, Accounts, KeptAccess, PasswordHash};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::saved_filters::DELETE_FILTERS_OF_OWNER;
 use crate::sql::{SqlStore, Tx, transact};
 
 macro_rules! select_account {
@@ -164,6 +165,7 @@ impl Accounts for SqlStore {
             tx.delete_tokens_of(id).await?;
             tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_ADDRESSES_OF_ACCOUNT).int(id.get())).await?;
+            tx.execute(Query::new(&DELETE_FILTERS_OF_OWNER).int(id.get())).await?;
             tx.delete_grants(Subject::Account, id.get()).await?;
             let found = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
             Ok(if found == 1 { AccountChanged::Done } else { AccountChanged::NotFound })

@@ -9,6 +9,7 @@ use crate::Result;
 use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens, earlier};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::saved_filters::DELETE_ORPHANED_FILTERS;
 use crate::sql::{SqlStore, Tx, transact};
 
 macro_rules! select_token {
@@ -132,6 +133,7 @@ impl Tokens for SqlStore {
             for statement in &DELETE_DEAD {
                 count = tx.execute(Query::new(statement).list(dead.iter().copied())).await?;
             }
+            tx.execute(Query::new(&DELETE_ORPHANED_FILTERS)).await?;
             Ok(count)
         })
     }

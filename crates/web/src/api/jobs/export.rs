@@ -231,7 +231,8 @@ fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
     text
 }
 
-fn as_yaml(records: &[JobRecord]) -> String {
+/// A list that `apply` takes.
+pub(crate) fn as_yaml(records: &[JobRecord]) -> String {
     let documents: Vec<_> = records.iter().map(|record| record.spec.document()).collect();
     let items: Vec<Vec<_>> =
         documents.iter().map(|document| document.fields.iter().map(|(name, value)| (*name, value)).collect()).collect();

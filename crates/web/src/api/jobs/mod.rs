@@ -30,6 +30,7 @@ mod switch;
 mod versions;
 
 pub(crate) use delete::remove;
+pub(crate) use export::as_yaml;
 pub(crate) use find::{find, find_app, find_for_runs};
 pub(super) use fires::instant;
 pub(crate) use fires::versions_before;

@@ -1,0 +1,75 @@
+//! How late the newest fires of this node were released: what a histogram has gained in the last minutes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+
+use super::Histogram;
+
+/// How far back fires count.
+const SPAN: Duration = Duration::from_secs(5 * 60);
+/// How often the counts are kept to compare with.
+const STEP: Duration = Duration::from_secs(15);
+
+/// Counts of a histogram at instants of the last minutes, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct RecentLateness(VecDeque<(Timestamp, Vec<u64>)>);
+
+impl RecentLateness {
+    /// The end of the bucket that 99 of 100 of the newest fires reach at most, in milliseconds; none without a fire. Beyond the last
+    /// bucket, it is the last end and one.
+    pub(crate) fn p99_ms(&mut self, histogram: &Histogram, now: Timestamp) -> Option<u64> {
+        let counts = histogram.counts();
+        let Self(kept) = self;
+        // A clock that was set back makes the kept instants meaningless.
+        if kept.back().is_some_and(|(at, _)| *at > now) {
+            kept.clear();
+        }
+        if kept.back().is_none_or(|(at, _)| now.since(*at) >= STEP) {
+            kept.push_back((now, counts.clone()));
+        }
+        while kept.len() > 1 && kept.get(1).is_some_and(|(at, _)| now.since(*at) >= SPAN) {
+            kept.pop_front();
+        }
+        let (_, before) = kept.front()?;
+        let gained: Vec<u64> = counts.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect();
+        let total: u64 = gained.iter().sum();
+        let rank = (total * 99).div_ceil(100);
+        let mut sum = 0;
+        let bucket = gained.iter().position(|count| {
+            sum += count;
+            sum >= rank && sum > 0
+        })?;
+        let ends = histogram.ends_ms();
+        ends.get(bucket).copied().or_else(|| ends.last().map(|last| last + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::histogram::LATENESS;
+    use super::*;
+
+    #[test]
+    fn only_the_newest_fires_count() {
+        let histogram = Histogram::new(LATENESS);
+        let mut recent = RecentLateness::default();
+        let at = |seconds: i64| Timestamp::from_secs(1_900_000_000 + seconds);
+        assert_eq!(recent.p99_ms(&histogram, at(0)), None);
+        for _ in 0..99 {
+            histogram.observe(Duration::from_millis(3));
+        }
+        histogram.observe(Duration::from_secs(4));
+        assert_eq!(recent.p99_ms(&histogram, at(20)), Some(5));
+        histogram.observe(Duration::from_secs(4));
+        assert_eq!(recent.p99_ms(&histogram, at(21)), Some(5_000), "two of 101");
+        for second in (40..400).step_by(15) {
+            recent.p99_ms(&histogram, at(second));
+        }
+        assert_eq!(recent.p99_ms(&histogram, at(400)), None, "no fire for more than five minutes");
+        histogram.observe(Duration::from_secs(4_000));
+        assert_eq!(recent.p99_ms(&histogram, at(401)), Some(600_001));
+        assert!(recent.0.len() <= 23, "{}", recent.0.len());
+    }
+}

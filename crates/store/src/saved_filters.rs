@@ -1,0 +1,84 @@
+//! Filters that users kept under names.
+
+use async_trait::async_trait;
+use rondel_core::{AccountId, Timestamp, TokenId};
+
+use crate::error::Result;
+
+/// The most filters of an owner, over all lists.
+pub const SAVED_FILTER_COUNT_MAX: usize = 50;
+
+/// Whose filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterOwner {
+    /// A user.
+    Account(AccountId),
+    /// A caller without an account, by the token that its line began with.
+    Token(TokenId),
+}
+
+impl FilterOwner {
+    /// The id that its rows have. Ids of accounts and tokens are never the same.
+    pub(crate) const fn id(self) -> i64 {
+        match self {
+            Self::Account(id) => id.get(),
+            Self::Token(id) => id.get(),
+        }
+    }
+}
+
+/// The list that a filter is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FilteredList {
+    /// The list of jobs.
+    Jobs,
+    /// The list of runs.
+    Runs,
+}
+
+impl FilteredList {
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Jobs => "jobs",
+            Self::Runs => "runs",
+        }
+    }
+}
+
+impl std::str::FromStr for FilteredList {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "jobs" => Ok(Self::Jobs),
+            "runs" => Ok(Self::Runs),
+            _ => Err(format!("{text:?} is neither jobs nor runs")),
+        }
+    }
+}
+
+/// A filter with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedFilter {
+    /// The list.
+    pub list: FilteredList,
+    /// Unique for the list of the owner.
+    pub name: String,
+    /// As it is written in the list.
+    pub filter: String,
+}
+
+/// Saved filters.
+#[async_trait]
+pub trait SavedFilters {
+    /// All filters of an owner, by list and name.
+    async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
+
+    /// Saves a filter, in the place of one with its name; false where the owner has as many as there may be.
+    async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool>;
+
+    /// Deletes a filter; false where there is none with this name.
+    async fn delete_filter(&self, owner: FilterOwner, list: FilteredList, name: &str) -> Result<bool>;
+}

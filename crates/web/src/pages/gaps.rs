@@ -1,0 +1,205 @@
+//! Why a lane of the timeline is empty where it is: the account of a job's fires as stretches of time with a sentence each, read at
+//! once for the whole lane.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::fires::{Account, ENTRY_COUNT_MAX, Entry, Range, Verdict};
+use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::{RunStatus, Timestamp, words};
+use serde::Serialize;
+
+use super::drawing::stamp;
+use super::fires::looks;
+use super::shell::Page;
+use super::texts::Texts;
+use super::zones;
+use crate::answer::json;
+use crate::api::jobs::find;
+use crate::body::refuse_value;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::query::{FromQuery, Reader};
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The longest time that is asked about: that of the longest zoom, and a day.
+const SPAN_MAX: Duration = Duration::from_secs(8 * 24 * 3_600);
+/// How often a shorter stretch is read, where the whole has too many fires.
+const READ_COUNT_MAX: u32 = 4;
+/// The shortest stretch that is read.
+const SHORTEST: Duration = Duration::from_secs(60);
+
+/// The ends of the lane; without them, those of the last day.
+#[derive(Debug)]
+pub(crate) struct GapsQuery {
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+}
+
+impl FromQuery for GapsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let instant = |text: &str| text.parse::<Timestamp>().map_err(|error| error.to_string());
+        Self { from: reader.parsed("from", instant), to: reader.parsed("to", instant) }
+    }
+}
+
+impl GapsQuery {
+    fn ends(&self, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+        let to = self.to.unwrap_or(now);
+        let from = self.from.unwrap_or_else(|| to.saturating_sub(DAY));
+        if to <= from || to.since(from) > SPAN_MAX {
+            let days = SPAN_MAX.as_secs() / DAY.as_secs();
+            return Err(refuse_value("/to", format!("{to} is not within {days} days after {from}")));
+        }
+        Ok((from, to))
+    }
+}
+
+/// A stretch in which nothing ran, or between two runs.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Gap {
+    from_ms: i64,
+    to_ms: i64,
+    /// The instant that an answer of *why* is about; none where nothing was left out.
+    at_ms: Option<i64>,
+    text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Gaps {
+    gaps: Vec<Gap>,
+}
+
+pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    zones::page_of(&record.spec);
+    let now = page.engine().now();
+    let (mut from, to) = page.query().ends(now)?;
+    // What is ahead is drawn.
+    let to = to.min(now);
+    let within = page.call.seen_apps();
+    let mut account = Account { entries: Vec::new(), next: None };
+    let mut begin = from;
+    for _ in 0..READ_COUNT_MAX {
+        if from >= to {
+            break;
+        }
+        let range = Range { from, to, limit: ENTRY_COUNT_MAX };
+        account = page.engine().fires(&record, range, within.as_deref()).await?;
+        begin = from;
+        let Some(next) = account.next.filter(|next| *next <= to) else { break };
+        // The newest part is shown: what the whole holds up to `next`, its end holds too, where fires are even.
+        let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
+        from = to.saturating_sub(length).max(from);
+    }
+    let until = account.next.map_or(to, |next| next.min(to));
+    let gaps = gaps(&account, (begin, until), (now, page.t));
+    json(StatusCode::OK, &Gaps { gaps })
+}
+
+/// Why the lane is empty after an entry, up to the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cause {
+    /// It ran: nothing more was planned until the next fire.
+    Between,
+    /// It did not run.
+    LeftOut(String),
+}
+
+fn gaps(account: &Account, (from, to): (Timestamp, Timestamp), (now, t): (Timestamp, &'static Texts)) -> Vec<Gap> {
+    let zone = zones::shown().1;
+    let mut found: Vec<Gap> = Vec::new();
+    let mut last: Option<Cause> = None;
+    let past: Vec<&Entry> = account.entries.iter().filter(|entry| entry.first <= to).collect();
+    let first = past.first().map_or(to, |entry| entry.first);
+    if first > from {
+        found.push(Gap {
+            from_ms: from.as_millis(),
+            to_ms: first.as_millis(),
+            at_ms: None,
+            text: t.gap_none.to_owned(),
+        });
+    }
+    for (index, entry) in past.iter().enumerate() {
+        let end = past.get(index + 1).map_or(to, |next| next.first);
+        let cause = cause(entry, t);
+        match found.last_mut() {
+            Some(gap) if last.as_ref() == Some(&cause) => gap.to_ms = end.as_millis(),
+            _ => {
+                let (at_ms, text) = match &cause {
+                    Cause::Between => (None, t.gap_between.to_owned()),
+                    Cause::LeftOut(words) => {
+                        (Some(entry.first.as_millis()), format!("{} · {words}", stamp(entry.first, now, zone)))
+                    }
+                };
+                found.push(Gap { from_ms: entry.first.as_millis(), to_ms: end.as_millis(), at_ms, text });
+            }
+        }
+        last = Some(cause);
+    }
+    found
+}
+
+fn cause(entry: &Entry, t: &'static Texts) -> Cause {
+    let (_, word) = looks(&entry.verdict, t);
+    match &entry.verdict {
+        Verdict::Row { status: RunStatus::Skipped, reason, detail, .. } | Verdict::Span { reason, detail, .. } => {
+            let subject =
+                Subject { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+            let words = sentence(subject, t.lang());
+            Cause::LeftOut(words.map_or_else(|| word.to_owned(), |words| format!("{word}: {words}")))
+        }
+        Verdict::Row { .. } | Verdict::Planned => Cause::Between,
+        Verdict::Calendar { calendar, day, moved_to } => {
+            let moved = moved_to.map(|at| t.fires_moved(words::moment(zones::shown().1, at)));
+            let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
+            Cause::LeftOut(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+        }
+        Verdict::Paused | Verdict::Undecided | Verdict::Removed | Verdict::Missing => Cause::LeftOut(word.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{Reason, RunId};
+
+    use super::super::texts::Lang;
+    use super::*;
+
+    #[test]
+    fn stretches_are_joined_while_the_reason_is_the_same() {
+        let at = |minute: u64| Timestamp::from_secs(1_900_000_800) + Duration::from_secs(minute * 60);
+        let entry = |minute, verdict| Entry { first: at(minute), last: at(minute), count: 1, verdict };
+        let ran = |minute: u64| {
+            let (run, status) = (RunId::new(i64::try_from(minute).unwrap()), RunStatus::Succeeded);
+            entry(minute, Verdict::Row { run, status, reason: None, detail: None, planned: true })
+        };
+        let run = RunId::new(7);
+        let late = Verdict::Span { run, reason: Some(Reason::Misfire), detail: None };
+        let calendar =
+            Verdict::Calendar { calendar: "holidays".to_owned(), day: Some("<b>New Year".to_owned()), moved_to: None };
+        let entries = vec![
+            ran(10),
+            ran(20),
+            entry(30, Verdict::Paused),
+            entry(40, Verdict::Paused),
+            entry(50, late),
+            entry(60, calendar),
+        ];
+        let account = Account { entries, next: None };
+        let found = gaps(&account, (at(0), at(70)), (at(70), Lang::En.texts()));
+        let spans: Vec<(i64, i64, bool)> = found
+            .iter()
+            .map(|gap| {
+                let minute = |ms: i64| (ms - at(0).as_millis()) / 60_000;
+                (minute(gap.from_ms), minute(gap.to_ms), gap.at_ms.is_some())
+            })
+            .collect();
+        assert_eq!(spans, [(0, 10, false), (10, 30, false), (30, 50, true), (50, 60, true), (60, 70, true)]);
+        assert!(found[2].text.ends_with("paused") || found[2].text.contains("aused"), "{}", found[2].text);
+        assert!(found[4].text.contains("holidays · <b>New Year"), "{}", found[4].text);
+        let nothing = gaps(&Account { entries: Vec::new(), next: None }, (at(0), at(70)), (at(70), Lang::En.texts()));
+        assert_eq!(nothing.len(), 1, "a job without fires has one gap");
+    }
+}

@@ -1,0 +1,122 @@
+//! Chosen jobs as a YAML file, in the form that `rondel job apply` takes.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use axum::response::{IntoResponse as _, Response};
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use rondel_core::filter::{Filter, Scope};
+use rondel_core::name;
+
+use super::shell::Page;
+use crate::api::jobs::as_yaml;
+use crate::body::refuse_value;
+use crate::holdings::Place;
+use crate::job_bulk::{BULK_JOB_COUNT_MAX, select_matching};
+use crate::parameter::Parameter;
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{own_path, to};
+use crate::{run_filter, shares};
+
+/// How many jobs are read at once.
+const READ_COUNT: usize = 50;
+/// The most bytes that a file has: what is longer is streamed by the command.
+const FILE_LEN_MAX: usize = 8 * 1024 * 1024;
+
+/// The name of a chosen job.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct JobName(String);
+
+impl FromStr for JobName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        name::check(text).map(|()| Self(text.to_owned()))
+    }
+}
+
+/// What was chosen in the list of jobs.
+#[derive(Debug)]
+pub(crate) struct ChosenJobs {
+    names: Vec<JobName>,
+    filter: String,
+    is_all: bool,
+    /// The list that is gone back to where nothing is chosen.
+    back: String,
+}
+
+impl FromQuery for ChosenJobs {
+    fn from_query(reader: &mut Reader) -> Self {
+        let names = reader.words(Parameter::name("job"));
+        let filter = reader.one("q").unwrap_or_default().trim().to_owned();
+        // Where a filter is set and no row is chosen, all that match are meant.
+        let is_all = reader.one("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
+        let back = reader.one("back").unwrap_or_default();
+        // What else the form of the list has.
+        for other in ["do", "label"] {
+            drop(reader.one(other));
+        }
+        Self { names, filter, is_all, back }
+    }
+}
+
+pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
+    let call = &page.call;
+    if page.query().names.is_empty() && !page.query().is_all {
+        return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
+    }
+    let _place = shares::place(&call.web, Place::Export, call.caller.key())?;
+    let chosen = chosen(&page).await?;
+    let mut text = String::new();
+    for names in chosen.chunks(READ_COUNT) {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut found = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+        found.retain(|job| call.sees(job.app));
+        let known: BTreeSet<&str> = found.iter().map(|job| job.spec.name.as_str()).collect();
+        if let Some(missing) = names.iter().find(|name| !known.contains(*name)) {
+            let detail = format!("there is no job {missing} any more, so no file was written: load the list again");
+            return Err(Problem::new(Code::JobNotFound, detail));
+        }
+        found.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
+        text.push_str(&as_yaml(&found));
+        if text.len() > FILE_LEN_MAX {
+            let max = FILE_LEN_MAX / 1024 / 1024;
+            return Err(refuse_value(
+                "/job",
+                format!("the file would be longer than {max} MiB; use rondel job export"),
+            ));
+        }
+    }
+    if chosen.is_empty() {
+        text = as_yaml(&[]);
+    }
+    let headers = [
+        (CONTENT_TYPE, "application/yaml".to_owned()),
+        (CONTENT_DISPOSITION, "attachment; filename=\"jobs.yaml\"".to_owned()),
+    ];
+    Ok((headers, text).into_response())
+}
+
+/// The names of the chosen jobs, in their order. A file with only a part of what matches is none that was asked for.
+async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
+    let query = page.query();
+    if query.is_all {
+        let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::refused(&error))?;
+        let found = select_matching(&page.call, &filter).await?;
+        return match found.has_more {
+            false => Ok(found.names),
+            true => Err(refuse_value(
+                "/q",
+                format!("more than {BULK_JOB_COUNT_MAX} jobs match; narrow the filter, or use rondel job export"),
+            )),
+        };
+    }
+    let names: Vec<String> = query.names.iter().map(|name| name.0.clone()).collect();
+    match names.len() {
+        count if count > BULK_JOB_COUNT_MAX => {
+            Err(refuse_value("/job", format!("{count} jobs; at most {BULK_JOB_COUNT_MAX} go into a file")))
+        }
+        _ => Ok(names),
+    }
+}

@@ -1,0 +1,137 @@
+//! The labels of a job in its form: a row with a key and a value for each, and what is wrong beside its row.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rondel_core::labels::{self, LABEL_COUNT_MAX, Labels};
+use serde_json::{Value, json};
+
+use super::form::Fields;
+
+/// How many rows are shown: more are complained about.
+const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
+/// Sent with the rows, so that a form without them leaves the labels as they are.
+const MARK: &str = "labels";
+const PREFIX: &str = "label.";
+
+/// A label as it was typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LabelRow {
+    pub(super) key: String,
+    pub(super) value: String,
+    /// What is wrong, in English.
+    pub(super) fault: Option<String>,
+}
+
+/// The rows; none where the form has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LabelRows(Option<Vec<LabelRow>>);
+
+impl LabelRows {
+    /// Those of a definition.
+    pub(super) fn of(labels: &Labels) -> Self {
+        let row = |(key, value): (&String, &String)| LabelRow { key: key.clone(), value: value.clone(), fault: None };
+        Self(Some(labels.iter().map(row).collect()))
+    }
+
+    /// Those that were sent, checked. Rows that are empty count for nothing.
+    pub(super) fn sent(fields: &Fields) -> Self {
+        if fields.sent(MARK).is_none() {
+            return Self(None);
+        }
+        let mut rows: BTreeMap<usize, LabelRow> = BTreeMap::new();
+        for (name, value) in fields.with_prefix(PREFIX) {
+            let Some((index, part)) = name[PREFIX.len()..].split_once('.') else { continue };
+            let Ok(index) = index.parse::<usize>() else { continue };
+            let row = rows.entry(index).or_default();
+            match part {
+                "key" => value.trim().clone_into(&mut row.key),
+                "value" => value.trim().clone_into(&mut row.value),
+                _ => {}
+            }
+        }
+        let mut rows: Vec<LabelRow> = rows.into_values().collect();
+        rows.retain(|row| !row.key.is_empty() || !row.value.is_empty());
+        let mut seen = BTreeSet::new();
+        for row in &mut rows {
+            let is_new = seen.insert(row.key.clone());
+            row.fault = labels::check_key(&row.key)
+                .and_then(|()| if is_new { Ok(()) } else { Err(format!("{:?} is named twice", row.key)) })
+                .and_then(|()| labels::check_value(&row.value))
+                .err();
+        }
+        Self(Some(rows))
+    }
+
+    /// The rows of the form, with an empty one at the end.
+    pub(super) fn shown(&self) -> Vec<LabelRow> {
+        let rows = self.0.iter().flatten().take(SHOWN_COUNT_MAX).cloned();
+        rows.chain([LabelRow::default()]).collect()
+    }
+
+    /// Puts the labels into a definition; `Err` has what is wrong with all of them together, or nothing where it stands at rows.
+    pub(super) fn put(&self, document: &mut Value) -> Result<(), Option<String>> {
+        let Some(rows) = &self.0 else { return Ok(()) };
+        if rows.len() > LABEL_COUNT_MAX {
+            return Err(Some(format!("{} labels; at most {LABEL_COUNT_MAX} are kept", rows.len())));
+        }
+        if rows.iter().any(|row| row.fault.is_some()) {
+            return Err(None);
+        }
+        let labels: BTreeMap<&str, &str> = rows.iter().map(|row| (row.key.as_str(), row.value.as_str())).collect();
+        document["labels"] = json!(labels);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(rows: &LabelRows) -> Vec<bool> {
+        rows.0.iter().flatten().map(|row| row.fault.is_some()).collect()
+    }
+
+    #[test]
+    fn rows_become_labels_and_a_form_without_rows_keeps_them() {
+        let mut document = json!({"labels": {"team": "pay"}});
+        assert_eq!(LabelRows::sent(&Fields::from([("name", "a")])).put(&mut document), Ok(()));
+        assert_eq!(document["labels"], json!({"team": "pay"}));
+        let rows = LabelRows::sent(&Fields::from([
+            ("labels", "1"),
+            ("label.7.key", " tier "),
+            ("label.7.value", "支付 <b>"),
+            ("label.0.key", "team"),
+            ("label.0.value", "ops"),
+            ("label.9.key", ""),
+            ("label.9.value", ""),
+        ]));
+        assert_eq!(rows.put(&mut document), Ok(()));
+        assert_eq!(document["labels"], json!({"team": "ops", "tier": "支付 <b>"}));
+        assert_eq!(rows.shown().len(), 3, "an empty row is offered");
+        assert_eq!(LabelRows::sent(&Fields::from([("labels", "1")])).put(&mut document), Ok(()));
+        assert_eq!(document["labels"], json!({}), "all were removed");
+    }
+
+    #[test]
+    fn what_is_wrong_stands_at_its_row() {
+        let rows = LabelRows::sent(&Fields::from([
+            ("labels", "1"),
+            ("label.0.key", "team"),
+            ("label.0.value", "ops"),
+            ("label.1.key", "a b"),
+            ("label.1.value", "x"),
+            ("label.2.key", "tier"),
+            ("label.2.value", ""),
+            ("label.3.key", ""),
+            ("label.3.value", "alone"),
+            ("label.4.key", "team"),
+            ("label.4.value", "pay"),
+        ]));
+        assert_eq!(faults(&rows), [false, true, true, true, true]);
+        assert_eq!(rows.put(&mut json!({})), Err(None));
+        let many: Vec<LabelRow> =
+            (0..21).map(|n| LabelRow { key: format!("k{n}"), value: "v".to_owned(), fault: None }).collect();
+        let refused = LabelRows(Some(many)).put(&mut json!({}));
+        assert_eq!(refused, Err(Some("21 labels; at most 20 are kept".to_owned())));
+    }
+}

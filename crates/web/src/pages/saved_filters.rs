@@ -1,0 +1,128 @@
+//! Filters of the lists of jobs and runs that a user kept under names: chips above the list, saved and deleted by forms.
+
+use axum::response::Response;
+use rondel_core::filter::{Filter, Scope};
+use rondel_core::plain;
+use rondel_store::saved_filters::{FilterOwner, FilteredList, SAVED_FILTER_COUNT_MAX, SavedFilter};
+use serde_json::json;
+
+use super::filter_bar::address;
+use super::form::Fields;
+use super::shell::Page;
+use super::toast::{self, Toast};
+use crate::body::refuse_value;
+use crate::caller::Caller;
+use crate::problem::{Code, Problem};
+use crate::redirect::own_path;
+use crate::run_filter;
+
+/// The longest name, in characters.
+const NAME_LEN_MAX: usize = 60;
+/// The longest filter, in characters: as long as the field of the list.
+const FILTER_LEN_MAX: usize = 1_000;
+
+/// A saved filter above its list.
+#[derive(Debug)]
+pub(super) struct SavedChip {
+    pub(super) name: String,
+    pub(super) filter: String,
+    pub(super) href: String,
+    pub(super) is_current: bool,
+}
+
+/// The saved filters of a list, and the form that saves the present one.
+#[derive(Debug)]
+pub(super) struct SavedBar {
+    pub(super) list: &'static str,
+    pub(super) chips: Vec<SavedChip>,
+    /// The present filter; empty where there is nothing to save.
+    pub(super) text: String,
+    pub(super) back: String,
+    /// Why it cannot be saved.
+    pub(super) missing: Option<String>,
+    pub(super) name_len_max: usize,
+}
+
+impl SavedBar {
+    /// Those of the caller, for the list with this filter.
+    pub(super) async fn read<Q>(page: &Page<Q>, list: FilteredList, text: &str) -> Result<Self, Problem> {
+        let t = page.t;
+        let owner = owner(&page.call.caller);
+        let all = match owner {
+            Some(owner) => page.engine().store().saved_filters(owner).await?,
+            None => Vec::new(),
+        };
+        let missing = match owner {
+            None => Some(t.filter_no_owner.to_owned()),
+            Some(_) if all.len() >= SAVED_FILTER_COUNT_MAX => Some(t.filters_full(SAVED_FILTER_COUNT_MAX)),
+            Some(_) => None,
+        };
+        let chip = |one: SavedFilter| SavedChip {
+            href: address(action(list), &one.filter, &[]),
+            is_current: one.filter == text,
+            name: one.name,
+            filter: one.filter,
+        };
+        let chips: Vec<SavedChip> = all.into_iter().filter(|one| one.list == list).map(chip).collect();
+        let is_saved = chips.iter().any(|chip| chip.is_current);
+        let text = if is_saved { String::new() } else { text.to_owned() };
+        let (list, back) = (list.as_str(), page.here().to_owned());
+        Ok(Self { list, chips, text, back, missing, name_len_max: NAME_LEN_MAX })
+    }
+}
+
+const fn action(list: FilteredList) -> &'static str {
+    match list {
+        FilteredList::Jobs => "/jobs",
+        FilteredList::Runs => "/runs",
+    }
+}
+
+/// Whose filters a caller has: those of its account, or of the line of its token.
+fn owner(caller: &Caller) -> Option<FilterOwner> {
+    let of_token = || caller.line.map(FilterOwner::Token);
+    caller.account.map(FilterOwner::Account).or_else(of_token)
+}
+
+/// What both forms name: whose, for which list, under which name.
+fn named(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
+    let list = fields.get("list").parse().map_err(|message: String| refuse_value("/list", message))?;
+    let name = fields.get("name").to_owned();
+    plain::check_line(&name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
+    let owner = owner(&page.call.caller).ok_or_else(|| Problem::new(Code::Forbidden, page.t.filter_no_owner))?;
+    page.call.note.object(&name);
+    Ok((owner, list, name))
+}
+
+/// Saves the filter of a list, in the place of one with the same name.
+pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let (owner, list, name) = named(&page, &fields)?;
+    let scope = match list {
+        FilteredList::Jobs => Scope::Jobs,
+        FilteredList::Runs => Scope::Runs,
+    };
+    let filter = Filter::parse(fields.get("q"), scope).map_err(|error| run_filter::refused(&error))?.to_string();
+    let len = filter.chars().count();
+    if len == 0 || len > FILTER_LEN_MAX {
+        return Err(refuse_value("/q", format!("{len} characters; a filter has 1 to {FILTER_LEN_MAX}")));
+    }
+    let saved = SavedFilter { list, name, filter };
+    if !page.engine().store().save_filter(owner, &saved, page.engine().now()).await? {
+        return Err(refuse_value("/name", page.t.filters_full(SAVED_FILTER_COUNT_MAX)));
+    }
+    page.call.note.changed_to(&json!({"list": list.as_str(), "filter": saved.filter}));
+    done(&page, page.t.filter_saved(&saved.name), list, &fields)
+}
+
+/// Deletes a filter of the caller. One that is gone already is no failure.
+pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let (owner, list, name) = named(&page, &fields)?;
+    page.call.note.before(&json!({"list": list.as_str()}));
+    page.engine().store().delete_filter(owner, list, &name).await?;
+    done(&page, page.t.filter_deleted(&name), list, &fields)
+}
+
+fn done(page: &Page, text: String, list: FilteredList, fields: &Fields) -> Result<Response, Problem> {
+    let back = own_path(fields.get("back")).unwrap_or_else(|| action(list));
+    toast::answer(page, Toast { text, ..Toast::default() }, back)
+}

@@ -1,0 +1,54 @@
+// Rows of fields `data-row` within `data-rows`: one more, one less. Without this script the last row is empty, and saving offers another.
+(() => {
+  "use strict";
+
+  const ROW_COUNT_MAX = 60;
+
+  function watch(list) {
+    const rows = () => [...list.querySelectorAll("[data-row]")];
+    const adder = list.querySelector("[data-row-add]");
+    const fields = (row) => [...row.querySelectorAll("input, select")];
+    let number = rows().length;
+
+    function empty(row) {
+      row.classList.remove("invalid");
+      for (const note of row.querySelectorAll(".error")) note.remove();
+      for (const field of fields(row)) {
+        field.value = "";
+        for (const name of ["aria-invalid", "aria-describedby"]) field.removeAttribute(name);
+      }
+    }
+
+    function add() {
+      const all = rows();
+      const unused = all.find((row) => fields(row).every((field) => !field.value));
+      if (unused) return void fields(unused)[0].focus();
+      if (all.length >= ROW_COUNT_MAX) return;
+      const row = all.at(-1).cloneNode(true);
+      empty(row);
+      for (const field of fields(row)) field.name = field.name.replace(/\.\d+\./, `.${number}.`);
+      number += 1;
+      all.at(-1).after(row);
+      fields(row)[0].focus();
+    }
+
+    function remove(row) {
+      const all = rows();
+      const place = all.indexOf(row);
+      if (all.length === 1) empty(row);
+      else row.remove();
+      const next = rows()[Math.min(place, rows().length - 1)];
+      fields(next)[0].focus();
+    }
+
+    adder.hidden = false;
+    for (const button of list.querySelectorAll("[data-row-remove]")) button.hidden = false;
+    adder.addEventListener("click", add);
+    list.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-row-remove]");
+      if (button) remove(button.closest("[data-row]"));
+    });
+  }
+
+  for (const list of document.querySelectorAll("[data-rows]")) watch(list);
+})();
