@@ -2,6 +2,7 @@
 
 mod agent;
 mod alert_rules;
+mod alert_stories;
 mod audit;
 mod bad_input;
 mod broadcast;
@@ -18,6 +19,7 @@ mod drain;
 mod edits;
 mod events;
 mod fires;
+mod flood;
 mod fuzz;
 mod harness;
 mod hello;
@@ -36,6 +38,7 @@ mod parents;
 mod proof;
 mod purge;
 mod regression;
+mod reports;
 mod routers;
 mod secured;
 mod siege;

@@ -40,6 +40,7 @@ use crate::metrics::Metrics;
 use crate::node::{Node, Shared};
 use crate::progress::ProgressBoard;
 use crate::registry::Registry;
+use crate::reports::ReportLoop;
 use crate::rules::{NotedSuccesses, RuleLoop};
 use crate::scheduler::heal::HealLoop;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
@@ -181,6 +182,7 @@ impl Engine {
         start.background(Until::Soft, HealLoop::new(node.clone()));
         start.background(Until::Soft, DeclareLoop::new(node.clone()));
         start.background(Until::Soft, RuleLoop::new(node.clone()));
+        start.background(Until::Soft, ReportLoop::new(node.clone()));
         Ok(Self { node, gateway, lifecycle: lifecycle.clone() })
     }
 

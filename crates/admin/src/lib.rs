@@ -41,6 +41,7 @@ mod metrics;
 mod node;
 mod progress;
 mod registry;
+pub mod reports;
 pub mod rules;
 mod scheduler;
 mod sight;

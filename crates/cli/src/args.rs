@@ -25,6 +25,7 @@ use crate::manual::ManArgs;
 use crate::namespace::NamespaceArgs;
 use crate::node::NodeArgs;
 use crate::overview::{FiresArgs, StatsArgs};
+use crate::report::ReportArgs;
 use crate::run::RunArgs;
 use crate::server::ServerArgs;
 use crate::sign_in::SignInLinkArgs;
@@ -58,6 +59,8 @@ enum Command {
     Calendar(CalendarArgs),
     /// Set up alerts: what is watched, where messages go, and what is silent for a time
     Alert(Box<AlertArgs>),
+    /// Show how runs went over days and months, and send a weekly report
+    Report(Box<ReportArgs>),
     /// Show runs and their logs, cancel and retry them
     Run(RunArgs),
     /// Show the executors
@@ -142,6 +145,7 @@ impl Command {
             Self::Job(args) => done(runtime::run(args.run())),
             Self::Calendar(args) => done(runtime::run(args.run())),
             Self::Alert(args) => done(runtime::run(args.run())),
+            Self::Report(args) => done(runtime::run(args.run())),
             Self::Run(args) => done(runtime::run(args.run())),
             Self::Executor(args) => done(runtime::run(args.run())),
             Self::Node(args) => done(runtime::run(args.run())),

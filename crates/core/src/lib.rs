@@ -65,6 +65,7 @@ pub mod plan;
 pub mod preview;
 pub mod queued;
 pub mod reason;
+pub mod report;
 pub mod route;
 pub mod run;
 pub mod schedule;

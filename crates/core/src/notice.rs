@@ -34,6 +34,8 @@ words! {
         Acknowledged = "acknowledged",
         /// A user tests the channel.
         Test = "test",
+        /// The weekly report of a namespace.
+        Report = "report",
     }
 }
 

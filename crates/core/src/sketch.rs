@@ -43,6 +43,13 @@ impl Sketch {
         self.counts.values().sum()
     }
 
+    /// How many lengths it has counted that do not exceed this one, within the width of a bucket.
+    #[must_use]
+    pub fn count_within(&self, length: Duration) -> u64 {
+        let last = bucket(u64::try_from(millis(length)).unwrap_or(0));
+        self.counts.range(..=last).map(|(_, count)| count).sum()
+    }
+
     /// The length that so many of a thousand do not exceed, within the width of a bucket; `None` where nothing is counted.
     #[must_use]
     pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
@@ -166,6 +173,13 @@ mod tests {
         let ten = sketch(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
         let quantile = |per_mille| ten.quantile(per_mille).unwrap().as_millis();
         assert_eq!((quantile(0), quantile(500), quantile(950), quantile(1_000)), (1, 5, 10, 10));
+    }
+
+    #[test]
+    fn what_is_within_a_length_is_counted() {
+        let ten = sketch(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        let within = |millis| ten.count_within(Duration::from_millis(millis));
+        assert_eq!((within(0), within(4), within(10), within(1_000)), (0, 4, 10, 10));
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "unmark",
     "write_alerts",
     "write_messages",
+    "write_report",
 ];
 
 /// The other places of a server, in the order of a run.

@@ -77,9 +77,10 @@ macro_rules! delegate_store {
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
+            use $crate::reports::{FailureQuery, FailureStat, ReportChange, ReportWrite, ScheduledReport};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::rollups::{
-                ComingJob, JobPulse, JobTrouble, PointKind, PointQuery, RunMark, StatPoint,
+                ComingJob, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
             };
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::upkeep::{JobStat, StuckJob};
@@ -370,8 +371,18 @@ macro_rules! delegate_store {
                 fn marks(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<RunMark>;
                 fn marks_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<RunMark>;
                 fn open_marks(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<RunMark>;
+                fn open_jobs(query: OpenQuery) -> Vec<OpenJob>;
                 fn coming_jobs(namespace: NamespaceId, to: Timestamp, limit: u32) -> Vec<ComingJob>;
                 fn idle_jobs(namespace: NamespaceId, before: Timestamp, limit: u32) -> Vec<(JobId, i64, Timestamp)>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Reports {
+                fn failure_stats(query: &FailureQuery<'_>) -> Vec<FailureStat>;
+                fn forget_failure_stats(before: Timestamp, limit: u32) -> u64;
+                fn report_schedule(namespace: NamespaceId) -> Option<ScheduledReport>;
+                fn save_report_schedule(change: ReportChange<'_>) -> bool;
+                fn delete_report_schedule(namespace: NamespaceId) -> bool;
+                fn due_reports(now: Timestamp, limit: u32) -> Vec<ScheduledReport>;
+                fn write_report(write: &ReportWrite<'_>) -> bool;
             } also {});
         };
     };

@@ -13,6 +13,7 @@
 //! - [`RequestKeys`]: calls that are made once, however often they are sent;
 //! - [`Channels`]: where alerts are sent, and the messages on their way;
 //! - [`Alerts`]: rules of alerts, their incidents and silences;
+//! - [`Reports`]: failures by message, and when the report of a namespace is sent;
 //! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts;
 //!   [`Rollups`]: what charts and overviews read.
 //!
@@ -40,6 +41,7 @@ pub mod logs;
 mod mem;
 pub mod outbox;
 mod parents;
+pub mod reports;
 pub mod request_keys;
 pub mod rollups;
 pub mod saved_filters;
@@ -67,6 +69,7 @@ pub use logs::Logs;
 #[cfg(feature = "testing")]
 pub use mem::MemStore;
 pub use outbox::Outbox;
+pub use reports::Reports;
 pub use request_keys::RequestKeys;
 pub use rollups::Rollups;
 pub use saved_filters::SavedFilters;
@@ -118,5 +121,6 @@ store_of!(
     Heal,
     Stats,
     Rollups,
-    SavedFilters
+    SavedFilters,
+    Reports
 );

@@ -246,6 +246,36 @@ impl From<&Run> for RunMark {
     }
 }
 
+/// Open runs of one job that are late, or that take long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenJob {
+    /// The job.
+    pub job: JobId,
+    /// The first of them, by id.
+    pub run: RunId,
+    /// The earliest planned instant.
+    pub fire_at: Timestamp,
+    /// When the first of them began; `None` where none has.
+    pub started_at: Option<Timestamp>,
+}
+
+/// Which open runs.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenQuery {
+    /// Their tenant.
+    pub namespace: NamespaceId,
+    /// Their status.
+    pub status: RunStatus,
+    /// Due no later than this.
+    pub due_by: Timestamp,
+    /// Planned, and begun where they have, no later than this.
+    pub since: Timestamp,
+    /// First attempts alone.
+    pub is_first_attempt: bool,
+    /// At most so many jobs of each node.
+    pub limit: u32,
+}
+
 /// A job that fires next in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComingJob {
@@ -285,6 +315,9 @@ pub trait Rollups {
 
     /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit` of each node; shards are left out.
     async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>>;
+
+    /// The jobs that have such open runs, the earliest planned instant first; shards are left out.
+    async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>>;
 
     /// Jobs of a namespace whose next fire is before `to`, the earliest first, at most `limit`.
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>>;

@@ -60,6 +60,7 @@ mod rate;
 mod recheck;
 mod redirect;
 mod refused_lines;
+mod report;
 mod route_info;
 mod routes;
 mod run_bulk;

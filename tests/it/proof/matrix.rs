@@ -69,9 +69,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("end_silence", RULES),
     ("save_alert_rule", RULES),
     ("write_alerts", RULES),
+    ("write_report", REPORTS),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
 const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_users.rs";
+const REPORTS: &str = "of weekly reports only, without any run: see reports.rs";
 const CHANNELS: &str = "of alerts only, without any run: see channels.rs";
 const RULES: &str = "of rules and incidents only: see alert_rules.rs";
 /// Places that only a cluster reaches.

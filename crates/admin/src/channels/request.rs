@@ -137,7 +137,7 @@ fn teams(parts: &Parts<'_>) -> Value {
     let texts = parts.texts;
     let color = match (parts.notice.kind, parts.notice.severity) {
         (NoticeKind::Resolved | NoticeKind::Acknowledged, _) => "Good",
-        (NoticeKind::Test, _) => "Accent",
+        (NoticeKind::Test | NoticeKind::Report, _) => "Accent",
         (_, Severity::Critical) => "Attention",
         (_, Severity::Warning) => "Warning",
     };
@@ -177,7 +177,7 @@ fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     };
     let key = notice.incident.map_or_else(|| format!("rondel-test-{id}"), |incident| format!("rondel-{incident}"));
     let severity = match (notice.kind, notice.severity) {
-        (NoticeKind::Test, _) => "info",
+        (NoticeKind::Test | NoticeKind::Report, _) => "info",
         (_, Severity::Critical) => "critical",
         (_, Severity::Warning) => "warning",
     };
@@ -217,13 +217,14 @@ fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let priority = match (parts.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)
     {
         (Some(own), ..) => own,
-        (None, NoticeKind::Resolved | NoticeKind::Acknowledged | NoticeKind::Test, _) => 3,
+        (None, NoticeKind::Resolved | NoticeKind::Acknowledged | NoticeKind::Test | NoticeKind::Report, _) => 3,
         (None, _, Severity::Critical) => 5,
         (None, _, Severity::Warning) => 4,
     };
     let tag = match (notice.kind, notice.severity) {
         (NoticeKind::Resolved | NoticeKind::Acknowledged, _) => "white_check_mark",
         (NoticeKind::Test, _) => "test_tube",
+        (NoticeKind::Report, _) => "bar_chart",
         (_, Severity::Critical) => "rotating_light",
         (_, Severity::Warning) => "warning",
     };

@@ -14,7 +14,7 @@ pub(super) fn notices() -> Vec<Notice> {
 }
 
 fn notice(kind: NoticeKind) -> Notice {
-    let is_test = kind == NoticeKind::Test;
+    let is_test = matches!(kind, NoticeKind::Test | NoticeKind::Report);
     let sample = |run| RunSample {
         run: RunId::new(run),
         job: "nightly-close".to_owned(),

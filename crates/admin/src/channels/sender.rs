@@ -183,7 +183,7 @@ impl Sender {
         let try_number = message.try_count.saturating_add(1);
         let after = self.decide(channel, message, &done);
         let delivery = Delivery {
-            incident: Some(message.incident),
+            incident: Some(message.incident).filter(|_| message.notice.kind != NoticeKind::Report),
             kind: message.notice.kind,
             try_number,
             verdict: after.as_str().to_owned(),

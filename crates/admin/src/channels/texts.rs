@@ -92,6 +92,7 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
         (Lang::En, NoticeKind::Escalated) => format!("[{severity}, not acknowledged] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Acknowledged) => format!("[Acknowledged] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Test) => format!("[Test] Rondel: {name}"),
+        (Lang::En, NoticeKind::Report) => format!("Rondel, last week: {}", notice.namespace),
         (Lang::Zh, NoticeKind::Firing) => format!("【{severity}】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Resolved) => format!("【已恢复】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Reminder) => format!("【{severity}，仍未恢复】{name}：{}", notice.rule),
@@ -99,6 +100,7 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
         (Lang::Zh, NoticeKind::Escalated) => format!("【{severity}，无人确认】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Acknowledged) => format!("【已确认】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Test) => format!("【测试】Rondel：{name}"),
+        (Lang::Zh, NoticeKind::Report) => format!("Rondel 周报：{}", notice.namespace),
     }
 }
 
@@ -123,6 +125,11 @@ fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
     let text = |en, zh| lang_text(lang, en, zh);
     let mut facts = vec![(text("Namespace", "命名空间"), notice.namespace.clone())];
     if notice.kind == NoticeKind::Test {
+        return facts;
+    }
+    if notice.kind == NoticeKind::Report {
+        facts.push((text("From", "起"), minute(notice.started_at)));
+        facts.push((text("To", "止"), minute(notice.at)));
         return facts;
     }
     if notice.subject.kind != NoticeSubject::Namespace {

@@ -41,6 +41,7 @@ pub(super) async fn forget_old(shared: &Shared) -> Result<u64, StoreError> {
             count += shared.store.forget_points(kind, *step, now - kept(kind, *step), BATCH).await?;
         }
     }
+    count += shared.store.forget_failure_stats(now - KEPT, BATCH).await?;
     Ok(count)
 }
 

@@ -116,8 +116,8 @@ impl Space<'_> {
     async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut SeenRules) -> Result<(), StoreError> {
         let bound = |job: &WatchedJob| -> Option<Duration> { job.expect.as_ref()?.bound(kind) };
         let found = match kind {
-            ExpectKind::Late => states::late(self.node, self.namespace, bound, self.now).await?,
-            _ => states::running_longer(self.node, self.namespace, bound, self.now).await?,
+            ExpectKind::Late => states::late(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
+            _ => states::running_longer(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
         };
         for (job, observation) in found {
             if let Some(rule) = job.expect.as_ref().and_then(|expect| expect.rule(kind)) {

@@ -11,13 +11,15 @@ use rondel_store::StoreError;
 use rondel_store::access::TokenQuery;
 use rondel_store::alerts::WatchedJob;
 use rondel_store::catalog::App;
-use rondel_store::rollups::{PointDetail, PointKind, PointQuery, RunMark};
+use rondel_store::rollups::{OpenJob, OpenQuery, PointDetail, PointKind, PointQuery};
 
 use super::facts::{is_in_scope, subject};
 use crate::node::Node;
 
-/// Open runs of each server that are looked at.
-const OPEN_COUNT: u32 = 1_000;
+/// Jobs with open runs that one look takes of each server: those whose runs have waited longest.
+const OPEN_COUNT: u32 = 5_000;
+/// Jobs of which a run is shown as an example: more are reported as a group.
+const SAMPLE_COUNT: usize = 100;
 /// Points of an owner that are added up.
 const POINT_COUNT: u32 = 20_000;
 const TOKEN_COUNT: u32 = 500;
@@ -51,11 +53,11 @@ pub(super) async fn observe(
     match &spec.condition {
         Condition::Late { by } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*by);
-            Ok(without_jobs(late(node, namespace, bound, now).await?))
+            Ok(without_jobs(late(node, namespace, (*by, bound), now).await?))
         }
         Condition::RunningLonger { than: Some(than), .. } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*than);
-            Ok(without_jobs(running_longer(node, namespace, bound, now).await?))
+            Ok(without_jobs(running_longer(node, namespace, (*than, bound), now).await?))
         }
         Condition::RunningLonger { than: None, times_p95 } => {
             Ok(without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?))
@@ -76,9 +78,8 @@ pub(super) async fn observe(
 }
 
 /// The jobs of these runs.
-async fn jobs_of(node: &Node, marks: &[RunMark]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
-    let ids: BTreeSet<JobId> = marks.iter().map(|mark| mark.job).collect();
-    let ids: Vec<JobId> = ids.into_iter().collect();
+async fn jobs_of(node: &Node, open: &[OpenJob]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
+    let ids: Vec<JobId> = open.iter().map(|open| open.job).collect();
     Ok(node.store().watched_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect())
 }
 
@@ -86,59 +87,66 @@ fn without_jobs(found: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {
     found.into_iter().map(|(_, observation)| observation).collect()
 }
 
-fn sample(mark: &RunMark, job: &WatchedJob) -> RunSample {
-    let message = mark.executor.clone().unwrap_or_else(|| mark.status.as_str().to_owned());
-    RunSample { run: mark.id, job: job.name.clone(), fire_at: mark.fire_at, message }
-}
-
-/// One observation for each job, with the instant of its first run.
-fn fold(found: Vec<(Timestamp, &RunMark, &WatchedJob)>) -> Vec<(WatchedJob, Observation)> {
+/// One observation for each job, since the instant that its first run gives; the first jobs with that run as an example.
+async fn observed(
+    node: &Node,
+    found: Vec<(Timestamp, OpenJob)>,
+    jobs: &BTreeMap<JobId, WatchedJob>,
+) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
+    let ids: Vec<_> = found.iter().take(SAMPLE_COUNT).map(|(_, open)| open.run).collect();
+    let runs = node.store().runs(&ids).await?;
+    let sample = |open: &OpenJob, job: &WatchedJob| {
+        let run = runs.iter().find(|run| run.id == open.run)?;
+        let message = run.executor.clone().unwrap_or_else(|| run.status.as_str().to_owned());
+        Some(RunSample { run: run.id, job: job.name.clone(), fire_at: run.fire_at, message })
+    };
     let mut of_job: BTreeMap<JobId, (WatchedJob, Observation)> = BTreeMap::new();
-    for (at, mark, job) in found {
-        let holds = Sighting::Holds { since: at, news: 0 };
+    for (at, open) in found {
+        let Some(job) = jobs.get(&open.job) else { continue };
         let (_, seen) = of_job.entry(job.id).or_insert_with(|| {
-            (job.clone(), Observation { subject: subject(job), sighting: holds, samples: Vec::new() })
+            let sighting = Sighting::Holds { since: at, news: 0 };
+            (job.clone(), Observation { subject: subject(job), sighting, samples: Vec::new() })
         });
         if let Sighting::Holds { since, .. } = &mut seen.sighting {
             *since = at.min(*since);
         }
-        seen.samples.push(sample(mark, job));
+        seen.samples.extend(sample(&open, job));
     }
-    of_job.into_values().collect()
+    Ok(of_job.into_values().collect())
 }
 
-/// The jobs with a run that has not started in time, by the bound of each.
+/// The jobs with a run that has not started in time, by the bound of each; no bound is shorter than `shortest`.
 pub(super) async fn late(
     node: &Node,
     namespace: NamespaceId,
-    bound: impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync,
+    (shortest, bound): (Duration, impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync),
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let mut marks = node.store().open_marks(namespace, RunStatus::Pending, OPEN_COUNT).await?;
-    marks.extend(node.store().open_marks(namespace, RunStatus::Waiting, OPEN_COUNT).await?);
-    marks.retain(|mark| mark.fire_at <= now);
-    let jobs = jobs_of(node, &marks).await?;
-    let late_at = |mark: &RunMark| Some(mark.fire_at + bound(jobs.get(&mark.job)?)?).filter(|at| *at <= now);
-    marks.retain(|mark| late_at(mark).is_some());
-    // A run that waits for its next attempt has started in time.
-    let ids: Vec<_> = marks.iter().map(|mark| mark.id).collect();
-    let runs = node.store().runs(&ids).await?;
-    let first: BTreeSet<_> = runs.iter().filter(|run| run.attempt == 1).map(|run| run.id).collect();
-    marks.retain(|mark| first.contains(&mark.id));
-    let found = marks.iter().filter_map(|mark| Some((late_at(mark)?, mark, jobs.get(&mark.job)?)));
-    Ok(fold(found.collect()))
+    let mut open = Vec::new();
+    for status in [RunStatus::Pending, RunStatus::Waiting] {
+        // A run that waits for its next attempt has started in time.
+        let since = now - shortest;
+        let query = OpenQuery { namespace, status, due_by: now, since, is_first_attempt: true, limit: OPEN_COUNT };
+        open.extend(node.store().open_jobs(query).await?);
+    }
+    let jobs = jobs_of(node, &open).await?;
+    let found = open.into_iter().filter_map(|open| {
+        let late_at = open.fire_at + bound(jobs.get(&open.job)?)?;
+        (late_at <= now).then_some((late_at, open))
+    });
+    observed(node, found.collect(), &jobs).await
 }
 
-/// The jobs with a run that has been running for longer than the bound of its job.
+/// The jobs with a run that has been running for longer than the bound of its job; no bound is shorter than `shortest`.
 pub(super) async fn running_longer(
     node: &Node,
     namespace: NamespaceId,
-    bound: impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync,
+    (shortest, bound): (Duration, impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync),
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let marks = running(node, namespace).await?;
-    let jobs = jobs_of(node, &marks).await?;
-    Ok(fold(over_bound(&marks, &jobs, bound, now)))
+    let open = running(node, namespace, now - shortest).await?;
+    let jobs = jobs_of(node, &open).await?;
+    observed(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
 /// The same where the bound is a multiple of what is usual.
@@ -148,30 +156,30 @@ async fn running_unusually(
     times_p95: Option<u32>,
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let marks = running(node, namespace).await?;
-    let mut jobs = jobs_of(node, &marks).await?;
+    // The bound depends on the job, so each job with a run under way is looked at.
+    let open = running(node, namespace, now).await?;
+    let mut jobs = jobs_of(node, &open).await?;
     jobs.retain(|_, job| is_in_scope(scope, job));
     let usual = usual(node, jobs.keys(), now).await?;
     let bound = |job: &WatchedJob| judge::longest(None, times_p95, usual.get(&job.id).copied());
-    Ok(fold(over_bound(&marks, &jobs, bound, now)))
+    observed(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
-async fn running(node: &Node, namespace: NamespaceId) -> Result<Vec<RunMark>, StoreError> {
-    let mut marks = node.store().open_marks(namespace, RunStatus::Running, OPEN_COUNT).await?;
-    marks.retain(|mark| mark.started_at.is_some());
-    Ok(marks)
+async fn running(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
+    let status = RunStatus::Running;
+    let query = OpenQuery { namespace, status, due_by: since, since, is_first_attempt: false, limit: OPEN_COUNT };
+    node.store().open_jobs(query).await
 }
 
-fn over_bound<'a>(
-    marks: &'a [RunMark],
-    jobs: &'a BTreeMap<JobId, WatchedJob>,
+fn over_bound(
+    open: Vec<OpenJob>,
+    jobs: &BTreeMap<JobId, WatchedJob>,
     bound: impl Fn(&WatchedJob) -> Option<Duration>,
     now: Timestamp,
-) -> Vec<(Timestamp, &'a RunMark, &'a WatchedJob)> {
-    let over = marks.iter().filter_map(|mark| {
-        let job = jobs.get(&mark.job)?;
-        let over_at = mark.started_at? + bound(job)?;
-        (over_at <= now).then_some((over_at, mark, job))
+) -> Vec<(Timestamp, OpenJob)> {
+    let over = open.into_iter().filter_map(|open| {
+        let over_at = open.started_at? + bound(jobs.get(&open.job)?)?;
+        (over_at <= now).then_some((over_at, open))
     });
     over.collect()
 }

@@ -16,7 +16,7 @@ use crate::channels::{
 
 const HOLD: Duration = Duration::from_secs(30);
 
-fn channel_in(namespace: NamespaceId, now: Timestamp) -> Channel {
+pub(super) fn channel_in(namespace: NamespaceId, now: Timestamp) -> Channel {
     Channel {
         id: ChannelId::new(next_id()),
         namespace,
@@ -37,7 +37,7 @@ async fn saved(store: &dyn Store) -> Channel {
     channel
 }
 
-fn message(channel: &Channel, incident: IncidentId, kind: NoticeKind, created_at: Timestamp) -> NewMessage {
+pub(super) fn message(channel: &Channel, incident: IncidentId, kind: NoticeKind, created_at: Timestamp) -> NewMessage {
     let notice = Notice {
         kind,
         incident: Some(incident),

@@ -27,6 +27,7 @@ mod logs;
 mod outbox;
 mod pages;
 mod relay;
+mod reports;
 mod request_keys;
 mod results;
 mod rollups;
@@ -73,6 +74,7 @@ pub use self::logs::*;
 pub use self::outbox::*;
 pub use self::pages::*;
 pub use self::relay::*;
+pub use self::reports::*;
 pub use self::request_keys::*;
 pub use self::results::*;
 pub use self::rollups::*;
@@ -219,6 +221,8 @@ macro_rules! for_each_conformance_check {
             jobs_of_the_dead_are_freed,
             nodes_are_forgotten,
             runs_are_counted_by_hour,
+            failures_are_counted_by_message_and_day,
+            a_weekly_report_is_written_once,
             points_add_up_to_the_runs,
             failing_jobs_are_those_whose_newest_runs_failed,
             drawings_read_whole_runs,

@@ -169,6 +169,22 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
     let open: Vec<RunId> = open.into_iter().filter(|mark| mark.job == job.id).map(|mark| mark.id).collect();
     assert!(open.contains(&rows[1].id) && open.contains(&rows[2].id) && !open.contains(&rows[0].id), "{open:?}");
 
+    let query = crate::rollups::OpenQuery {
+        namespace: job.namespace,
+        status: RunStatus::Pending,
+        due_by: rows[2].due_at,
+        since: rows[2].fire_at,
+        is_first_attempt: true,
+        limit: 10_000,
+    };
+    let late = async |query| store.open_jobs(query).await.unwrap().into_iter().find(|open| open.job == job.id);
+    let found = late(query).await.expect("two runs of the job have not begun");
+    assert_eq!((found.run, found.fire_at, found.started_at), (rows[1].id.min(rows[2].id), rows[1].fire_at, None));
+    let before = rows[1].fire_at - Duration::from_millis(1);
+    assert_eq!(late(crate::rollups::OpenQuery { since: before, ..query }).await, None);
+    assert_eq!(late(crate::rollups::OpenQuery { due_by: before, ..query }).await, None);
+    assert_eq!(late(crate::rollups::OpenQuery { status: RunStatus::Running, ..query }).await, None);
+
     let in_all = store.marks_of_namespace(job.namespace, (rows[0].id, RunId::new(next_id())), 10_000).await.unwrap();
     let in_all = ids(in_all.into_iter().filter(|mark| mark.job == job.id).collect());
     assert_eq!(in_all.len(), 6, "shards too: {in_all:?}");

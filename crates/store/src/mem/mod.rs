@@ -16,6 +16,7 @@ mod executors;
 mod heal;
 mod logs;
 mod outbox;
+mod reports;
 mod request_keys;
 mod rollups;
 mod run;
@@ -47,6 +48,7 @@ use crate::declarations::DeclaredSet;
 use crate::follow::EndedRun;
 use crate::ledger::{FenceRequest, LimitName, RelayedAnswer, lease_of_home};
 use crate::outbox::{FailureWebhook, OutboxItem};
+use crate::reports::{FailureGain, FailureKey, ScheduledReport};
 use crate::rollups::{JobPulse, PointKey, StatPoint};
 
 /// What time it is.
@@ -123,6 +125,8 @@ struct State {
     passes: BTreeMap<String, Timestamp>,
     /// By job, hour and verdict: runs and milliseconds.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
+    failures: BTreeMap<FailureKey, FailureGain>,
+    report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
     /// Runs that are counted later, or may have to be counted anew, with the verdict as which they were.
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
     stat_cursor: Option<RunId>,

@@ -9,7 +9,8 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::mem::{MemStore, State, StoredJob, size};
 use crate::rollups::{
-    ComingJob, Gains, JobPulse, JobTrouble, PointDetail, PointKind, PointQuery, RunMark, StatPoint, Verdicts,
+    ComingJob, Gains, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery, RunMark, StatPoint,
+    Verdicts,
 };
 use crate::{Result, Rollups};
 
@@ -116,6 +117,30 @@ impl Rollups for MemStore {
         let state = self.state();
         let its = state.runs.values().filter(|run| run.namespace == namespace && run.status == status);
         Ok(its.filter(|run| is_whole(run)).map(RunMark::from).take(size(limit)).collect())
+    }
+
+    async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
+        let state = self.state();
+        let is_its = |run: &&Run| {
+            run.namespace == query.namespace
+                && run.status == query.status
+                && run.due_at <= query.due_by
+                && run.fire_at <= query.since
+                && run.started_at.is_none_or(|at| at <= query.since)
+                && (!query.is_first_attempt || run.attempt == 1)
+                && is_whole(run)
+        };
+        let mut jobs: BTreeMap<JobId, OpenJob> = BTreeMap::new();
+        for run in state.runs.values().filter(is_its) {
+            let Run { job, id, fire_at, started_at, .. } = *run;
+            let open = jobs.entry(job).or_insert(OpenJob { job, run: id, fire_at, started_at });
+            (open.run, open.fire_at) = (open.run.min(id), open.fire_at.min(fire_at));
+            open.started_at = open.started_at.into_iter().chain(started_at).min();
+        }
+        let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
+        jobs.sort_by_key(|open| (open.fire_at, open.job));
+        jobs.truncate(size(query.limit));
+        Ok(jobs)
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {

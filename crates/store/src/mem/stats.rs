@@ -8,6 +8,7 @@ use rondel_core::outcome::is_provisional;
 use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 
 use crate::mem::{MemStore, State, size};
+use crate::reports::is_new_failure;
 use crate::rollups::Gains;
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
 use crate::{Result, Stats};
@@ -17,10 +18,11 @@ impl Stats for MemStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let ended: Vec<Run> = state.ended_since_counted().into_iter().take(size(limit)).collect();
-        let mut gains = Gains::default();
+        let (mut gains, mut failed) = (Gains::default(), Vec::new());
         for run in &ended {
             let counted_as = state.stat_open.remove(&run.id).flatten();
             gains.add(&CountedRun::from(run), counted_as);
+            failed.extend(Some(CountedRun::from(run)).filter(|run| is_new_failure(run, counted_as)));
             if let (Some(status), Some(stat)) = (counted_as, CountedRun::from(run).stat()) {
                 state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
             }
@@ -34,6 +36,7 @@ impl Stats for MemStore {
         for run in &next {
             state.stat_cursor = Some(run.id);
             gains.add(&CountedRun::from(run), None);
+            failed.extend(Some(CountedRun::from(run)).filter(|run| is_new_failure(run, None)));
             if let Some(stat) = CountedRun::from(run).stat() {
                 state.count(run.job, stat, 1);
             }
@@ -44,6 +47,7 @@ impl Stats for MemStore {
             }
         }
         state.add_gains(&gains);
+        state.add_failures(&failed);
         let cut = IdGen::first_at(before - RECOUNT_FOR);
         let State { stat_open, runs, .. } = &mut *state;
         stat_open.retain(|id, counted| id.get() >= cut || (counted.is_none() && runs.contains_key(id)));

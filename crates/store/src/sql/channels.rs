@@ -278,7 +278,7 @@ impl Tx<'_> {
                     .int(message.namespace.get())
                     .int(message.channel.get())
                     .int(message.incident.get())
-                    .text(message.notice.kind.as_str())
+                    .text(kind_word(message.notice.kind))
                     .int(message.number.into())
                     .text(notice)
                     .text("waiting")
@@ -415,7 +415,7 @@ fn insert_delivery(delivery: &Delivery) -> Query {
         .int(delivery.channel.get())
         .int(delivery.message.get())
         .opt_int(delivery.incident.map(IncidentId::get))
-        .text(delivery.kind.as_str())
+        .text(kind_word(delivery.kind))
         .int(delivery.try_number.into())
         .at(delivery.at)
         .int(delivery.latency_ms)
@@ -426,7 +426,7 @@ fn insert_delivery(delivery: &Delivery) -> Query {
 
 fn delivery(row: &AnyRow) -> Result<Delivery> {
     let mut columns = Reader::new(row, "alert_delivery");
-    Ok(Delivery {
+    let delivery = Delivery {
         id: DeliveryId::new(columns.int("id")?),
         channel: ChannelId::new(columns.int("channel_id")?),
         message: MessageId::new(columns.int("message_id")?),
@@ -438,5 +438,16 @@ fn delivery(row: &AnyRow) -> Result<Delivery> {
         verdict: columns.text("verdict")?,
         status: columns.small("status")?,
         error: columns.opt_text("error")?,
-    })
+    };
+    let is_report = delivery.kind == NoticeKind::Digest && delivery.incident.is_none();
+    Ok(if is_report { Delivery { kind: NoticeKind::Report, ..delivery } } else { delivery })
+}
+
+/// The word of a kind in the tables. A report is kept as the digest of no incident: the tables of channels are older than reports, and
+/// their check of the words knows none.
+const fn kind_word(kind: NoticeKind) -> &'static str {
+    match kind {
+        NoticeKind::Report => NoticeKind::Digest.as_str(),
+        other => other.as_str(),
+    }
 }

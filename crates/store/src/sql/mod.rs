@@ -26,6 +26,7 @@ mod planner;
 #[cfg(test)]
 mod plans;
 mod query;
+mod reports;
 mod request_keys;
 mod rollups;
 mod rows;

@@ -7,8 +7,8 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    access, alerts, calendars, catalog, changes, channels, declarations, executors, heal, logs, outbox, request_keys,
-    rollups, run, saved_filters,
+    access, alerts, calendars, catalog, changes, channels, declarations, executors, heal, logs, outbox, reports,
+    request_keys, rollups, run, saved_filters,
 };
 use crate::DatabaseUrl;
 
@@ -133,11 +133,17 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&rollups::READ_POINTS, "(owner_id=? AND kind=? AND step_ms=? AND at_ms>? AND at_ms<?)"),
         (&rollups::READ_VERDICTS, "(owner_id=? AND kind=? AND step_ms=? AND at_ms>? AND at_ms<?)"),
         (&rollups::READ_OLD_POINTS, "stat_point_age (kind=? AND step_ms=? AND at_ms<?)"),
+        (&reports::READ_FAILURES, "failure_stat_namespace (namespace_id=? AND day_at_ms>? AND day_at_ms<?)"),
+        (&reports::READ_FAILURES_OF_JOBS, "(job_id=? AND day_at_ms>? AND day_at_ms<?)"),
+        (&reports::READ_OLD_FAILURES, "failure_stat_day (day_at_ms<?)"),
+        (&reports::FIND_DUE, "report_schedule_next (next_at_ms<?)"),
         (&rollups::READ_FAILING, "job_pulse_failing (namespace_id=? AND streak_count>?)"),
         (&rollups::READ_TROUBLED, "run_trouble (namespace_id=? AND id>?)"),
         (&rollups::READ_MARKS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&rollups::READ_MARKS_OF_ALL, "run_list (namespace_id=? AND id>? AND id<?)"),
         (&rollups::READ_OPEN_MARKS, "run_open_job (node_id=? AND status=?)"),
+        (&rollups::READ_OPEN_JOBS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
+        (&rollups::READ_LEFT_OPEN_JOBS, "run_open (node_id=? AND node_epoch<?)"),
         (&rollups::READ_COMING, "job_due_next (home=? AND next_fire_at_ms<?)"),
         (&heal::READ_STUCK, "job_due_stuck"),
         (&heal::READ_FOLLOWED, "job_due_follows (follows_run_id>?)"),

@@ -9,8 +9,8 @@ use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::rollups::{
-    ComingJob, Gain, Gains, JobPulse, JobTrouble, PointDetail, PointKey, PointKind, PointQuery, RunMark, StatPoint,
-    Verdicts,
+    ComingJob, Gain, Gains, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKey, PointKind, PointQuery,
+    RunMark, StatPoint, Verdicts,
 };
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -134,6 +134,28 @@ pub(super) const READ_IDLE: Statement = Statement {
            WHERE job.namespace_id = ? AND job.retired = 0 AND job.updated_at_ms < ? \
            AND job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1 ORDER BY job.updated_at_ms DESC LIMIT ?",
 };
+macro_rules! open_jobs {
+    ($of_lease:literal) => {
+        concat!(
+            "SELECT run.job_id, MIN(run.id) AS first_id, MIN(run.fire_at_ms) AS planned_ms, \
+             MIN(run.started_at_ms) AS begun_ms FROM run WHERE run.node_id = ? AND ",
+            $of_lease,
+            " AND run.status IN ('pending', 'waiting', 'running') AND run.status = ? AND run.due_at_ms <= ? \
+             AND +run.namespace_id = ? AND +run.fire_at_ms <= ? AND COALESCE(run.started_at_ms, 0) <= ? AND run.attempt <= ? \
+             AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) GROUP BY run.job_id \
+             ORDER BY planned_ms, run.job_id LIMIT ?"
+        )
+    };
+}
+
+/// What is late or takes long, however much is open: read by when it was due.
+pub(super) const READ_OPEN_JOBS: Statement =
+    Statement { name: "read_open_jobs", text: open_jobs!("run.node_epoch = ?") };
+/// Of earlier leases, until the runs are taken over.
+pub(super) const READ_LEFT_OPEN_JOBS: Statement =
+    Statement { name: "read_left_open_jobs", text: open_jobs!("run.node_epoch < ?") };
+const READ_LEASES: Statement =
+    Statement { name: "read_leases_of_nodes", text: "SELECT id, epoch FROM node ORDER BY id" };
 const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
 pub(super) const READ_OPEN_MARKS: Statement = Statement {
     name: "read_open_marks",
@@ -237,6 +259,31 @@ impl Rollups for SqlStore {
             }
         }
         Ok(marks)
+    }
+
+    async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
+        let attempt_max = if query.is_first_attempt { 1 } else { i32::MAX };
+        let mut jobs: HashMap<JobId, OpenJob> = HashMap::new();
+        for lease in self.rows(Query::new(&READ_LEASES)).await? {
+            let mut columns = Reader::new(&lease, "node");
+            let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
+            for statement in [&READ_OPEN_JOBS, &READ_LEFT_OPEN_JOBS] {
+                let read = Query::new(statement).int(node).int(epoch).text(query.status.as_str()).at(query.due_by);
+                let read = read.int(query.namespace.get()).at(query.since).at(query.since).int(attempt_max.into());
+                for row in self.rows(read.int(query.limit.into())).await? {
+                    let mut columns = Reader::new(&row, "run");
+                    let job = JobId::new(columns.int("job_id")?);
+                    let (run, fire_at) = (RunId::new(columns.int("first_id")?), columns.at("planned_ms")?);
+                    let started_at = columns.opt_at("begun_ms")?;
+                    let open = jobs.entry(job).or_insert(OpenJob { job, run, fire_at, started_at });
+                    (open.run, open.fire_at) = (open.run.min(run), open.fire_at.min(fire_at));
+                    open.started_at = open.started_at.into_iter().chain(started_at).min();
+                }
+            }
+        }
+        let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
+        jobs.sort_by_key(|open| (open.fire_at, open.job));
+        Ok(jobs)
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {

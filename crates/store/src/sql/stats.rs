@@ -8,6 +8,7 @@ use rondel_core::outcome::is_provisional;
 use rondel_core::time::millis;
 use rondel_core::{AppId, IdGen, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 
+use crate::reports::is_new_failure;
 use crate::rollups::Gains;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
@@ -89,6 +90,7 @@ impl Stats for SqlStore {
             tx.count_next(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
             tx.add_gains(&tally.gains).await?;
+            tx.add_failures(&tally.failed).await?;
             if let Some(last) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
             }
@@ -124,6 +126,8 @@ struct Tally {
     /// By job, hour and verdict: runs and milliseconds.
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
+    /// Runs whose messages count.
+    failed: Vec<CountedRun>,
 }
 
 impl Tally {
@@ -149,6 +153,7 @@ impl Tx<'_> {
                 }
                 tally.add(run.job, stat, 1);
                 tally.gains.add(&run, counted_as);
+                tally.failed.extend(Some(run).filter(|run| is_new_failure(run, counted_as)));
             }
             done.push(run.id.get());
         }
@@ -164,6 +169,7 @@ impl Tx<'_> {
             if let Some(stat) = run.stat() {
                 tally.add(run.job, stat, 1);
                 tally.gains.add(run, None);
+                tally.failed.extend(Some(*run).filter(|run| is_new_failure(run, None)));
             }
             if !run.status.is_terminal() {
                 open.push((run.id.get(), None));

@@ -22,6 +22,7 @@ mod namespaces;
 mod nodes;
 pub(crate) mod openapi;
 mod page;
+mod reports;
 mod run_bulk;
 pub(crate) mod run_json;
 mod run_list;
@@ -54,6 +55,7 @@ pub(crate) fn routes() -> Routes {
         .and(schedules::routes())
         .and(stats::routes())
         .and(timeline::routes())
+        .and(reports::routes())
         .and(apps::routes())
         .and(executors::routes())
         .and(events::routes())

@@ -146,6 +146,7 @@ const fn notice_name(kind: NoticeKind, t: &Texts) -> &'static str {
         NoticeKind::Escalated => t.notice_escalated,
         NoticeKind::Acknowledged => t.notice_acknowledged,
         NoticeKind::Test => t.notice_test,
+        NoticeKind::Report => t.notice_report,
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) enum Nav {
     Timeline,
     Executors,
     Alerts,
+    Reports,
     Calendars,
     Activity,
     Why,
@@ -43,7 +44,8 @@ const BAR: [Entry; 6] = [
 ];
 
 /// The links in the menu behind them.
-const MORE: [Entry; 5] = [
+const MORE: [Entry; 6] = [
+    entry(Nav::Reports, "/reports", 'o'),
     entry(Nav::Calendars, "/calendars", 'c'),
     entry(Nav::Activity, "/activity", 'a'),
     entry(Nav::Why, "/why", 'w'),
@@ -93,6 +95,7 @@ impl Entry {
             Nav::Timeline => t.nav_timeline,
             Nav::Executors => t.nav_executors,
             Nav::Alerts => t.nav_alerts,
+            Nav::Reports => t.nav_reports,
             Nav::Calendars => t.nav_calendars,
             Nav::Activity => t.nav_activity,
             Nav::Why => t.nav_why,

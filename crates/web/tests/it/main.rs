@@ -43,6 +43,7 @@ mod pages;
 mod port;
 mod races;
 mod reach;
+mod reports;
 mod rotation;
 mod run_log_page;
 mod run_page;

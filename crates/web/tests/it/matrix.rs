@@ -27,6 +27,7 @@ use rondel_store::alerts::{AlertWrite, IncidentRecord};
 use rondel_store::catalog::{JobQuery, JobRecord, Namespace};
 use rondel_store::channels::Channel;
 use rondel_store::ledger::RunQuery;
+use rondel_store::reports::ReportChange;
 use rondel_web::{Access, RouteInfo, WebConfig, route_table};
 use serde_json::{Value, json};
 
@@ -171,6 +172,9 @@ impl World {
         if store.channel(id, "chan").await.unwrap().is_none() {
             store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now)).await.unwrap();
         }
+        let weekly: rondel_core::report::ReportSchedule = serde_json::from_value(weekly()).unwrap();
+        let change = ReportChange { namespace: id, spec: &weekly, author: "test", next_at: None, now };
+        store.save_report_schedule(change).await.unwrap();
         // One's own, or root's, which is no other's.
         let owner = if object == "own" { caller } else { "root" };
         let owner = store.account_by_name(owner).await.unwrap();
@@ -319,6 +323,7 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
         }
         ("POST", path) if path.ends_with("/import") => return ("text/plain", "2026-01-01\n".to_owned()),
         ("PUT", path) if path.ends_with("/failure-webhook") => json!({"url": "https://example.com/x"}),
+        ("PUT", "/api/v1/reports/schedule") => weekly(),
         ("PUT", "/api/v1/alert-rules/{name}") => json!({"condition": {"failed": {}}}),
         ("POST", "/api/v1/alert-rules/preview") => json!({"name": "tried", "condition": {"failed": {}}}),
         ("POST", "/api/v1/silences") => {
@@ -335,6 +340,10 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
         _ => json!({}),
     };
     ("application/json", document.to_string())
+}
+
+fn weekly() -> Value {
+    json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "chan"})
 }
 
 /// What an answer shows about rights: everything else is "yes".

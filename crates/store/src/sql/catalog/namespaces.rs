@@ -54,6 +54,8 @@ const DELETE_SILENCES_OF: Statement =
     Statement { name: "delete_silences_of", text: "DELETE FROM silence WHERE namespace_id = ?" };
 const DELETE_EVENTS_OF: Statement =
     Statement { name: "delete_alert_events_of", text: "DELETE FROM alert_event WHERE namespace_id = ?" };
+const DELETE_REPORT_OF: Statement =
+    Statement { name: "delete_report_schedule_of", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
 const DELETE_SPACE_OF: Statement =
     Statement { name: "delete_alert_space_of", text: "DELETE FROM alert_space WHERE namespace_id = ?" };
 const DELETE_DEAD_LETTERS_OF: Statement =
@@ -98,6 +100,7 @@ impl Namespaces for SqlStore {
                 &DELETE_INCIDENTS_OF,
                 &DELETE_SILENCES_OF,
                 &DELETE_EVENTS_OF,
+                &DELETE_REPORT_OF,
                 &DELETE_SPACE_OF,
                 &DELETE_DEAD_LETTERS_OF,
                 &DELETE_GRANTS_AT,

@@ -114,7 +114,7 @@ impl FromQuery for VersionsQuery {
 }
 
 /// An instant between 1970 and 2200.
-pub(in crate::api) fn instant(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
     let last = Timestamp::from_secs(7_258_118_400);
     if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }

@@ -32,7 +32,7 @@ mod versions;
 pub(crate) use delete::remove;
 pub(crate) use export::as_yaml;
 pub(crate) use find::{find, find_app, find_for_runs};
-pub(super) use fires::instant;
+pub(crate) use fires::instant;
 pub(crate) use fires::versions_before;
 pub(crate) use reset::put_back;
 pub(crate) use stats::seen_from;

@@ -1,0 +1,101 @@
+//! The words of the weekly report, in both languages.
+
+use rondel_core::words::Lang;
+
+use super::{Failure, Row};
+
+/// What the report is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Week<'a> {
+    /// These seven days.
+    pub(super) this: Option<&'a Row>,
+    /// The seven days before.
+    pub(super) before: Option<&'a Row>,
+    /// The most frequent failures.
+    pub(super) failures: &'a [Failure],
+}
+
+/// A few lines: how many runs, how many of them succeeded and began on time, and the same of the week before.
+pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
+    let ran = week.this.filter(|row| row.verdicts.total() > 0);
+    let Some(row) = ran else {
+        return match lang {
+            Lang::En => "No run was planned in this week.".to_owned(),
+            Lang::Zh => "本周没有计划的运行。".to_owned(),
+        };
+    };
+    let mut lines = vec![counts(row, lang), kept(row, lang)];
+    if let Some(before) = week.before.filter(|row| row.verdicts.total() > 0) {
+        let (runs, succeeded) = (before.verdicts.total(), percent(before.kept.succeeded));
+        lines.push(match lang {
+            Lang::En => format!("The week before: {runs} runs, {succeeded} succeeded."),
+            Lang::Zh => format!("上一周：运行 {runs} 次，成功率 {succeeded}。"),
+        });
+    }
+    if week.failures.is_empty() {
+        lines.push(match lang {
+            Lang::En => "No run failed.".to_owned(),
+            Lang::Zh => "没有失败的运行。".to_owned(),
+        });
+    }
+    lines.join("\n")
+}
+
+fn counts(row: &Row, lang: Lang) -> String {
+    let (runs, failed, skipped) = (row.verdicts.total(), row.verdicts.trouble(), row.verdicts.skipped);
+    match lang {
+        Lang::En => format!("Runs: {runs}. Failed: {failed}. Skipped: {skipped}."),
+        Lang::Zh => format!("运行 {runs} 次，失败 {failed} 次，跳过 {skipped} 次。"),
+    }
+}
+
+fn kept(row: &Row, lang: Lang) -> String {
+    let (succeeded, on_time) = (percent(row.kept.succeeded), percent(row.kept.on_time));
+    match lang {
+        Lang::En => format!("Succeeded: {succeeded}. On time: {on_time}."),
+        Lang::Zh => format!("成功率 {succeeded}，准时率 {on_time}。"),
+    }
+}
+
+/// A share as a percentage with one digit; `–` where nothing was counted.
+fn percent(per_mille: Option<u32>) -> String {
+    per_mille.map_or_else(|| "–".to_owned(), |share| format!("{}.{} %", share / 10, share % 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+    use rondel_core::report::Kept;
+    use rondel_core::sketch::Sketch;
+    use rondel_store::rollups::Verdicts;
+
+    use super::*;
+
+    fn row(succeeded: u64, failed: u64) -> Row {
+        Row {
+            name: "default".to_owned(),
+            app: None,
+            at: Timestamp::EPOCH,
+            verdicts: Verdicts { succeeded, failed, ..Verdicts::default() },
+            durations: Sketch::default(),
+            lateness: Sketch::default(),
+            kept: Kept { succeeded: Some(995), on_time: None },
+        }
+    }
+
+    #[test]
+    fn a_week_is_a_few_lines_in_both_languages() {
+        let (this, before, none) = (row(995, 5), row(10, 0), row(0, 0));
+        let failures = [Failure { message: "exit status #".to_owned(), count: 5, ..Failure::default() }];
+        let week = Week { this: Some(&this), before: Some(&before), failures: &failures };
+        assert_eq!(
+            sentence(&week, Lang::En),
+            "Runs: 1000. Failed: 5. Skipped: 0.\nSucceeded: 99.5 %. On time: –.\nThe week before: 10 runs, 99.5 % succeeded."
+        );
+        assert!(sentence(&week, Lang::Zh).contains("成功率 99.5 %"));
+        let quiet = Week { this: Some(&none), before: None, failures: &[] };
+        assert_eq!(sentence(&quiet, Lang::En), "No run was planned in this week.");
+        let well = Week { this: Some(&before), before: Some(&none), failures: &[] };
+        assert!(sentence(&well, Lang::En).ends_with("No run failed."));
+    }
+}

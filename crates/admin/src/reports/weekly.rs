@@ -1,0 +1,186 @@
+//! The weekly report: written once by whichever server looks first, in the transaction that moves its schedule on.
+//!
+//! The message is made before that transaction and is no part of the race: a server that loses it drops its message. A report that was
+//! due while no server ran is sent when one runs again, once, and covers the seven days before the day on which it was due.
+
+use std::time::Duration;
+
+use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, RunSample, Severity, Subject};
+use rondel_core::report::{ON_TIME_DEFAULT, ReportSchedule};
+use rondel_core::words::Lang;
+use rondel_core::{FieldError, IncidentId, MessageId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::channels::NewMessage;
+use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, ReportChange, ReportWrite, ScheduledReport};
+use rondel_store::rollups::PointKind;
+use tokio_util::sync::CancellationToken;
+
+use super::texts::{Week, sentence};
+use super::{Failure, Group, Period, Row, Stretch, failures, rows};
+use crate::background::{Background, TickError};
+use crate::node::Node;
+
+/// Reports that one tick writes.
+const DUE_COUNT: u32 = 50;
+/// Failures that a message names.
+const NAMED_COUNT: usize = 5;
+/// The longest time between two looks: a report is not urgent.
+const PERIOD_MAX: Duration = Duration::from_secs(15);
+
+/// Why a schedule was not saved.
+#[derive(Debug, thiserror::Error)]
+pub enum ScheduleError {
+    /// The document is wrong.
+    #[error("the schedule is wrong, the first error is {}", .0.first().map_or_else(String::new, ToString::to_string))]
+    Invalid(Vec<FieldError>),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Saves when the report of a namespace is sent. Answers it, and whether there was none before.
+///
+/// # Errors
+/// [`ScheduleError`].
+pub async fn save_schedule(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &ReportSchedule,
+    author: &str,
+) -> Result<(ScheduledReport, bool), ScheduleError> {
+    spec.check().map_err(ScheduleError::Invalid)?;
+    let store = node.store();
+    if store.channel(namespace, &spec.channel).await?.is_none() {
+        let known: Vec<String> = store.channels(namespace).await?.into_iter().map(|one| one.name).collect();
+        let there =
+            if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        let message = format!("there is no channel {:?}; {there}", spec.channel);
+        return Err(ScheduleError::Invalid(vec![FieldError::new("/channel", message)]));
+    }
+    let now = node.now();
+    let next_at = spec.next_after(now);
+    let is_new = store.save_report_schedule(ReportChange { namespace, spec, author, next_at, now }).await?;
+    let saved = store.report_schedule(namespace).await?;
+    // Another caller may have deleted it meanwhile: what was saved is answered.
+    let made = ScheduledReport {
+        namespace,
+        version: 1,
+        spec: spec.clone(),
+        author: author.to_owned(),
+        updated_at: now,
+        next_at,
+        sent_at: None,
+    };
+    Ok((saved.unwrap_or(made), is_new))
+}
+
+/// Writes the reports that are due.
+#[derive(Debug)]
+pub(crate) struct ReportLoop {
+    node: Node,
+}
+
+impl ReportLoop {
+    pub(crate) const fn new(node: Node) -> Self {
+        Self { node }
+    }
+}
+
+impl Background for ReportLoop {
+    const NAME: &'static str = "weekly_reports";
+    const WORK: &'static str = "write weekly reports";
+
+    fn period(&self) -> Option<Duration> {
+        // A server that looks at rules more often than usual, as tests do, looks at these more often too.
+        Some((self.node.shared().config.alert_rules_period * 5).min(PERIOD_MAX))
+    }
+
+    fn first_wait(&self) -> Duration {
+        self.node.shared().first_look(PERIOD_MAX)
+    }
+
+    async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
+        let mut count = 0;
+        if !self.node.shared().membership.holds() {
+            return Ok(count);
+        }
+        let now = self.node.now();
+        for schedule in self.node.store().due_reports(now, DUE_COUNT).await? {
+            if stop.is_cancelled() || !self.node.shared().membership.holds() {
+                break;
+            }
+            count += u64::from(send(&self.node, &schedule, now).await?);
+        }
+        Ok(count)
+    }
+}
+
+async fn send(node: &Node, schedule: &ScheduledReport, now: Timestamp) -> Result<bool, StoreError> {
+    let (store, namespace) = (node.store(), schedule.namespace);
+    let channel = store.channel(namespace, &schedule.spec.channel).await?;
+    let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+    let mut message = None;
+    if let (Some(channel), Some(name)) = (channel, name) {
+        let due_at = schedule.next_at.unwrap_or(now);
+        message = Some(NewMessage {
+            id: MessageId::new(node.new_id()),
+            namespace,
+            channel: channel.id,
+            // Of no incident: an id that is used once keeps messages apart.
+            incident: IncidentId::new(node.new_id()),
+            number: 1,
+            notice: notice(node, (namespace, &name), schedule.spec.days_before(due_at)).await?,
+            created_at: now,
+        });
+    } else {
+        tracing::warn!(namespace = %namespace, channel = schedule.spec.channel, "the channel of the weekly report is gone");
+    }
+    let write = ReportWrite { schedule, next_at: schedule.spec.next_after(now), now, message: message.as_ref() };
+    store.write_report(&write).await
+}
+
+/// The report of these days.
+async fn notice(
+    node: &Node,
+    (namespace, name): (NamespaceId, &str),
+    (from, to): (Timestamp, Timestamp),
+) -> Result<Notice, StoreError> {
+    let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
+    let groups = [group];
+    let stretch = |from, to| Stretch { from, to, period: Period::Total, on_time: ON_TIME_DEFAULT };
+    let earlier = from - to.since(from);
+    let this = rows(node, PointKind::Namespace, &groups, stretch(from, to)).await?;
+    let before = rows(node, PointKind::Namespace, &groups, stretch(earlier, from)).await?;
+    let query = FailureQuery { namespace, jobs: None, apps: None, from, to, limit: FAILURE_COUNT_MAX };
+    let failed = failures(node, query, NAMED_COUNT).await?;
+    let week = Week { this: this.first(), before: before.first(), failures: &failed };
+    let notice = Notice {
+        kind: NoticeKind::Report,
+        incident: None,
+        rule: "weekly-report".to_owned(),
+        condition: "report".to_owned(),
+        namespace: name.to_owned(),
+        subject: Subject { kind: NoticeSubject::Namespace, name: name.to_owned() },
+        severity: Severity::Warning,
+        summary_en: sentence(&week, Lang::En),
+        summary_zh: sentence(&week, Lang::Zh),
+        started_at: from,
+        at: to,
+        count: this.first().map_or(0, |row: &Row| row.verdicts.total()),
+        samples: samples(node, &failed).await?,
+        path: format!("/reports?from={from}&to={to}"),
+    };
+    Ok(notice.bounded())
+}
+
+/// The newest run of each of these failures, where it is still kept.
+async fn samples(node: &Node, failed: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
+    let ids: Vec<_> = failed.iter().filter_map(|one| one.newest).collect();
+    let runs = node.store().runs(&ids).await?;
+    let sample = |one: &Failure| {
+        let run = runs.iter().find(|run| Some(run.id) == one.newest)?;
+        let job = one.jobs.first()?.clone();
+        Some(RunSample { run: run.id, job, fire_at: run.fire_at, message: format!("{} × {}", one.count, one.message) })
+    };
+    Ok(failed.iter().filter(|one| !one.message.is_empty()).filter_map(sample).collect())
+}

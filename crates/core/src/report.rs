@@ -1,0 +1,320 @@
+//! Reports over days and months: when the weekly one is sent and which days it covers, what counts as on time, and messages of failed
+//! runs without what differs from run to run.
+
+use std::time::Duration;
+
+use chrono::Days;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::alert::deadline::Deadline;
+use crate::calendar::Weekday;
+use crate::cron::{Tz, parse_zone};
+use crate::field_error::FieldError;
+use crate::local;
+use crate::notice::cut;
+use crate::time::Timestamp;
+use crate::{name, sketch::Sketch};
+
+/// The longest folded message, in bytes of UTF-8.
+pub const FOLDED_BYTES_MAX: usize = 200;
+/// Folded messages of a job that are counted one by one on a day; further ones are counted together.
+pub const FOLDED_COUNT_MAX: usize = 10;
+/// The key under which further messages are counted together.
+pub const REST_KEY: i64 = 0;
+/// A fire that begins no later than this after its planned instant is on time, unless the report names another bound.
+pub const ON_TIME_DEFAULT: Duration = Duration::from_secs(10);
+/// What stands for numbers, ids and instants in a folded message.
+const PLACEHOLDER: char = '#';
+/// Bytes of a message that are looked at.
+const LOOKED_AT_MAX: usize = 2_000;
+
+/// When the report of a namespace is sent, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ReportSchedule", description = "When the weekly report of a namespace is sent, and where.")]
+pub struct ReportSchedule {
+    /// The day of the week.
+    pub weekday: Weekday,
+    /// The time of day, `HH:MM`.
+    pub time: String,
+    /// The zone of the time and of the seven days that the report covers.
+    #[serde(default = "utc")]
+    pub zone: String,
+    /// The channel that it is sent to.
+    pub channel: String,
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+impl ReportSchedule {
+    /// What is wrong with it.
+    ///
+    /// # Errors
+    /// Each wrong field with what would be right.
+    pub fn check(&self) -> Result<(), Vec<FieldError>> {
+        let mut errors = Vec::new();
+        if let Err((field, message)) = self.moment() {
+            errors.push(FieldError::new(format!("/{field}"), message));
+        }
+        if let Err(error) = name::check(&self.channel) {
+            errors.push(FieldError::new("/channel", format!("{:?} is no name of a channel: {error}", self.channel)));
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    /// When it is sent for the first time after an instant. A time that the clock skips on that day counts as the first instant after
+    /// the gap, one that it shows twice as the first of the two.
+    #[must_use]
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        self.moment().ok()?.next_after(after, |_| true)
+    }
+
+    /// The seven whole days before the day of `at`, in the zone: their beginning and their end.
+    #[must_use]
+    pub fn days_before(&self, at: Timestamp) -> (Timestamp, Timestamp) {
+        let zone: Tz = parse_zone(&self.zone).unwrap_or(Tz::UTC);
+        let day = local::shown(zone, at).date();
+        let start = |day: chrono::NaiveDate| local::instant(zone, day.and_time(chrono::NaiveTime::MIN));
+        (day.checked_sub_days(Days::new(7)).map_or(at, start), start(day))
+    }
+
+    fn moment(&self) -> Result<Deadline, (&'static str, String)> {
+        Deadline::parse(&self.time, &self.zone, &[self.weekday])
+    }
+}
+
+/// How many of a thousand planned fires succeeded, and how many were on time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Runs that succeeded, of those that ended otherwise than by a cancel; skipped fires count as not succeeded.
+    pub succeeded: Option<u32>,
+    /// Scheduled fires whose handler began within the bound; skipped fires count as late.
+    pub on_time: Option<u32>,
+}
+
+impl Kept {
+    /// From the counts of a stretch of time: runs that succeeded, that ended in trouble, and fires that were skipped.
+    #[must_use]
+    pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
+        Self {
+            succeeded: per_mille(succeeded, succeeded + trouble + skipped),
+            on_time: per_mille(lateness.count_within(bound), lateness.count() + skipped),
+        }
+    }
+}
+
+/// Rounded down, so that 1,000 means all of them.
+fn per_mille(part: u64, whole: u64) -> Option<u32> {
+    let share = (u128::from(part) * 1_000).checked_div(u128::from(whole))?;
+    u32::try_from(share).ok()
+}
+
+/// A message without what differs from run to run: numbers, ids, instants and addresses become `#`, white space and control characters
+/// become one space. At most [`FOLDED_BYTES_MAX`] bytes.
+///
+/// ```
+/// use rondel_core::report::fold;
+///
+/// assert_eq!(fold("order 4711 failed after 3.5s"), "order # failed after #s");
+/// assert_eq!(fold("no row 550e8400-e29b-41d4-a716-446655440000 at 2026-11-22T10:00:00Z"), "no row # at #");
+/// ```
+#[must_use]
+pub fn fold(message: &str) -> String {
+    let mut out = String::with_capacity(message.len().min(FOLDED_BYTES_MAX * 2));
+    let message = &message[..message.floor_char_boundary(LOOKED_AT_MAX)];
+    let words = message.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    for (index, word) in words.enumerate() {
+        if index > 0 {
+            out.push(' ');
+        }
+        fold_word(word, &mut out);
+    }
+    cut(&out, FOLDED_BYTES_MAX)
+}
+
+/// The key of a folded message: the same on all servers, and never [`REST_KEY`].
+#[must_use]
+pub fn fold_key(folded: &str) -> i64 {
+    // FNV-1a.
+    let hash = folded
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    i64::try_from(hash >> 1).unwrap_or(1).max(1)
+}
+
+fn fold_word(word: &str, out: &mut String) {
+    if !word.bytes().any(|byte| byte.is_ascii_digit()) {
+        out.push_str(word);
+        return;
+    }
+    let mut rest = word;
+    let mut after_value = false;
+    while let Some(first) = rest.chars().next() {
+        let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        if length == 0 {
+            // What joins two numbers (of a date, a time, an address or an id) belongs to them.
+            let joins = after_value && matches!(first, '-' | ':' | '.' | '+' | ',');
+            let (_, tail) = rest.split_at(first.len_utf8());
+            let next = tail.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tail.len());
+            let next = &tail[..next];
+            if !(joins && (is_value(next) || next.starts_with(|c: char| c.is_ascii_digit()))) {
+                out.push(first);
+                after_value = false;
+            }
+            rest = tail;
+            continue;
+        }
+        let (token, tail) = rest.split_at(length);
+        if is_value(token) {
+            if !after_value {
+                out.push(PLACEHOLDER);
+            }
+            after_value = true;
+        } else {
+            fold_digits(token, out);
+            // `3.5s` ends in its unit.
+            after_value = false;
+        }
+        rest = tail;
+    }
+}
+
+/// A number, a hexadecimal id, or the two halves of an instant.
+fn is_value(token: &str) -> bool {
+    let has_digit = token.bytes().any(|byte| byte.is_ascii_digit());
+    let is_hex = token.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_number = token.bytes().all(|byte| byte.is_ascii_digit());
+    let is_clock = token.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'T' | b'Z'));
+    let is_hex_number = token.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    has_digit && (is_number || is_clock || is_hex_number || is_hex && token.len() >= 4)
+}
+
+/// The digits within a word: `node7` is `node#`.
+fn fold_digits(token: &str, out: &mut String) {
+    let mut was_digit = false;
+    for c in token.chars() {
+        let is_digit = c.is_ascii_digit();
+        if !is_digit {
+            out.push(c);
+        } else if !was_digit && !out.ends_with(PLACEHOLDER) {
+            out.push(PLACEHOLDER);
+        }
+        was_digit = is_digit;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_same_failure_folds_to_the_same_message() {
+        for (message, folded) in [
+            ("exit status 1", "exit status #"),
+            ("connect to 10.0.0.7:5432: refused", "connect to #: refused"),
+            ("  line\tone\nline  two ", "line one line two"),
+            ("run 7401234567890123 of node7 failed", "run # of node# failed"),
+            ("sha 4f2a9c1e0b gone", "sha # gone"),
+            ("at 0xdeadbeef", "at #"),
+            ("2026-11-22 10:00:00.123+01:00 timeout", "# # timeout"),
+            ("took 3.5s, allowed 3s", "took #s, allowed #s"),
+            ("任务 42 失败", "任务 # 失败"),
+            ("face the facade", "face the facade"),
+            ("HTTP 503 from https://a1.example/v2/x?id=9", "HTTP # from https://a#.example/v#/x?id=#"),
+            ("a\u{0}b\u{7}", "a b"),
+            ("", ""),
+        ] {
+            assert_eq!(fold(message), folded, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_week_has_seven_local_days_also_when_the_clock_changes() {
+        let schedule = |zone: &str| ReportSchedule {
+            weekday: Weekday::Mon,
+            time: "02:30".to_owned(),
+            zone: zone.to_owned(),
+            channel: "mail".to_owned(),
+        };
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        for (zone, after, next, from, to) in [
+            // Summer time begins on Sunday, 29 March 2026: that week is an hour shorter.
+            (
+                "Europe/Berlin",
+                "2026-03-26T00:00:00Z",
+                "2026-03-30T00:30:00Z",
+                "2026-03-22T23:00:00Z",
+                "2026-03-29T22:00:00Z",
+            ),
+            // It ends on Sunday, 25 October.
+            (
+                "Europe/Berlin",
+                "2026-10-20T00:00:00Z",
+                "2026-10-26T01:30:00Z",
+                "2026-10-18T22:00:00Z",
+                "2026-10-25T23:00:00Z",
+            ),
+            ("UTC", "2026-11-23T02:30:00Z", "2026-11-30T02:30:00Z", "2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z"),
+            (
+                "Asia/Shanghai",
+                "2026-11-22T00:00:00Z",
+                "2026-11-22T18:30:00Z",
+                "2026-11-15T16:00:00Z",
+                "2026-11-22T16:00:00Z",
+            ),
+        ] {
+            let schedule = schedule(zone);
+            let found = schedule.next_after(at(after)).unwrap();
+            assert_eq!((found, schedule.days_before(found)), (at(next), (at(from), at(to))), "{zone} {after}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_schedule_is_refused_by_its_fields() {
+        let wrong = ReportSchedule {
+            weekday: Weekday::Mon,
+            time: "25:00".to_owned(),
+            zone: "UTC".to_owned(),
+            channel: "no name".to_owned(),
+        };
+        let errors = wrong.check().unwrap_err();
+        let fields: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(fields, ["/time", "/channel"]);
+        let elsewhere = ReportSchedule { time: "08:00".to_owned(), zone: "Mars/Base".to_owned(), ..wrong };
+        assert_eq!(elsewhere.check().unwrap_err()[0].pointer, "/zone");
+    }
+
+    #[test]
+    fn shares_are_rounded_down_and_absent_without_runs() {
+        let mut lateness = Sketch::default();
+        for millis in [0, 5, 900, 60_000] {
+            lateness.add(Duration::from_millis(millis));
+        }
+        let kept = Kept::of((999, 1, 0), &lateness, Duration::from_secs(10));
+        assert_eq!((kept.succeeded, kept.on_time), (Some(999), Some(750)));
+        assert_eq!(Kept::of((9_999, 0, 1), &lateness, Duration::ZERO).succeeded, Some(999));
+        assert_eq!(Kept::of((1, 0, 4), &lateness, Duration::from_secs(3_600)).on_time, Some(500));
+        assert_eq!(Kept::of((0, 0, 0), &Sketch::default(), Duration::ZERO), Kept::default());
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_folds_within_bounds(message in "\\PC{0,400}") {
+            let folded = fold(&message);
+            prop_assert!(folded.len() <= FOLDED_BYTES_MAX);
+            prop_assert!(!folded.bytes().any(|byte| byte.is_ascii_digit()), "{}", folded);
+            prop_assert!(fold_key(&folded) != REST_KEY);
+        }
+
+        #[test]
+        fn other_numbers_fold_to_the_same(one in 0_u64.., two in 0_u64..) {
+            let message = |number: u64| fold(&format!("row {number}: order={number} at 10.0.0.{}", number % 256));
+            prop_assert_eq!(message(one), message(two));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Checks of failures by message, and of schedules of reports.
+
+use std::time::Duration;
+
+use rondel_core::calendar::Weekday;
+use rondel_core::notice::NoticeKind;
+use rondel_core::report::{FOLDED_COUNT_MAX, REST_KEY, ReportSchedule};
+use rondel_core::sketch::Step;
+use rondel_core::{NamespaceId, NodeId, Run, Timestamp};
+
+use super::channels::{channel_in, message};
+use super::stats::roll_up;
+use super::{DEFAULT, FAILED, claim, finish, finish_all, job, join, name, next_id, run};
+use crate::Store;
+use crate::catalog::Namespace;
+use crate::channels::{AfterTry, Delivery, LeaseChannels};
+use crate::ledger::AttemptEnd;
+use crate::reports::{FailureQuery, FailureStat, ReportChange, ReportWrite};
+
+/// Failed runs are counted by folded message and day, each once, with a bound on the messages of a job and day.
+pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
+    let job = job(store, Some(at)).await;
+    let message_count = FOLDED_COUNT_MAX + 3;
+    let row = |offset: u64| run(&job, token, at + Duration::from_secs(offset));
+    let mut rows: Vec<Run> = (0..5).map(row).collect();
+    // On the next day.
+    rows.push(row(86_400));
+    rows.extend((0..message_count).map(|number| row(2 * 86_400 + u64::try_from(number).unwrap())));
+    claim(store, token, &job, rows.clone()).await;
+    let failed = |row: &Run, message: String| AttemptEnd { message: Some(message), ..finish(row, FAILED) };
+    let first: Vec<AttemptEnd> = rows[..3]
+        .iter()
+        .enumerate()
+        .map(|(number, row)| failed(row, format!("order {number} failed after {number}.5s\u{0}")))
+        .collect();
+    finish_all(store, &first).await;
+    roll_up(store).await;
+    let query = |from: Timestamp, days: u64| FailureQuery {
+        namespace: DEFAULT,
+        jobs: Some(std::slice::from_ref(&job.id)),
+        apps: None,
+        from,
+        to: from + Duration::from_secs(days * 86_400),
+        limit: 100,
+    };
+    let of_day = async |from: Timestamp, days: u64| store.failure_stats(&query(from, days)).await.unwrap();
+    let one = of_day(at, 1).await;
+    assert_eq!(one.len(), 1, "one message: {one:?}");
+    let only = &one[0];
+    assert_eq!((only.message.as_str(), only.count, only.newest), ("order # failed after #s", 3, rows[2].id));
+    roll_up(store).await;
+    assert_eq!(of_day(at, 1).await, one, "nothing counts twice");
+
+    let more = [
+        failed(&rows[3], "order 77 failed after 1s".to_owned()),
+        AttemptEnd { message: Some("  ".to_owned()), ..finish(&rows[4], FAILED) },
+        failed(&rows[5], "order 78 failed after 1s".to_owned()),
+    ];
+    finish_all(store, &more).await;
+    roll_up(store).await;
+    let day = of_day(at, 1).await;
+    let counted: Vec<(&str, u64)> = day.iter().map(|one| (one.message.as_str(), one.count)).collect();
+    assert_eq!(counted[0], ("order # failed after #s", 4));
+    assert_eq!(counted.len(), 2, "a run without a message counts under its reason or verdict: {counted:?}");
+    assert_eq!(of_day(at, 2).await[0].count, 5, "days add up");
+    let app = [only.app];
+    let of_app = FailureQuery { jobs: None, apps: Some(&app), ..query(at, 1) };
+    let its = |found: Vec<FailureStat>| found.into_iter().filter(|one| one.job == job.id).count();
+    assert_eq!(its(store.failure_stats(&FailureQuery { limit: 5_000, ..of_app }).await.unwrap()), 2);
+    let of_none = FailureQuery { jobs: None, apps: Some(&[]), ..query(at, 1) };
+    assert_eq!(store.failure_stats(&of_none).await.unwrap(), []);
+
+    let letters = |number: usize| "x".repeat(number + 1);
+    let many: Vec<AttemptEnd> =
+        rows[6..].iter().enumerate().map(|(number, row)| failed(row, letters(number))).collect();
+    finish_all(store, &many).await;
+    roll_up(store).await;
+    let third = of_day(at + Duration::from_secs(2 * 86_400), 1).await;
+    assert_eq!(third.len(), FOLDED_COUNT_MAX + 1, "{third:?}");
+    let rest: Vec<&FailureStat> = third.iter().filter(|one| one.key == REST_KEY).collect();
+    assert_eq!((rest.len(), rest[0].message.as_str(), rest[0].count), (1, "", 3));
+
+    while store.forget_failure_stats(at + Duration::from_secs(1), 1).await.unwrap() > 0 {}
+    assert_eq!(of_day(at, 1).await, []);
+    assert_eq!(of_day(at, 2).await[0].count, 1);
+}
+
+/// A report is written once, with the schedule that it was made from; its message goes through its channel.
+pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("reported") };
+    assert!(store.create_namespace(&namespace, now).await.unwrap());
+    let channel = channel_in(namespace.id, now);
+    store.save_channel(&channel).await.unwrap();
+    let spec = ReportSchedule {
+        weekday: Weekday::Mon,
+        time: "08:00".to_owned(),
+        zone: "Europe/Berlin".to_owned(),
+        channel: channel.name.clone(),
+    };
+    let later = now + Duration::from_secs(3_600);
+    let change = ReportChange { namespace: namespace.id, spec: &spec, author: "ann\u{0}", next_at: Some(later), now };
+    assert_eq!(store.report_schedule(namespace.id).await.unwrap(), None);
+    assert!(store.save_report_schedule(change).await.unwrap());
+    assert!(!store.save_report_schedule(ReportChange { next_at: Some(now), ..change }).await.unwrap());
+    let its = async |at: Timestamp| {
+        let due = store.due_reports(at, 200).await.unwrap();
+        due.into_iter().find(|one| one.namespace == namespace.id)
+    };
+    assert_eq!(its(now - Duration::from_secs(1)).await, None);
+    let due = its(now).await.expect("it is due");
+    assert_eq!((due.version, &due.spec, due.sent_at), (2, &spec, None));
+    assert_eq!(store.report_schedule(namespace.id).await.unwrap().as_ref(), Some(&due));
+
+    let incident = rondel_core::IncidentId::new(next_id());
+    let made = message(&channel, incident, NoticeKind::Report, now);
+    let write = ReportWrite { schedule: &due, next_at: Some(later), now, message: Some(&made) };
+    assert!(store.write_report(&write).await.unwrap());
+    assert!(!store.write_report(&write).await.unwrap(), "another server has written it");
+    assert_eq!(its(now).await, None);
+    let kept = store.report_schedule(namespace.id).await.unwrap().expect("it is there");
+    assert_eq!((kept.next_at, kept.sent_at, kept.version), (Some(later), Some(now), 2));
+    let lease = LeaseChannels {
+        node: NodeId::new(next_id()),
+        without: &[],
+        now,
+        channel_max: 500,
+        each_max: 5,
+        hold: Duration::from_secs(30),
+    };
+    let leased = store.lease_channels(lease).await.unwrap();
+    let its_messages = leased.iter().find(|one| one.channel.id == channel.id).expect("its channel has a message");
+    assert_eq!(its_messages.messages.len(), 1);
+    assert_eq!(its_messages.messages[0].notice.kind, NoticeKind::Report);
+    for one in &leased {
+        store.free_channel(one.channel.id, one.held_until, now).await.unwrap();
+    }
+    let delivery = Delivery {
+        id: rondel_core::DeliveryId::new(next_id()),
+        channel: channel.id,
+        message: made.id,
+        incident: None,
+        kind: NoticeKind::Report,
+        try_number: 1,
+        at: now,
+        latency_ms: 1,
+        verdict: AfterTry::Sent.as_str().to_owned(),
+        status: 200,
+        error: None,
+    };
+    assert!(store.finish_message(&delivery, AfterTry::Sent).await.unwrap());
+    assert_eq!(store.deliveries(channel.id, None, 10).await.unwrap(), [delivery]);
+
+    // A schedule that was changed meanwhile: what was made from the earlier one is not written.
+    store.save_report_schedule(ReportChange { next_at: Some(now), ..change }).await.unwrap();
+    let stale = ReportWrite { schedule: &kept, next_at: Some(later), now, message: None };
+    assert!(!store.write_report(&stale).await.unwrap());
+    assert!(store.delete_report_schedule(namespace.id).await.unwrap());
+    assert!(!store.delete_report_schedule(namespace.id).await.unwrap());
+}

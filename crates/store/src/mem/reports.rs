@@ -1,0 +1,125 @@
+//! Failures by message, and schedules of reports.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use rondel_core::{NamespaceId, Timestamp};
+
+use crate::mem::{MemStore, State, size};
+use crate::reports::{
+    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureKey, FailureQuery, FailureStat, ReportChange, ReportWrite,
+    ScheduledReport,
+};
+use crate::upkeep::CountedRun;
+use crate::{Channels, Reports, Result};
+
+#[async_trait]
+impl Reports for MemStore {
+    async fn failure_stats(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureStat>> {
+        let state = self.state();
+        let mut sums: BTreeMap<_, FailureStat> = BTreeMap::new();
+        for ((job, day, key), gain) in &state.failures {
+            let is_its = gain.namespace == query.namespace
+                && (query.from..query.to).contains(day)
+                && query.jobs.is_none_or(|jobs| jobs.contains(job))
+                && (query.jobs.is_some() || query.apps.is_none_or(|apps| apps.contains(&gain.app)));
+            if !is_its {
+                continue;
+            }
+            let sum = sums.entry((*job, *key)).or_insert(FailureStat {
+                job: *job,
+                app: gain.app,
+                key: *key,
+                message: gain.message.clone(),
+                count: 0,
+                newest: gain.newest,
+            });
+            sum.count += u64::try_from(gain.count).unwrap_or(0);
+            (sum.app, sum.newest) = (sum.app.max(gain.app), sum.newest.max(gain.newest));
+        }
+        let mut found: Vec<FailureStat> = sums.into_values().collect();
+        found.sort_by_key(|one| (Reverse(one.count), one.job, one.key));
+        found.truncate(size(query.limit.min(FAILURE_COUNT_MAX)));
+        Ok(found)
+    }
+
+    async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let mut days: Vec<Timestamp> =
+            state.failures.keys().map(|(_, day, _)| *day).filter(|day| *day < before).collect();
+        days.sort_unstable();
+        let Some(last) = days.get(..days.len().min(size(limit))).and_then(<[Timestamp]>::last).copied() else {
+            return Ok(0);
+        };
+        let count = state.failures.len();
+        state.failures.retain(|(_, day, _), _| *day > last);
+        Ok(u64::try_from(count - state.failures.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>> {
+        Ok(self.state().report_schedules.get(&namespace).cloned())
+    }
+
+    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<bool> {
+        let mut state = self.state();
+        let before = state.report_schedules.get(&change.namespace);
+        let saved = ScheduledReport {
+            namespace: change.namespace,
+            version: before.map_or(1, |before| before.version + 1),
+            spec: change.spec.clone(),
+            author: change.author.to_owned(),
+            updated_at: change.now,
+            next_at: change.next_at,
+            sent_at: before.and_then(|before| before.sent_at),
+        };
+        Ok(state.report_schedules.insert(change.namespace, saved).is_none())
+    }
+
+    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool> {
+        Ok(self.state().report_schedules.remove(&namespace).is_some())
+    }
+
+    async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {
+        let state = self.state();
+        let is_due = |one: &&ScheduledReport| one.next_at.is_some_and(|at| at <= now);
+        let mut due: Vec<ScheduledReport> = state.report_schedules.values().filter(is_due).cloned().collect();
+        due.sort_by_key(|one| (one.next_at, one.namespace));
+        due.truncate(size(limit.min(DUE_COUNT_MAX)));
+        Ok(due)
+    }
+
+    async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool> {
+        {
+            let mut state = self.state();
+            let Some(kept) = state.report_schedules.get_mut(&write.schedule.namespace) else { return Ok(false) };
+            if (kept.version, kept.next_at) != (write.schedule.version, write.schedule.next_at) {
+                return Ok(false);
+            }
+            (kept.next_at, kept.sent_at) = (write.next_at, Some(write.now));
+        }
+        if let Some(message) = write.message {
+            self.write_messages(std::slice::from_ref(message)).await?;
+        }
+        Ok(true)
+    }
+}
+
+impl State {
+    pub(in crate::mem) fn add_failures(&mut self, runs: &[CountedRun]) {
+        let mut gains = FailureGains::default();
+        for run in runs {
+            let message = self.runs.get(&run.id).and_then(|run| run.message.clone());
+            gains.add(run, message.as_deref());
+        }
+        let known: BTreeSet<FailureKey> = self.failures.keys().copied().collect();
+        for (key, gain) in gains.bounded(&known).gains {
+            match self.failures.get_mut(&key) {
+                Some(sum) => (sum.count, sum.newest) = (sum.count + gain.count, sum.newest.max(gain.newest)),
+                None => {
+                    self.failures.insert(key, gain);
+                }
+            }
+        }
+    }
+}

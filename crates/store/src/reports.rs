@@ -1,0 +1,204 @@
+//! What reports read beside the counts of runs: messages of failed runs, folded and counted by day, and when the report of a namespace
+//! is sent.
+//!
+//! [`Stats::roll_up`](crate::Stats::roll_up) counts the messages, each run once. A report that is due is written as a message to its
+//! channel in the transaction that moves its schedule on: a server that dies before or after that sends it once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use rondel_core::report::{FOLDED_COUNT_MAX, REST_KEY, ReportSchedule, fold, fold_key};
+use rondel_core::sketch::Step;
+use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
+
+use crate::channels::NewMessage;
+use crate::error::Result;
+use crate::upkeep::CountedRun;
+
+/// The most rows of failures that one call answers.
+pub const FAILURE_COUNT_MAX: u32 = 5_000;
+/// The most schedules that one call answers.
+pub const DUE_COUNT_MAX: u32 = 200;
+
+/// How often runs of a job failed with one message in some days.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailureStat {
+    /// The job.
+    pub job: JobId,
+    /// Its app.
+    pub app: AppId,
+    /// The key of the message; [`REST_KEY`] for those beyond the bound of a day.
+    pub key: i64,
+    /// The message, folded; empty for those beyond the bound.
+    pub message: String,
+    /// How many runs failed, timed out, or ended unknown with it.
+    pub count: u64,
+    /// The newest of them.
+    pub newest: RunId,
+}
+
+/// Which failures.
+#[derive(Clone, Copy, Debug)]
+pub struct FailureQuery<'a> {
+    /// Their tenant.
+    pub namespace: NamespaceId,
+    /// Only those of these jobs.
+    pub jobs: Option<&'a [JobId]>,
+    /// Only those of these apps; at most 512.
+    pub apps: Option<&'a [AppId]>,
+    /// Days (in UTC) that begin at or after this …
+    pub from: Timestamp,
+    /// … and before this.
+    pub to: Timestamp,
+    /// At most so many, the most frequent first.
+    pub limit: u32,
+}
+
+/// When the report of a namespace is sent, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduledReport {
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// Counts its definitions from 1.
+    pub version: i64,
+    /// The definition.
+    pub spec: ReportSchedule,
+    /// Who saved it.
+    pub author: String,
+    /// When it was last saved.
+    pub updated_at: Timestamp,
+    /// When the next report is due; `None` where there is no next one.
+    pub next_at: Option<Timestamp>,
+    /// When the last report was written.
+    pub sent_at: Option<Timestamp>,
+}
+
+/// A schedule to be saved, whether there is one or not.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportChange<'a> {
+    /// The tenant.
+    pub namespace: NamespaceId,
+    /// What is saved, checked.
+    pub spec: &'a ReportSchedule,
+    /// Who saves it.
+    pub author: &'a str,
+    /// When the first report is due.
+    pub next_at: Option<Timestamp>,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// A report that is due, as it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportWrite<'a> {
+    /// The schedule as it was read.
+    pub schedule: &'a ScheduledReport,
+    /// When the next one is due.
+    pub next_at: Option<Timestamp>,
+    /// The present.
+    pub now: Timestamp,
+    /// The message; none where the channel is gone.
+    pub message: Option<&'a NewMessage>,
+}
+
+/// Failures by message, and schedules of reports.
+#[async_trait]
+pub trait Reports {
+    /// Failures by job and message, the most frequent first.
+    async fn failure_stats(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureStat>>;
+
+    /// Removes what was counted for days that began before `before`; at most `limit` rows, and those of the same day. Answers how many went.
+    async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
+
+    /// When the report of a namespace is sent; `None` where none is.
+    async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>>;
+
+    /// Saves when the report of a namespace is sent. Answers whether there was no schedule before.
+    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<bool>;
+
+    /// No report of the namespace is sent any more; false where none was.
+    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool>;
+
+    /// Schedules whose report is due, the longest due first, at most `limit`.
+    async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>>;
+
+    /// Writes the message of a due report and moves its schedule on; false where another server did so, or the schedule changed, and then
+    /// nothing is written.
+    async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool>;
+}
+
+/// Failures of one job on one day with one message.
+pub(crate) type FailureKey = (JobId, Timestamp, i64);
+
+/// What is added to such a count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailureGain {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) app: AppId,
+    pub(crate) message: String,
+    pub(crate) count: i64,
+    pub(crate) newest: RunId,
+}
+
+/// What a batch of runs adds.
+#[derive(Debug, Default)]
+pub(crate) struct FailureGains {
+    pub(crate) gains: BTreeMap<FailureKey, FailureGain>,
+}
+
+/// Whether the message of a run counts: it failed, and was not counted as a failure before.
+pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> bool {
+    let is_trouble = |status| matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
+    !run.is_shard && is_trouble(run.status) && !before.is_some_and(is_trouble)
+}
+
+impl FailureGains {
+    /// Counts a failure. Without a message its reason stands for it, without that its verdict.
+    pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
+        let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
+        let folded = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));
+        let key = (run.job, Step::Day.floor(run.fire_at), fold_key(&folded));
+        let gain = self.gains.entry(key).or_insert(FailureGain {
+            namespace: run.namespace,
+            app: run.app,
+            message: folded,
+            count: 0,
+            newest: run.id,
+        });
+        gain.count += run.span_count.max(1);
+        gain.newest = gain.newest.max(run.id);
+    }
+
+    /// The same, with at most [`FOLDED_COUNT_MAX`] messages of each job and day beside those that are counted together.
+    pub(crate) fn bounded(self, known: &BTreeSet<FailureKey>) -> Self {
+        let mut counts: BTreeMap<(JobId, Timestamp), usize> = BTreeMap::new();
+        for (job, day, _) in known.iter().filter(|(.., key)| *key != REST_KEY) {
+            *counts.entry((*job, *day)).or_default() += 1;
+        }
+        let mut gains: BTreeMap<FailureKey, FailureGain> = BTreeMap::new();
+        for ((job, day, key), gain) in self.gains {
+            let count = counts.entry((job, day)).or_default();
+            let is_known = known.contains(&(job, day, key));
+            if is_known || *count < FOLDED_COUNT_MAX {
+                *count += usize::from(!is_known);
+                gains.insert((job, day, key), gain);
+                continue;
+            }
+            let rest = gains.entry((job, day, REST_KEY)).or_insert(FailureGain {
+                message: String::new(),
+                count: 0,
+                ..gain.clone()
+            });
+            rest.count += gain.count;
+            rest.newest = rest.newest.max(gain.newest);
+        }
+        Self { gains }
+    }
+
+    /// The jobs with the first and the last day that is counted.
+    pub(crate) fn range(&self) -> (BTreeSet<JobId>, Timestamp, Timestamp) {
+        let jobs = self.gains.keys().map(|(job, ..)| *job).collect();
+        let days = || self.gains.keys().map(|(_, day, _)| *day);
+        (jobs, days().min().unwrap_or(Timestamp::EPOCH), days().max().unwrap_or(Timestamp::EPOCH))
+    }
+}

@@ -1,0 +1,241 @@
+//! Failures by message, and schedules of reports.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::failure;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::{SqlStore, Tx, transact};
+use crate::reports::{
+    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureQuery, FailureStat, ReportChange, ReportWrite,
+    ScheduledReport,
+};
+use crate::settle::clean_name;
+use crate::upkeep::CountedRun;
+use crate::{Reports, Result};
+
+macro_rules! select_failures {
+    ($rest:literal) => {
+        concat!(
+            "SELECT failure_stat.job_id, MAX(failure_stat.app_id) AS app_id, failure_stat.fold_key, \
+             MAX(failure_stat.message) AS message, CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, \
+             MAX(failure_stat.newest_run_id) AS newest_run_id FROM failure_stat WHERE ",
+            $rest,
+            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? GROUP BY failure_stat.job_id, \
+             failure_stat.fold_key ORDER BY run_count DESC, failure_stat.job_id, failure_stat.fold_key LIMIT ?"
+        )
+    };
+}
+macro_rules! select_schedule {
+    ($rest:literal) => {
+        concat!(
+            "SELECT namespace_id, version, spec, author, updated_at_ms, next_at_ms, sent_at_ms FROM report_schedule ",
+            $rest
+        )
+    };
+}
+
+pub(super) const READ_FAILURES: Statement =
+    Statement { name: "read_failures", text: select_failures!("failure_stat.namespace_id = ?") };
+const READ_FAILURES_OF_APPS: Statement = Statement {
+    name: "read_failures_of_apps",
+    text: select_failures!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
+};
+pub(super) const READ_FAILURES_OF_JOBS: Statement =
+    Statement { name: "read_failures_of_jobs", text: select_failures!("failure_stat.job_id {in_list}") };
+const READ_MESSAGES: Statement =
+    Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
+const READ_FAILURE_KEYS: Statement = Statement {
+    name: "read_failure_keys",
+    text: "SELECT job_id, day_at_ms, fold_key FROM failure_stat WHERE job_id {in_list} AND day_at_ms >= ? AND day_at_ms <= ?",
+};
+const INSERT_FAILURES: Statement = Statement {
+    name: "insert_failures",
+    text: "INSERT {ignore} INTO failure_stat (job_id, day_at_ms, fold_key, namespace_id, app_id, message, run_count, \
+           newest_run_id) {values:iiiiitii} {or_ignore}",
+};
+const ADD_FAILURES: Statement = Statement {
+    name: "add_failures",
+    text: "UPDATE {join:iiiii}failure_stat SET run_count = failure_stat.run_count + v.column4, \
+           newest_run_id = CASE WHEN v.column5 > failure_stat.newest_run_id THEN v.column5 ELSE failure_stat.newest_run_id END \
+           {from:iiiii} WHERE {of_rows:failure_stat.job_id} AND failure_stat.day_at_ms = v.column2 \
+           AND failure_stat.fold_key = v.column3",
+};
+pub(super) const READ_OLD_FAILURES: Statement = Statement {
+    name: "read_old_failures",
+    text: "SELECT day_at_ms FROM failure_stat WHERE day_at_ms < ? ORDER BY day_at_ms LIMIT ?",
+};
+const DELETE_FAILURES: Statement =
+    Statement { name: "delete_failures", text: "DELETE FROM failure_stat WHERE day_at_ms <= ?" };
+const READ_SCHEDULE: Statement =
+    Statement { name: "read_report_schedule", text: select_schedule!("WHERE namespace_id = ?") };
+pub(super) const FIND_DUE: Statement = Statement {
+    name: "find_due_reports",
+    text: select_schedule!("WHERE next_at_ms <= ? ORDER BY next_at_ms, namespace_id LIMIT ?"),
+};
+const INSERT_SCHEDULE: Statement = Statement {
+    name: "insert_report_schedule",
+    text: "INSERT {ignore} INTO report_schedule (namespace_id, version, spec, author, updated_at_ms, next_at_ms) \
+           VALUES (?, 1, ?, ?, ?, ?) {or_ignore}",
+};
+const UPDATE_SCHEDULE: Statement = Statement {
+    name: "update_report_schedule",
+    text: "UPDATE report_schedule SET version = version + 1, spec = ?, author = ?, updated_at_ms = ?, next_at_ms = ? \
+           WHERE namespace_id = ?",
+};
+const DELETE_SCHEDULE: Statement =
+    Statement { name: "delete_report_schedule", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
+/// Where no other server has moved it on, and no user has changed it.
+const MOVE_SCHEDULE: Statement = Statement {
+    name: "move_report_schedule",
+    text: "UPDATE report_schedule SET next_at_ms = ?, sent_at_ms = ? WHERE namespace_id = ? AND version = ? AND next_at_ms = ?",
+};
+
+#[async_trait]
+impl Reports for SqlStore {
+    async fn failure_stats(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureStat>> {
+        let limit = query.limit.min(FAILURE_COUNT_MAX);
+        let ranged = |read: Query| read.at(query.from).at(query.to).int(limit.into());
+        let of_namespace = |statement| Query::new(statement).int(query.namespace.get());
+        let mut reads = Vec::new();
+        match (query.jobs, query.apps) {
+            (Some(jobs), _) => reads.extend(
+                jobs.chunks(CHUNK_MAX)
+                    .map(|chunk| ranged(Query::new(&READ_FAILURES_OF_JOBS).list(chunk.iter().map(|job| job.get())))),
+            ),
+            (None, Some([])) => {}
+            (None, Some(apps)) => {
+                let apps = apps.iter().take(CHUNK_MAX).map(|app| app.get());
+                reads.push(ranged(of_namespace(&READ_FAILURES_OF_APPS).list(apps)));
+            }
+            (None, None) => reads.push(ranged(of_namespace(&READ_FAILURES))),
+        }
+        let mut found = Vec::new();
+        for read in reads {
+            for row in self.rows(read).await? {
+                found.push(failure_of(&row)?);
+            }
+        }
+        found.sort_by_key(|one: &FailureStat| (std::cmp::Reverse(one.count), one.job, one.key));
+        found.dedup_by_key(|one| (one.job, one.key));
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let rows = self.rows(Query::new(&READ_OLD_FAILURES).at(before).int(limit.max(1).into())).await?;
+        let Some(last) = rows.last() else { return Ok(0) };
+        let day = Reader::new(last, "failure_stat").at("day_at_ms")?;
+        self.execute(Query::new(&DELETE_FAILURES).at(day)).await
+    }
+
+    async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>> {
+        let row = self.row(Query::new(&READ_SCHEDULE).int(namespace.get())).await?;
+        row.map(|row| schedule(&row)).transpose()
+    }
+
+    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<bool> {
+        let spec = serde_json::to_string(change.spec)
+            .map_err(|error| failure::refused("save_report_schedule", &error.to_string()))?;
+        let (namespace, author) = (change.namespace.get(), clean_name(change.author));
+        let insert = Query::new(&INSERT_SCHEDULE).int(namespace).text(&spec).text(&author);
+        if self.execute(insert.at(change.now).opt_at(change.next_at)).await? == 1 {
+            return Ok(true);
+        }
+        let update = Query::new(&UPDATE_SCHEDULE).text(&spec).text(&author).at(change.now);
+        self.execute(update.opt_at(change.next_at).int(namespace)).await?;
+        Ok(false)
+    }
+
+    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool> {
+        Ok(self.execute(Query::new(&DELETE_SCHEDULE).int(namespace.get())).await? == 1)
+    }
+
+    async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {
+        let rows = self.rows(Query::new(&FIND_DUE).at(now).int(limit.min(DUE_COUNT_MAX).into())).await?;
+        rows.iter().map(schedule).collect()
+    }
+
+    async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool> {
+        transact!(self, "write_report", |tx| {
+            let schedule = write.schedule;
+            let moved = Query::new(&MOVE_SCHEDULE).opt_at(write.next_at).at(write.now).int(schedule.namespace.get());
+            if tx.execute(moved.int(schedule.version).opt_at(schedule.next_at)).await? != 1 {
+                return Ok(false);
+            }
+            if let Some(message) = write.message {
+                tx.write_messages(std::slice::from_ref(message)).await?;
+            }
+            Ok(true)
+        })
+    }
+}
+
+impl Tx<'_> {
+    /// Counts the messages of runs that failed. The caller holds the cursor: no other transaction changes these rows meanwhile.
+    pub(super) async fn add_failures(&mut self, runs: &[CountedRun]) -> Result<()> {
+        let mut gains = FailureGains::default();
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let mut messages = std::collections::HashMap::new();
+            let read = Query::new(&READ_MESSAGES).list(chunk.iter().map(|run| run.id.get()));
+            for row in self.rows(read).await? {
+                let mut columns = Reader::new(&row, "run");
+                messages.insert(columns.int("id")?, columns.opt_text("message")?);
+            }
+            for run in chunk {
+                gains.add(run, messages.get(&run.id.get()).and_then(|message| message.as_deref()));
+            }
+        }
+        let (jobs, first, last) = gains.range();
+        let jobs: Vec<JobId> = jobs.into_iter().collect();
+        let mut known = BTreeSet::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            let read = Query::new(&READ_FAILURE_KEYS).list(chunk.iter().map(|job| job.get())).at(first).at(last);
+            for row in self.rows(read).await? {
+                let mut columns = Reader::new(&row, "failure_stat");
+                known.insert((JobId::new(columns.int("job_id")?), columns.at("day_at_ms")?, columns.int("fold_key")?));
+            }
+        }
+        let gains: Vec<_> = gains.bounded(&known).gains.into_iter().collect();
+        for chunk in gains.chunks(CHUNK_MAX) {
+            let insert = Query::new(&INSERT_FAILURES).rows(chunk, |query, ((job, day, key), gain)| {
+                let query = query.int(job.get()).at(*day).int(*key).int(gain.namespace.get()).int(gain.app.get());
+                query.text(&gain.message.replace('\0', "")).int(0).int(gain.newest.get())
+            });
+            self.execute(insert).await?;
+            let add = Query::new(&ADD_FAILURES).rows(chunk, |query, ((job, day, key), gain)| {
+                query.int(job.get()).at(*day).int(*key).int(gain.count).int(gain.newest.get())
+            });
+            self.execute(add).await?;
+        }
+        Ok(())
+    }
+}
+
+fn failure_of(row: &AnyRow) -> Result<FailureStat> {
+    let mut columns = Reader::new(row, "failure_stat");
+    Ok(FailureStat {
+        job: JobId::new(columns.int("job_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        key: columns.int("fold_key")?,
+        message: columns.text("message")?,
+        count: u64::try_from(columns.int("run_count")?).unwrap_or(0),
+        newest: RunId::new(columns.int("newest_run_id")?),
+    })
+}
+
+fn schedule(row: &AnyRow) -> Result<ScheduledReport> {
+    let mut columns = Reader::new(row, "report_schedule");
+    Ok(ScheduledReport {
+        namespace: NamespaceId::new(columns.int("namespace_id")?),
+        version: columns.int("version")?,
+        spec: columns.json("spec")?,
+        author: columns.text("author")?,
+        updated_at: columns.at("updated_at_ms")?,
+        next_at: columns.opt_at("next_at_ms")?,
+        sent_at: columns.opt_at("sent_at_ms")?,
+    })
+}

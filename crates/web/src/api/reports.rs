@@ -1,0 +1,294 @@
+//! Reports over days and months, and when the weekly one is sent.
+
+use std::collections::BTreeMap;
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
+use rondel_core::access::Permission::{Admin, View};
+use rondel_core::report::ReportSchedule;
+use rondel_core::sketch::Sketch;
+use rondel_core::{RunId, Timestamp};
+use rondel_store::reports::ScheduledReport;
+use rondel_store::rollups::Verdicts;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::answer::json;
+use crate::body::JsonBody;
+use crate::call::{Call, forbidden};
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::report::{By, Report, ReportQuery, csv, report};
+use crate::routes::Routes;
+
+const FORMATS: [&str; 2] = ["json", "csv"];
+
+/// What is asked, and in which form.
+#[derive(Debug)]
+pub(super) struct AskedReport {
+    query: ReportQuery,
+    is_csv: bool,
+}
+
+impl FromQuery for AskedReport {
+    fn from_query(reader: &mut Reader) -> Self {
+        let query = ReportQuery::from_query(reader);
+        let format = |word: &str| match FORMATS.contains(&word) {
+            true => Ok(word == "csv"),
+            false => Err(format!("{word:?} is none of {}", FORMATS.join(", "))),
+        };
+        let parameter = Parameter::word("format", &FORMATS).about("`csv` for the rows as a file; `json` if left out.");
+        Self { query, is_csv: reader.parsed(parameter, format).unwrap_or_default() }
+    }
+}
+
+/// A report.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Report")]
+struct ReportJson {
+    namespace: String,
+    #[schemars(extend("enum" = By::WORDS))]
+    by: &'static str,
+    from: Timestamp,
+    to: Timestamp,
+    #[schemars(extend("enum" = Period::WORDS))]
+    period: &'static str,
+    /// A scheduled fire that began no later than this is on time.
+    on_time_ms: u64,
+    /// All that was asked about.
+    total: RowJson,
+    /// By name and time; of a range in parts without those that have no runs.
+    items: Vec<RowJson>,
+    /// The most frequent messages of failed runs, at most 20.
+    failures: Vec<FailureJson>,
+    /// Whether there are apps or jobs that the counts leave out: ask for a shorter range, or for one app.
+    is_cut: bool,
+    /// For `?cursor=`, of `by=job`; null on the last page.
+    next_cursor: Option<String>,
+}
+
+/// What became of the runs of one group in one stretch of time.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ReportRow")]
+struct RowJson {
+    /// The namespace, app, job or value of the label.
+    name: String,
+    /// The app of a job.
+    app: Option<String>,
+    /// When the stretch begins.
+    at: Timestamp,
+    run_count: u64,
+    /// By verdict.
+    counts: BTreeMap<&'static str, u64>,
+    /// How many of a hundred succeeded, rounded down to a tenth: of all runs that were not cancelled, with skipped fires. Null without any.
+    succeeded_percent: Option<f64>,
+    /// How many of a hundred scheduled fires began on time, with skipped fires as late. Null without any.
+    on_time_percent: Option<f64>,
+    duration_ms: LengthsJson,
+    lateness_ms: LengthsJson,
+}
+
+/// Lengths that so many of a hundred do not exceed, within 6 %; null where nothing was measured.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ReportQuantiles")]
+struct LengthsJson {
+    p50: Option<u64>,
+    p95: Option<u64>,
+    p99: Option<u64>,
+}
+
+/// Runs that failed with the same message.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ReportFailure")]
+struct FailureJson {
+    /// Without numbers, ids and instants, each of which is `#`; empty for those beyond the ten that are counted for a job and day.
+    message: String,
+    run_count: u64,
+    job_count: u64,
+    /// The jobs with the most of them.
+    jobs: Vec<String>,
+    /// The newest of the runs; it may have been removed since.
+    newest_run: Option<RunId>,
+}
+
+/// When the weekly report of a namespace is sent.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SavedReportSchedule")]
+struct ScheduleJson<'a> {
+    #[serde(flatten)]
+    spec: &'a ReportSchedule,
+    namespace: &'a str,
+    author: &'a str,
+    updated_at: Timestamp,
+    /// When the next one is due.
+    next_at: Option<Timestamp>,
+    /// When the last one was written.
+    sent_at: Option<Timestamp>,
+}
+
+impl From<&Sketch> for LengthsJson {
+    fn from(sketch: &Sketch) -> Self {
+        let quantile = |per_mille| sketch.quantile(per_mille).and_then(|took| u64::try_from(took.as_millis()).ok());
+        Self { p50: quantile(500), p95: quantile(950), p99: quantile(990) }
+    }
+}
+
+impl From<Row> for RowJson {
+    fn from(row: Row) -> Self {
+        let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = row.verdicts;
+        let counts = [
+            ("succeeded", succeeded),
+            ("failed", failed),
+            ("timed_out", timed_out),
+            ("cancelled", cancelled),
+            ("unknown", unknown),
+            ("skipped", skipped),
+        ];
+        let percent = |share: Option<u32>| share.map(|share| f64::from(share) / 10.0);
+        Self {
+            at: row.at,
+            run_count: row.verdicts.total(),
+            counts: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
+            succeeded_percent: percent(row.kept.succeeded),
+            on_time_percent: percent(row.kept.on_time),
+            duration_ms: LengthsJson::from(&row.durations),
+            lateness_ms: LengthsJson::from(&row.lateness),
+            name: row.name,
+            app: row.app,
+        }
+    }
+}
+
+impl From<Failure> for FailureJson {
+    fn from(failure: Failure) -> Self {
+        let Failure { message, count, job_count, jobs, newest } = failure;
+        Self { message, run_count: count, job_count, jobs, newest_run: newest }
+    }
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/reports",
+            View,
+            get,
+            Doc::new(
+                "Report how runs went over days and months",
+                "Counts by verdict, how many succeeded and began on time, how long runs took, and what failed most. Counted once a minute, by the \
+                 instant for which runs were planned, and kept 400 days.",
+            )
+            .json::<ReportJson>(200, "The report.")
+            .text("text/csv")
+            .refuses(&[Code::AppNotFound, Code::JobNotFound, Code::InvalidCursor]),
+        )
+        .get(
+            "/api/v1/reports/schedule",
+            View,
+            schedule,
+            Doc::new("Get when the weekly report is sent", "Of the namespace.")
+                .json::<ScheduleJson<'static>>(200, "The schedule.")
+                .refuses(&[Code::NotFound]),
+        )
+        .put(
+            "/api/v1/reports/schedule",
+            Admin,
+            put_schedule,
+            Doc::new(
+                "Send a weekly report",
+                "It covers the seven days before the day on which it is sent, and is sent once, through a channel of the namespace.",
+            )
+            .json::<ScheduleJson<'static>>(200, "The schedule, changed.")
+            .json::<ScheduleJson<'static>>(201, "The schedule, new.")
+            .example(json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "team-mail"})),
+        )
+        .delete(
+            "/api/v1/reports/schedule",
+            Admin,
+            delete_schedule,
+            Doc::new("Send no weekly report any more", "Reports on their way are still sent.")
+                .empty("No report is sent any more.")
+                .refuses(&[Code::NotFound]),
+        )
+}
+
+async fn get(call: Call<AskedReport>) -> Result<Response, Problem> {
+    let query = &call.query.query;
+    let made = report(&call, query).await?;
+    if call.query.is_csv {
+        let headers = [
+            (CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),
+            (CONTENT_DISPOSITION, "attachment; filename=\"report.csv\"".to_owned()),
+        ];
+        return Ok((headers, csv(&made)).into_response());
+    }
+    let Report { stretch, total, rows, failures, is_cut, next_cursor } = made;
+    let body = ReportJson {
+        namespace: call.namespace.name.clone(),
+        by: query.by.word(),
+        from: stretch.from,
+        to: stretch.to,
+        period: stretch.period.as_str(),
+        on_time_ms: u64::try_from(stretch.on_time.as_millis()).unwrap_or(u64::MAX),
+        total: total.into(),
+        items: rows.into_iter().map(RowJson::from).collect(),
+        failures: failures.into_iter().map(FailureJson::from).collect(),
+        is_cut,
+        next_cursor,
+    };
+    json(StatusCode::OK, &body)
+}
+
+async fn schedule(call: Call) -> Result<Response, Problem> {
+    let found = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| none(&call))?;
+    json(StatusCode::OK, &show(&call, &found))
+}
+
+async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
+    let spec = body.read()?;
+    call.check(None, forbidden)?;
+    if let Some(before) = call.engine().store().report_schedule(call.namespace.id).await? {
+        call.note.before(&before.spec);
+    }
+    let (saved, is_new) = save_schedule(call.engine(), call.namespace.id, &spec, call.caller.name()).await?;
+    call.note.changed_to(&saved.spec);
+    json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &show(&call, &saved))
+}
+
+async fn delete_schedule(call: Call) -> Result<Response, Problem> {
+    call.check(None, forbidden)?;
+    let before = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| none(&call))?;
+    call.note.before(&before.spec);
+    call.engine().store().delete_report_schedule(call.namespace.id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn none<Q>(call: &Call<Q>) -> Problem {
+    Problem::new(Code::NotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
+}
+
+fn show<'a, Q>(call: &'a Call<Q>, found: &'a ScheduledReport) -> ScheduleJson<'a> {
+    ScheduleJson {
+        spec: &found.spec,
+        namespace: &call.namespace.name,
+        author: &found.author,
+        updated_at: found.updated_at,
+        next_at: found.next_at,
+        sent_at: found.sent_at,
+    }
+}
+
+impl From<ScheduleError> for Problem {
+    fn from(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::Invalid(errors) => {
+                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+            }
+            ScheduleError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! How runs went over days and months: a page that can be printed, its rows as a file, and when the weekly report is sent.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
+use rondel_core::Timestamp;
+use rondel_core::access::Permission;
+use rondel_core::calendar::Weekday;
+use rondel_core::report::ReportSchedule;
+use rondel_core::sketch::{Sketch, Step};
+
+use super::as_code::{AsCode, quoted};
+use super::form::Fields;
+use super::moment::{Moment, length};
+use super::sentences::localized;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::zones;
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{pair, to};
+use crate::report::{By, ReportQuery, csv, report};
+
+/// Ranges that can be chosen, in days.
+const DAYS: [u32; 4] = [7, 30, 90, 365];
+/// The length of a day as text, such as 2026-11-30.
+const DAY_LEN: usize = 10;
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// Rows of jobs on one page.
+const LIMIT: u32 = 100;
+
+/// The choices as they were typed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choices {
+    by: String,
+    days: String,
+    from: String,
+    to: String,
+    period: String,
+    app: String,
+    label: String,
+    cursor: Option<String>,
+}
+
+impl FromQuery for Choices {
+    fn from_query(reader: &mut Reader) -> Self {
+        let mut text = |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).unwrap_or_default();
+        Self {
+            by: text("by"),
+            days: text("days"),
+            from: text("from"),
+            to: text("to"),
+            period: text("period"),
+            app: text("app"),
+            label: text("label"),
+            cursor: reader.one("cursor"),
+        }
+    }
+}
+
+impl Choices {
+    fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let by = By::from_word(&self.by).unwrap_or(if self.label.is_empty() { By::App } else { By::Label });
+        let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
+        let days: Option<u32> = self.days.parse().ok().filter(|days| (1..=400).contains(days));
+        if let Some(days) = days.filter(|_| from.is_none()) {
+            // With the day that has begun, or the last one that is asked for.
+            let last = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
+            from = Some(last.saturating_sub(DAY * (days - 1)));
+        }
+        Ok(ReportQuery {
+            by,
+            from,
+            to: to.filter(|to| *to < now),
+            period: Period::from_word(&self.period).unwrap_or_default(),
+            app: given(&self.app),
+            job: None,
+            label: given(&self.label).filter(|_| by == By::Label),
+            on_time: None,
+            limit: LIMIT,
+            cursor: self.cursor.clone(),
+        })
+    }
+
+    /// The same question with other words in their places.
+    fn address(&self, path: &str, more: &[(&str, &str)]) -> String {
+        let own = [
+            ("by", &self.by),
+            ("days", &self.days),
+            ("from", &self.from),
+            ("to", &self.to),
+            ("period", &self.period),
+            ("app", &self.app),
+            ("label", &self.label),
+        ];
+        let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
+        let pairs: Vec<String> = own.chain(more.iter().copied()).map(|(key, value)| pair(key, value)).collect();
+        if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+    }
+}
+
+/// A day, whose end counts where `is_end`, or an instant.
+fn instant(text: &str, is_end: bool, t: &Texts) -> Result<Option<Timestamp>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let at = match text.len() {
+        DAY_LEN => format!("{text}T00:00:00Z").parse::<Timestamp>().map(|day| if is_end { day + DAY } else { day }),
+        _ => text.parse::<Timestamp>(),
+    };
+    at.map(Some).map_err(|_| t.report_bad_day(text))
+}
+
+/// A row of the table.
+struct ShownRow {
+    name: String,
+    href: Option<String>,
+    app: Option<String>,
+    at: String,
+    runs: u64,
+    failed: u64,
+    skipped: u64,
+    succeeded: String,
+    on_time: String,
+    p50: String,
+    p95: String,
+    late: String,
+}
+
+struct ShownFailure {
+    message: String,
+    count: u64,
+    jobs: Vec<String>,
+    /// Jobs that are not named.
+    more: u64,
+    newest: Option<String>,
+}
+
+struct ShownSchedule {
+    words: String,
+    next: Option<Moment>,
+    sent: Option<Moment>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ScheduleForm {
+    weekday: String,
+    time: String,
+    zone: String,
+    channel: String,
+}
+
+#[derive(Template)]
+#[template(path = "reports.html")]
+struct ReportsPage {
+    shell: Shell,
+    t: &'static Texts,
+    choices: Choices,
+    by: &'static str,
+    kinds: Vec<(&'static str, &'static str)>,
+    ranges: Vec<(String, String)>,
+    periods: Vec<(&'static str, &'static str)>,
+    error: Option<String>,
+    range: String,
+    /// The sum, where there is a report.
+    total: Option<ShownRow>,
+    rows: Vec<ShownRow>,
+    failures: Vec<ShownFailure>,
+    is_cut: bool,
+    in_parts: bool,
+    csv: String,
+    next: Option<String>,
+    schedule: Option<ShownSchedule>,
+    form: ScheduleForm,
+    weekdays: Vec<(&'static str, &'static str)>,
+    channels: Vec<String>,
+    form_errors: Vec<String>,
+    missing: Option<&'static str>,
+    code: AsCode,
+}
+
+pub(super) async fn page(page: Page<Choices>) -> Result<Response, Problem> {
+    let choices = page.query().clone();
+    show(&page, choices, StatusCode::OK, (None, Vec::new())).await
+}
+
+pub(super) async fn export(page: Page<Choices>) -> Result<Response, Problem> {
+    let query =
+        page.query().query(page.engine().now(), page.t).map_err(|words| Problem::new(Code::InvalidQuery, words))?;
+    let text = csv(&report(&page.call, &query).await?);
+    let headers =
+        [(CONTENT_TYPE, "text/csv; charset=utf-8"), (CONTENT_DISPOSITION, "attachment; filename=\"report.csv\"")];
+    Ok((headers, text).into_response())
+}
+
+/// Saves when the weekly report is sent, or ends it.
+pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Problem> {
+    page.call.check(None, crate::call::forbidden)?;
+    let (store, namespace) = (page.engine().store(), page.call.namespace.id);
+    let before = store.report_schedule(namespace).await?;
+    if let Some(before) = &before {
+        page.call.note.before(&before.spec);
+    }
+    if sent.get("do") == "delete" {
+        store.delete_report_schedule(namespace).await?;
+        return Ok(to("/reports#weekly"));
+    }
+    let text = |name: &str| sent.get(name).to_owned();
+    let form =
+        ScheduleForm { weekday: text("weekday"), time: text("time"), zone: text("zone"), channel: text("channel") };
+    let weekday = Weekday::ALL.iter().copied().find(|day| day.as_str() == form.weekday);
+    let zone = if form.zone.is_empty() { "UTC".to_owned() } else { form.zone.clone() };
+    let (time, channel) = (form.time.clone(), form.channel.clone());
+    let spec = ReportSchedule { weekday: weekday.unwrap_or(Weekday::Mon), time, zone, channel };
+    match save_schedule(page.engine(), namespace, &spec, page.call.caller.name()).await {
+        Ok((saved, _)) => {
+            page.call.note.changed_to(&saved.spec);
+            Ok(to("/reports#weekly"))
+        }
+        Err(ScheduleError::Invalid(errors)) => {
+            let errors =
+                errors.into_iter().map(|error| localized(page.t.lang(), &error.message).into_owned()).collect();
+            show(&page, Choices::default(), StatusCode::UNPROCESSABLE_ENTITY, (Some(form), errors)).await
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn show<Q: Sync>(
+    page: &Page<Q>,
+    choices: Choices,
+    status: StatusCode,
+    (form, form_errors): (Option<ScheduleForm>, Vec<String>),
+) -> Result<Response, Problem> {
+    let (now, t) = (page.engine().now(), page.t);
+    let (mut error, mut made, mut asked) = (None, None, ReportQuery::default());
+    match choices.query(now, t) {
+        Ok(query) => {
+            match report(&page.call, &query).await {
+                Ok(report) => made = Some(report),
+                Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
+                Err(problem) => error = Some(sentence(&problem, t)),
+            }
+            asked = query;
+        }
+        Err(sentence) => error = Some(sentence),
+    }
+    let in_parts = asked.period != Period::Total;
+    let shown = |row: &Row| shown_row(row, (asked.by, asked.period), t);
+    let store = page.engine().store();
+    let schedule = store.report_schedule(page.call.namespace.id).await?;
+    let channels = store.channels(page.call.namespace.id).await?;
+    let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    let form = form.unwrap_or_else(|| match &schedule {
+        Some(saved) => ScheduleForm {
+            weekday: saved.spec.weekday.as_str().to_owned(),
+            time: saved.spec.time.clone(),
+            zone: saved.spec.zone.clone(),
+            channel: saved.spec.channel.clone(),
+        },
+        None => ScheduleForm {
+            weekday: Weekday::Mon.as_str().to_owned(),
+            time: "08:00".to_owned(),
+            zone: zones::shown().1.name().to_owned(),
+            channel: String::new(),
+        },
+    });
+    let next_cursor = made.as_ref().and_then(|made| made.next_cursor.clone());
+    let template = ReportsPage {
+        by: asked.by.word(),
+        kinds: By::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
+        ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
+        periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
+        range: made.as_ref().map(|made| range(made.stretch.from, made.stretch.to)).unwrap_or_default(),
+        total: made.as_ref().map(|made| shown(&made.total)),
+        rows: made.as_ref().map(|made| made.rows.iter().map(shown).collect()).unwrap_or_default(),
+        failures: made
+            .as_ref()
+            .map(|made| made.failures.iter().map(|one| failure(one, t)).collect())
+            .unwrap_or_default(),
+        is_cut: made.as_ref().is_some_and(|made| made.is_cut),
+        in_parts,
+        csv: choices.address("/export/report.csv", &[]),
+        next: next_cursor.map(|cursor| choices.address("/reports", &[("cursor", &cursor)])),
+        schedule: schedule.map(|saved| ShownSchedule {
+            words: t.report_weekly_when(
+                &saved.spec.channel,
+                day_name(saved.spec.weekday, t),
+                &saved.spec.time,
+                &saved.spec.zone,
+            ),
+            next: saved.next_at.map(|at| Moment::new(at, now, t)),
+            sent: saved.sent_at.map(|at| Moment::new(at, now, t)),
+        }),
+        form,
+        weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
+        channels: channels.into_iter().map(|channel| channel.name).collect(),
+        form_errors,
+        missing: (!may).then_some(t.channels_needs_admin),
+        code: code(&page.call.namespace.name, &asked),
+        error,
+        choices,
+        t,
+        shell: page.shell(Nav::Reports),
+    };
+    html(status, &template)
+}
+
+/// What is wrong with the question, in the reader's language.
+fn sentence(problem: &Problem, t: &Texts) -> String {
+    let words = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
+    localized(t.lang(), words).into_owned()
+}
+
+fn kind_name(word: &str, t: &Texts) -> &'static str {
+    match By::from_word(word) {
+        Some(By::Namespace) => t.report_all,
+        Some(By::Job) => t.report_by_job,
+        Some(By::Label) => t.report_by_label,
+        Some(By::App) | None => t.report_by_app,
+    }
+}
+
+fn day_name(day: Weekday, t: &Texts) -> &'static str {
+    match day {
+        Weekday::Mon => t.report_mon,
+        Weekday::Tue => t.report_tue,
+        Weekday::Wed => t.report_wed,
+        Weekday::Thu => t.report_thu,
+        Weekday::Fri => t.report_fri,
+        Weekday::Sat => t.report_sat,
+        Weekday::Sun => t.report_sun,
+    }
+}
+
+/// The days that a report covers, in UTC: those that end at midnight without that day.
+fn range(from: Timestamp, to: Timestamp) -> String {
+    let day = |at: Timestamp| at.to_utc().map(|at| at.format("%Y-%m-%d").to_string()).unwrap_or_default();
+    let (first, last) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
+    if first == last { first } else { format!("{first} – {last}") }
+}
+
+fn shown_row(row: &Row, (by, period): (By, Period), t: &Texts) -> ShownRow {
+    let quantile =
+        |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length(one, t));
+    let at =
+        row.at.to_utc().map(|at| at.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
+    let href = match by {
+        By::Job => Some(format!("/jobs/{}", row.name)),
+        By::App => Some(format!("/jobs?{}", pair("q", &format!("app:{}", row.name)))),
+        By::Namespace | By::Label => None,
+    };
+    ShownRow {
+        name: row.name.clone(),
+        href,
+        app: row.app.clone(),
+        at: at.unwrap_or_default(),
+        runs: row.verdicts.total(),
+        failed: row.verdicts.trouble(),
+        skipped: row.verdicts.skipped,
+        succeeded: percent(row.kept.succeeded),
+        on_time: percent(row.kept.on_time),
+        p50: quantile(&row.durations, 500),
+        p95: quantile(&row.durations, 950),
+        late: quantile(&row.lateness, 990),
+    }
+}
+
+fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
+    let message = if failure.message.is_empty() { t.report_other_messages.to_owned() } else { failure.message.clone() };
+    ShownFailure {
+        message,
+        count: failure.count,
+        more: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
+        jobs: failure.jobs.clone(),
+        newest: failure.newest.map(|run| run.to_string()),
+    }
+}
+
+fn percent(per_mille: Option<u32>) -> String {
+    per_mille.map_or_else(|| "–".to_owned(), |share| format!("{}.{} %", share / 10, share % 10))
+}
+
+/// The report as a request and a command.
+fn code(namespace: &str, query: &ReportQuery) -> AsCode {
+    let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
+    let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
+    let given = [
+        ("by", Some(query.by.word().to_owned())),
+        ("from", at(query.from)),
+        ("to", at(query.to)),
+        ("period", period),
+        ("app", query.app.clone()),
+        ("label", query.label.clone()),
+    ];
+    let given: Vec<(&str, String)> = given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let pairs: Vec<String> = given.iter().map(|(key, value)| pair(key, value)).collect();
+    let flags: Vec<String> = given.iter().map(|(key, value)| format!(" --{key} {}", quoted(value))).collect();
+    let path = format!("/api/v1/reports?{}", pairs.join("&"));
+    AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
+}

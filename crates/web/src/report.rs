@@ -1,0 +1,412 @@
+//! What a report is asked about, and its answer: for the API, for its CSV, and for the page.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_admin::reports::{self, Failure, Group, LENGTH_MAX, POINT_COUNT_MAX, Period, Row, Stretch};
+use rondel_core::report::ON_TIME_DEFAULT;
+use rondel_core::sketch::Step;
+use rondel_core::time::parse_duration;
+use rondel_core::{AppId, JobId, Timestamp, name};
+use rondel_store::alerts::WatchedJob;
+use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery};
+use rondel_store::rollups::PointKind;
+
+use crate::api::jobs::{find_app, instant, seen_from};
+use crate::call::{Call, quoted};
+use crate::cursor::Listing;
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+
+/// What a report covers if no range is given.
+const LENGTH_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Rows of groups on one page.
+const LIMIT_DEFAULT: u32 = 100;
+const LIMIT_MAX: u32 = 500;
+/// Messages that a report names.
+const FAILURE_ROWS: usize = 20;
+/// Jobs that are looked at for those that the caller sees, or that have a label.
+const LOOKED_AT_MAX: usize = 10_000;
+/// Jobs that are read at a time.
+const READ_COUNT: u32 = 500;
+/// The longest time that can count as on time.
+const ON_TIME_MAX: Duration = DAY;
+
+/// What the rows of a report are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum By {
+    /// One row for all.
+    Namespace,
+    /// A row for each app.
+    #[default]
+    App,
+    /// A row for each job.
+    Job,
+    /// A row for each value of a label.
+    Label,
+}
+
+impl By {
+    pub(crate) const WORDS: [&'static str; 4] = ["namespace", "app", "job", "label"];
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        [Self::Namespace, Self::App, Self::Job, Self::Label].into_iter().find(|by| by.word() == word)
+    }
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Namespace => Self::WORDS[0],
+            Self::App => Self::WORDS[1],
+            Self::Job => Self::WORDS[2],
+            Self::Label => Self::WORDS[3],
+        }
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReportQuery {
+    pub(crate) by: By,
+    pub(crate) from: Option<Timestamp>,
+    pub(crate) to: Option<Timestamp>,
+    pub(crate) period: Period,
+    pub(crate) app: Option<String>,
+    pub(crate) job: Option<String>,
+    /// `key`, or `key=value`.
+    pub(crate) label: Option<String>,
+    pub(crate) on_time: Option<Duration>,
+    pub(crate) limit: u32,
+    pub(crate) cursor: Option<String>,
+}
+
+impl FromQuery for ReportQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        let none_of = |word: &str, words: &[&str]| format!("{word:?} is none of {}", words.join(", "));
+        let by = |word: &str| By::from_word(word).ok_or_else(|| none_of(word, &By::WORDS));
+        let period = |word: &str| Period::from_word(word).ok_or_else(|| none_of(word, &Period::WORDS));
+        let on_time = |text: &str| match parse_duration(text) {
+            Ok(length) if length <= ON_TIME_MAX => Ok(length),
+            Ok(_) => Err(format!("{text:?} is longer than 24h")),
+            Err(error) => Err(error.to_string()),
+        };
+        Self {
+            by: reader
+                .parsed(Parameter::word("by", &By::WORDS).about("What each row is about; `app` if left out."), by)
+                .unwrap_or_default(),
+            from: reader.parsed(
+                Parameter::instant("from").about(
+                    "The beginning; seven days before `to` if left out. Jobs and labels are counted by whole days in UTC, all else by hours.",
+                ),
+                instant,
+            ),
+            to: reader
+                .parsed(Parameter::instant("to").about("The end, now if left out; at most 400 days after `from`."), instant),
+            period: reader
+                .parsed(
+                    Parameter::word("period", &Period::WORDS)
+                        .about("A row for the whole range, or one for each day or month in UTC; `total` if left out."),
+                    period,
+                )
+                .unwrap_or_default(),
+            app: reader.one(Parameter::name("app").about("Only runs of this app.")),
+            job: reader.one(Parameter::name("job").about("Only runs of this job; needs `by=job`.")),
+            label: reader.one(
+                Parameter::text("label").about("For `by=label`: the key whose values are the rows, or `key=value` for one of them."),
+            ),
+            on_time: reader.parsed(
+                Parameter::text("on_time").about(
+                    "A scheduled fire that begins no later than this after its planned instant is on time; `10s` if left out.",
+                ),
+                on_time,
+            ),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one(Parameter::cursor()),
+        }
+    }
+}
+
+/// A report.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) stretch: Stretch,
+    /// All that was asked about.
+    pub(crate) total: Row,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) failures: Vec<Failure>,
+    /// Whether not all jobs with the label, or not all apps, could be counted.
+    pub(crate) is_cut: bool,
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// What the rows and the sum are made of.
+#[derive(Debug, Default)]
+struct Found {
+    groups: Vec<Group>,
+    /// None where the sum is that of the groups.
+    all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
+    /// The jobs whose failures count, where these are not all of the apps.
+    jobs: Option<Vec<JobId>>,
+    apps: Option<Vec<AppId>>,
+    is_cut: bool,
+    next_cursor: Option<String>,
+}
+
+/// Makes a report of what the caller may look at.
+pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
+    let stretch = stretch(query, call.engine().now())?;
+    let kind = match (query.by, call.seen_apps()) {
+        (By::Namespace, None) if query.app.is_none() => PointKind::Namespace,
+        (By::Namespace | By::App, _) => PointKind::App,
+        (By::Job | By::Label, _) => PointKind::Job,
+    };
+    let step = if kind == PointKind::Job { Step::Day } else { Step::Hour };
+    let stretch = Stretch { from: step.floor(stretch.from), ..stretch };
+    let group_max = POINT_COUNT_MAX / stretch.point_count(kind).max(1);
+    let group_max = usize::try_from(group_max).unwrap_or(usize::MAX).max(1);
+    let found = find(call, query, (kind, stretch, group_max)).await?;
+    let node = call.engine().node();
+    let rows = reports::rows(node, kind, &found.groups, stretch).await?;
+    let (of, owners) = found.all.unwrap_or_else(|| {
+        let owners = found.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
+        (kind, owners)
+    });
+    let all = [Group { name: call.namespace.name.clone(), app: None, owners }];
+    let whole = Stretch { period: Period::Total, ..stretch };
+    let mut total = reports::rows(node, of, &all, whole).await?;
+    let asked = FailureQuery {
+        namespace: call.namespace.id,
+        jobs: found.jobs.as_deref(),
+        apps: found.apps.as_deref(),
+        from: stretch.from,
+        to: stretch.to,
+        limit: FAILURE_COUNT_MAX,
+    };
+    let failures = reports::failures(node, asked, FAILURE_ROWS).await?;
+    let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
+    let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
+    Ok(Report { stretch, total, rows, failures, is_cut, next_cursor })
+}
+
+fn stretch(query: &ReportQuery, now: Timestamp) -> Result<Stretch, Problem> {
+    let to = query.to.unwrap_or(now);
+    let from = query.from.unwrap_or_else(|| Step::Day.floor(to.saturating_sub(LENGTH_DEFAULT)));
+    if from >= to {
+        return Err(wrong("to", format!("{to} is not after from, which is {from}")));
+    }
+    if to.since(from) > LENGTH_MAX + DAY {
+        return Err(wrong("from", format!("from {from} to {to} are more than 400 days: counts are kept no longer")));
+    }
+    for (parameter, is_given, by) in
+        [("job", query.job.is_some(), By::Job), ("label", query.label.is_some(), By::Label)]
+    {
+        if is_given && query.by != by {
+            return Err(wrong(parameter, format!("needs by={}, and by is {}", by.word(), query.by.word())));
+        }
+    }
+    if query.by == By::Label && query.label.is_none() {
+        return Err(wrong("label", "is missing: by=label needs the key of a label, such as label=team".to_owned()));
+    }
+    let on_time = query.on_time.unwrap_or(ON_TIME_DEFAULT);
+    Ok(Stretch { from, to, period: query.period, on_time })
+}
+
+async fn find<Q: Sync>(
+    call: &Call<Q>,
+    query: &ReportQuery,
+    (kind, stretch, group_max): (PointKind, Stretch, usize),
+) -> Result<Found, Problem> {
+    let store = call.engine().store();
+    let app = match &query.app {
+        Some(app) => Some(find_app(call, app).await?),
+        None => None,
+    };
+    // What the caller sees, of the app if one is named.
+    let apps = app.map(|app| vec![app]).or_else(|| call.seen_apps());
+    let whole = |apps: &Option<Vec<AppId>>| match apps {
+        None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
+        Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
+    };
+    match query.by {
+        By::Namespace => {
+            let (_, owners) = whole(&apps);
+            let group = Group { name: call.namespace.name.clone(), app: None, owners };
+            let is_cut = group.owners.len() > group_max;
+            Ok(Found { groups: vec![group], apps, is_cut, ..Found::default() })
+        }
+        By::App => {
+            let mut seen = store.apps(call.namespace.id).await?;
+            seen.retain(|one| call.sees(one.id) && app.is_none_or(|app| app == one.id));
+            let is_cut = seen.len() > group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
+            seen.truncate(group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX)));
+            let group = |one: rondel_store::catalog::App| Group {
+                owners: vec![(one.id.get(), Timestamp::EPOCH)],
+                name: one.name,
+                app: None,
+            };
+            let groups = seen.into_iter().map(group).collect();
+            Ok(Found { groups, all: Some(whole(&apps)), apps, is_cut, ..Found::default() })
+        }
+        By::Job => jobs(call, query, (app, stretch, group_max)).await.map(|found| {
+            let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
+            let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
+            Found { all, jobs, apps, ..found }
+        }),
+        By::Label => {
+            debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
+            let found = labels(call, query, (app, stretch, group_max)).await?;
+            let jobs = Some(owners_of(&found.groups));
+            Ok(Found { jobs, apps, ..found })
+        }
+    }
+}
+
+fn owners_of(groups: &[Group]) -> Vec<JobId> {
+    groups.iter().flat_map(|group| &group.owners).map(|(job, _)| JobId::new(*job)).collect()
+}
+
+/// A page of jobs by name.
+async fn jobs<Q: Sync>(
+    call: &Call<Q>,
+    query: &ReportQuery,
+    (app, stretch, group_max): (Option<AppId>, Stretch, usize),
+) -> Result<Found, Problem> {
+    let listing = Listing::new("report", (call.namespace.id, query.by, &query.app, stretch.from, query.period));
+    let mut after: String = match &query.cursor {
+        Some(cursor) => listing.position(cursor)?,
+        None => String::new(),
+    };
+    if let Some(job) = &query.job {
+        name::check(job).map_err(|message| wrong("job", message))?;
+        let found = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
+        let is_its = |app_of: AppId| call.sees(app_of) && app.is_none_or(|app| app == app_of);
+        let Some(record) = found.into_iter().find(|record| is_its(record.app)) else {
+            let detail = format!("there is no job {} in namespace {}", quoted(job), call.namespace.name);
+            return Err(Problem::new(Code::JobNotFound, detail));
+        };
+        let from = seen_from(call, &record, stretch.from, stretch.to).await?;
+        let group = Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from)] };
+        return Ok(Found { groups: vec![group], ..Found::default() });
+    }
+    let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
+    let (mut seen, mut looked_at, mut has_more) = (Vec::new(), 0, true);
+    while has_more && seen.len() < limit && looked_at < LOOKED_AT_MAX {
+        let wanted = u32::try_from(limit - seen.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
+        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, wanted).await?;
+        has_more = page.len() == usize::try_from(wanted).unwrap_or(usize::MAX);
+        looked_at += page.len();
+        after = page.last().map_or(after, |last| last.name.clone());
+        seen.extend(page.into_iter().filter(|job| call.sees(job.app)));
+    }
+    let from = from_of(call, &seen, stretch).await?;
+    let group = |job: WatchedJob| Group {
+        owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(stretch.from))],
+        name: job.name,
+        app: Some(job.app_name),
+    };
+    let next_cursor = has_more.then(|| listing.cursor(&after));
+    Ok(Found { groups: seen.into_iter().map(group).collect(), next_cursor, ..Found::default() })
+}
+
+/// From when on the counts of these jobs may be shown, where that is not the whole range.
+async fn from_of<Q: Sync>(
+    call: &Call<Q>,
+    jobs: &[WatchedJob],
+    stretch: Stretch,
+) -> Result<BTreeMap<JobId, Timestamp>, Problem> {
+    let mut from = BTreeMap::new();
+    if call.seen_apps().is_none() {
+        return Ok(from);
+    }
+    let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+    for record in call.engine().store().jobs_named(call.namespace.id, &names).await? {
+        from.insert(record.id, seen_from(call, &record, stretch.from, stretch.to).await?);
+    }
+    Ok(from)
+}
+
+/// A group for each value of a label.
+async fn labels<Q: Sync>(
+    call: &Call<Q>,
+    query: &ReportQuery,
+    (app, stretch, group_max): (Option<AppId>, Stretch, usize),
+) -> Result<Found, Problem> {
+    let label = query.label.as_deref().unwrap_or_default();
+    let (key, wanted) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
+    let (mut found, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
+    let mut is_cut = false;
+    loop {
+        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, READ_COUNT).await?;
+        let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
+        looked_at += page.len();
+        after = page.last().map_or(after, |last| last.name.clone());
+        let has = |job: &WatchedJob| {
+            job.labels.get(key).is_some_and(|value| wanted.is_none_or(|wanted| wanted == value)) && call.sees(job.app)
+        };
+        found.extend(page.into_iter().filter(has));
+        if found.len() > group_max {
+            found.truncate(group_max);
+            is_cut = true;
+        } else if !is_last && looked_at >= LOOKED_AT_MAX {
+            is_cut = true;
+        }
+        if is_last || is_cut {
+            break;
+        }
+    }
+    let from = from_of(call, &found, stretch).await?;
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    for job in found {
+        let Some(value) = job.labels.get(key) else { continue };
+        let group = groups.entry(value.clone()).or_insert_with(|| Group { name: value.clone(), ..Group::default() });
+        group.owners.push((job.id.get(), from.get(&job.id).copied().unwrap_or(stretch.from)));
+    }
+    Ok(Found { groups: groups.into_values().collect(), is_cut, ..Found::default() })
+}
+
+fn wrong(parameter: &'static str, message: String) -> Problem {
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
+}
+
+/// The report as a file for spreadsheets: its rows, and then the sum.
+pub(crate) fn csv(report: &Report) -> String {
+    // By this mark, spreadsheets read it as UTF-8.
+    let mut text = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
+                    duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n"
+        .to_owned();
+    for row in &report.rows {
+        text.push_str(&line(row, &cell(&row.name)));
+    }
+    text.push_str(&line(&report.total, "(total)"));
+    text
+}
+
+fn line(row: &Row, name: &str) -> String {
+    let counts = row.verdicts;
+    let share = |share: Option<u32>| share.map(|share| format!("{}.{}", share / 10, share % 10)).unwrap_or_default();
+    let length = |length: Option<Duration>| length.map(|length| length.as_millis().to_string()).unwrap_or_default();
+    let quantiles = [&row.durations, &row.lateness].into_iter();
+    let quantiles = quantiles.flat_map(|sketch| [500, 950, 990].map(|per_mille| length(sketch.quantile(per_mille))));
+    let mut cells = vec![name.to_owned(), cell(row.app.as_deref().unwrap_or_default()), row.at.to_string()];
+    let numbers = [
+        counts.total(),
+        counts.succeeded,
+        counts.failed,
+        counts.timed_out,
+        counts.unknown,
+        counts.skipped,
+        counts.cancelled,
+    ];
+    cells.extend(numbers.map(|count| count.to_string()));
+    cells.extend([share(row.kept.succeeded), share(row.kept.on_time)]);
+    cells.extend(quantiles);
+    format!("{}\r\n", cells.join(","))
+}
+
+/// A text as a cell. Spreadsheets take what begins with one of these signs for a formula.
+pub(crate) fn cell(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let text = if is_formula { format!("'{text}") } else { text.to_owned() };
+    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}

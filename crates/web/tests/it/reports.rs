@@ -1,0 +1,155 @@
+//! Reports: the API, its CSV, the page and its form.
+
+use rondel_core::NamespaceId;
+use rondel_core::channel::ChannelKind;
+use rondel_core::outcome::Outcome;
+use rondel_core::words::Lang;
+use rondel_store::channels::{Channel, ChannelSaved};
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::visitor::{Visitor, location};
+
+const EVIL: &str = "<script>alert(1)</script>";
+
+async fn channel(server: &Server, name: &str) {
+    let now = server.engine.now();
+    let channel = Channel {
+        id: rondel_core::ChannelId::new(server.engine.new_id()),
+        namespace: NamespaceId::new(1),
+        name: name.to_owned(),
+        kind: ChannelKind::Email,
+        settings: "{}".to_owned(),
+        secret: String::new(),
+        lang: Lang::En,
+        is_enabled: false,
+        created_at: now,
+        updated_at: now,
+    };
+    assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
+}
+
+/// Two jobs: one succeeds twice, one fails once; counted.
+async fn world() -> Server {
+    let server = Server::start().await;
+    for (name, label) in [("good", EVIL), ("bad", "=2+3")] {
+        let body = json!({"name": name, "app": "app", "handler": "handler", "labels": {"team": label}});
+        server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    }
+    for (job, outcome) in
+        [("good", Outcome::Succeeded), ("good", Outcome::Succeeded), ("bad", Outcome::Failed { retryable: false })]
+    {
+        let run = server.trigger(job).await;
+        server.finish(run, outcome).await;
+    }
+    server.count_runs().await;
+    server
+}
+
+fn items(report: &Value) -> Vec<(String, u64)> {
+    let items = report["items"].as_array().expect("a list").iter();
+    items.map(|item| (item["name"].as_str().unwrap().to_owned(), item["run_count"].as_u64().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn runs_are_reported_by_namespace_app_job_and_label() {
+    let server = world().await;
+    for (query, expected) in [
+        ("by=namespace", vec![("default", 3)]),
+        ("", vec![("app", 3)]),
+        ("by=app&app=app", vec![("app", 3)]),
+        ("by=job", vec![("bad", 1), ("good", 2)]),
+        ("by=job&job=good", vec![("good", 2)]),
+        ("by=label&label=team", vec![(EVIL, 2), ("=2+3", 1)]),
+        ("by=job&period=day", vec![("bad", 1), ("good", 2)]),
+        ("by=app&period=month", vec![("app", 3)]),
+    ] {
+        let report = server.get(&format!("/api/v1/reports?{query}")).await.expect(200);
+        let expected: Vec<(String, u64)> = expected.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        assert_eq!(items(&report), expected, "{query}");
+        assert_eq!(report["total"]["run_count"], expected.iter().map(|(_, count)| count).sum::<u64>(), "{query}");
+    }
+    let report = server.get("/api/v1/reports").await.expect(200);
+    assert_eq!(report["total"]["succeeded_percent"], 66.6);
+    // The runs were asked for: none of them was scheduled.
+    assert_eq!(report["total"]["on_time_percent"], Value::Null);
+    assert_eq!(report["failures"][0]["message"], "<b>done</b>");
+    assert_eq!(report["failures"][0]["jobs"], json!(["bad"]));
+    let good = server.get("/api/v1/reports?by=job&job=good").await.expect(200);
+    assert_eq!(good["failures"], json!([]));
+    let first = server.get("/api/v1/reports?by=job&limit=1").await.expect(200);
+    let cursor = first["next_cursor"].as_str().expect("there is more");
+    let second = server.get(&format!("/api/v1/reports?by=job&limit=1&cursor={cursor}")).await.expect(200);
+    assert_eq!((items(&first), items(&second)), (vec![("bad".to_owned(), 1)], vec![("good".to_owned(), 2)]));
+    let csv = server.get("/api/v1/reports?by=label&label=team&format=csv").await.text();
+    assert!(csv.contains("'=2+3,") && csv.lines().count() == 4, "{csv}");
+}
+
+#[tokio::test]
+async fn a_wrong_question_is_refused_with_its_parameter() {
+    let server = Server::start().await;
+    for (query, parameter) in [
+        ("by=color", "by"),
+        ("period=week", "period"),
+        ("by=label", "label"),
+        ("label=team", "label"),
+        ("job=x", "job"),
+        ("on_time=soon", "on_time"),
+        ("on_time=48h", "on_time"),
+        ("from=2027-01-01T00:00:00Z&to=2026-01-01T00:00:00Z", "to"),
+        ("from=2020-01-01T00:00:00Z&to=2026-01-01T00:00:00Z", "from"),
+        ("limit=501", "limit"),
+        ("color=red", "color"),
+    ] {
+        let refused = server.get(&format!("/api/v1/reports?{query}")).await.expect(422);
+        assert_eq!(refused["errors"][0]["parameter"], parameter, "{query}: {refused}");
+    }
+    server.get("/api/v1/reports?app=none").await.expect(404);
+    server.get("/api/v1/reports?by=job&job=none").await.expect(404);
+}
+
+#[tokio::test]
+async fn a_weekly_report_is_set_changed_and_ended() {
+    let server = Server::start().await;
+    let path = "/api/v1/reports/schedule";
+    server.get(path).await.expect(404);
+    channel(&server, "mail").await;
+    let weekly = json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "mail"});
+    let saved = server.with_body("PUT", path, &weekly).await.expect(201);
+    assert!(saved["next_at"].is_string() && saved["sent_at"].is_null(), "{saved}");
+    assert_eq!(server.with_body("PUT", path, &weekly).await.expect(200)["weekday"], "mon");
+    for (field, value) in [("time", "8"), ("zone", "Mars/Base"), ("channel", "none"), ("weekday", "someday")] {
+        let mut wrong = weekly.clone();
+        wrong[field] = json!(value);
+        let refused = server.with_body("PUT", path, &wrong).await.expect(422);
+        assert_eq!(refused["errors"][0]["pointer"], format!("/{field}"), "{refused}");
+    }
+    server.bare("DELETE", path).await.expect(204);
+    server.bare("DELETE", path).await.expect(404);
+}
+
+#[tokio::test]
+async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
+    let server = world().await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    for (language, words) in [("en", ["Failed most", "Weekly report"]), ("zh", ["最常见的失败", "周报"])] {
+        visitor.language = language;
+        let page = visitor.get("/reports?by=label&label=team").await.text();
+        assert!(words.iter().all(|word| page.contains(word)), "{page}");
+        assert!(page.contains("&#60;script&#62;") && !page.contains(EVIL) && !page.contains("<b>done"), "{page}");
+        let wrong = visitor.get("/reports?from=soon").await.text();
+        assert!(wrong.contains("id=\"errors\"") && wrong.contains("soon"), "{wrong}");
+    }
+    visitor.language = "en";
+    let csv = visitor.get("/export/report.csv?by=job").await.text();
+    assert!(csv.contains("good,app,"), "{csv}");
+    channel(&server, "mail").await;
+    let form = "weekday=fri&time=17%3A00&zone=Asia%2FShanghai&channel=mail&do=save";
+    assert_eq!(location(&visitor.post("/reports/schedule", form).await), "/reports#weekly");
+    let page = visitor.get("/reports").await.text();
+    assert!(page.contains("Friday at 17:00 (Asia/Shanghai) to mail"), "{page}");
+    let wrong = visitor.post("/reports/schedule", "weekday=fri&time=8&zone=UTC&channel=mail&do=save").await;
+    assert!(wrong.status == 422 && wrong.text().contains("weekly-errors"), "{}", wrong.text());
+    assert_eq!(location(&visitor.post("/reports/schedule", "do=delete").await), "/reports#weekly");
+    server.get("/api/v1/reports/schedule").await.expect(404);
+}
