@@ -51,6 +51,7 @@ codes! {
     ChannelNotFound = "channel_not_found", 404, "There is no such channel";
     AlertRuleNotFound = "alert_rule_not_found", 404, "There is no such alert rule";
     IncidentNotFound = "incident_not_found", 404, "There is no such incident";
+    ReportScheduleNotFound = "report_schedule_not_found", 404, "No weekly report is sent";
     SilenceNotFound = "silence_not_found", 404, "There is no such silence";
     RunNotFound = "run_not_found", 404, "There is no such run";
     UserNotFound = "user_not_found", 404, "There is no such user";

@@ -33,7 +33,7 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     let first: Vec<AttemptEnd> = rows[..3]
         .iter()
         .enumerate()
-        .map(|(number, row)| failed(row, format!("order {number} failed after {number}.5s\u{0}")))
+        .map(|(number, row)| failed(row, format!("order {number} failed after {number}.5s")))
         .collect();
     finish_all(store, &first).await;
     roll_up(store).await;

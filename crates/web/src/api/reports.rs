@@ -192,7 +192,7 @@ pub(super) fn routes() -> Routes {
             schedule,
             Doc::new("Get when the weekly report is sent", "Of the namespace.")
                 .json::<ScheduleJson<'static>>(200, "The schedule.")
-                .refuses(&[Code::NotFound]),
+                .refuses(&[Code::ReportScheduleNotFound]),
         )
         .put(
             "/api/v1/reports/schedule",
@@ -212,7 +212,7 @@ pub(super) fn routes() -> Routes {
             delete_schedule,
             Doc::new("Send no weekly report any more", "Reports on their way are still sent.")
                 .empty("No report is sent any more.")
-                .refuses(&[Code::NotFound]),
+                .refuses(&[Code::ReportScheduleNotFound]),
         )
 }
 
@@ -268,7 +268,7 @@ async fn delete_schedule(call: Call) -> Result<Response, Problem> {
 }
 
 fn none<Q>(call: &Call<Q>) -> Problem {
-    Problem::new(Code::NotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
+    Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 
 fn show<'a, Q>(call: &'a Call<Q>, found: &'a ScheduledReport) -> ScheduleJson<'a> {

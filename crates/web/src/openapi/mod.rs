@@ -57,6 +57,7 @@ const TAGS: &[(&str, &str)] = &[
     ("silences", "What keeps messages back for a time."),
     ("schedules", "What a schedule means, before it is saved."),
     ("stats", "How runs ended over time."),
+    ("reports", "How runs went over days and months."),
     ("timeline", "What ran, runs and will run, lane by lane."),
     ("fires", "What fires next, across jobs."),
     ("apps", "Groups of executors that run the same handlers."),

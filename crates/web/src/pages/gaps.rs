@@ -147,8 +147,7 @@ fn cause(entry: &Entry, t: &'static Texts) -> Cause {
         Verdict::Row { status: RunStatus::Skipped, reason, detail, .. } | Verdict::Span { reason, detail, .. } => {
             let subject =
                 Subject { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-            let words = sentence(subject, t.lang());
-            Cause::LeftOut(words.map_or_else(|| word.to_owned(), |words| format!("{word}: {words}")))
+            Cause::LeftOut(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
         }
         Verdict::Row { .. } | Verdict::Planned => Cause::Between,
         Verdict::Calendar { calendar, day, moved_to } => {

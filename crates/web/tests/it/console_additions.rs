@@ -236,5 +236,5 @@ async fn the_fleet_shows_how_late_each_server_is() {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let page = visitor.get("/executors").await.text();
-    assert!(page.contains("<td class=\"num late\">") && page.contains("≤ "), "{page}");
+    assert!(page.contains("<td class=\"num late\"") && page.contains("≤ "), "{page}");
 }
