@@ -232,6 +232,7 @@ impl Texts {
             | Code::ChannelNotFound
             | Code::AlertRuleNotFound
             | Code::IncidentNotFound
+            | Code::ReportScheduleNotFound
             | Code::SilenceNotFound
             | Code::UserNotFound
             | Code::TokenNotFound
