@@ -82,7 +82,7 @@ const NAMES: [&str; 69] = [
     "ntfy",
 ];
 /// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and what the handler answers.
-const OF_THE_API: [&str; 56] = [
+const OF_THE_API: [&str; 57] = [
     "LFU",
     "LRU",
     "all",
@@ -120,6 +120,7 @@ const OF_THE_API: [&str; 56] = [
     "incidents",
     "misfire",
     "silences",
+    "reports",
     "count",
     "env",
     "file",
