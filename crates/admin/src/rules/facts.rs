@@ -110,8 +110,8 @@ impl<'a> Facts<'a> {
                 continue;
             };
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-            let newest = self.ended.get(&id).unwrap_or(&none);
-            let sighting = of_runs(&rule.spec.condition, newest, &runs);
+            let newest = with_older(self.ended.get(&id).unwrap_or(&none), &events);
+            let sighting = of_runs(&rule.spec.condition, &newest, &runs);
             let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
             seen.push(Observation { subject: subject(job), sighting, samples: samples.cloned().collect() });
         }
@@ -166,6 +166,19 @@ pub(super) fn of_runs(condition: &Condition, newest: &[EndedRun], events: &[RunI
         Condition::Skipped { .. } => judge::skipped(newest, events),
         _ => judge::failures_in_row(1, newest, events),
     }
+}
+
+/// The newest runs of a job, and behind them those of its events that are older than these: in a flood one look takes more events than
+/// it reads runs, and each of them counts.
+fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
+    let known: BTreeSet<RunId> = newest.iter().map(|run| run.run).collect();
+    let mut older: Vec<EndedRun> = events
+        .iter()
+        .filter(|event| !known.contains(&event.run))
+        .map(|event| EndedRun { run: event.run, job: event.job, fire_at: event.fire_at, status: event.status })
+        .collect();
+    older.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.run)));
+    [newest, &older].concat()
 }
 
 /// The newest runs of a job that have a verdict, the newest first.
@@ -353,5 +366,58 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: JobId = JobId::new(7);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_millis(second * 1_000)
+    }
+
+    fn ended(id: i64, status: RunStatus) -> EndedRun {
+        EndedRun { run: RunId::new(id), job: JOB, fire_at: at(id), status }
+    }
+
+    fn failed_event(id: i64) -> AlertEvent {
+        AlertEvent {
+            run: RunId::new(id),
+            app: AppId::new(1),
+            job: JOB,
+            status: RunStatus::Failed,
+            reason: None,
+            fire_at: at(id),
+        }
+    }
+
+    fn sighting(newest: &[EndedRun], events: &[AlertEvent]) -> Sighting {
+        let events: Vec<&AlertEvent> = events.iter().collect();
+        let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
+        of_runs(&Condition::Failed {}, &with_older(newest, &events), &runs)
+    }
+
+    #[test]
+    fn each_failure_of_a_flood_counts() {
+        let newest: Vec<EndedRun> = (401..=550).rev().map(|id| ended(id, RunStatus::Failed)).collect();
+        let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
+        assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), news: 500 });
+        // None of them is among the newest.
+        assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), news: 300 });
+    }
+
+    #[test]
+    fn a_flood_that_a_success_has_ended_is_over() {
+        let newest: Vec<EndedRun> = (501..=650).rev().map(|id| ended(id, RunStatus::Succeeded)).collect();
+        let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
+        assert_eq!(sighting(&newest, &events), Sighting::Held { since: at(1), news: 500 });
+    }
+
+    #[test]
+    fn what_became_a_success_is_no_failure() {
+        assert_eq!(sighting(&[ended(1, RunStatus::Succeeded)], &[failed_event(1)]), Sighting::Clear);
     }
 }
