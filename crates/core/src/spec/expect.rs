@@ -19,7 +19,7 @@ const CHANNEL_COUNT_MAX: usize = 10;
 const LENGTH_MIN: Duration = Duration::from_secs(1);
 const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// What is expected of a job. Each part that is given is watched by itself.
+/// What is expected of a job. Each part that is given is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectSpec {

@@ -23,7 +23,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::routes::Routes;
 
-/// A rule by itself.
+/// A rule as it is saved.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "SavedAlertRule")]
 pub(super) struct RuleJson<'a> {
