@@ -69,6 +69,9 @@ pub fn simulate(seed: u64, options: Options) -> Outcome {
 pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Output = T>) -> T {
     #[cfg(debug_assertions)]
     rondel_failpoint::mutant::set(options.mutant);
+    // A release build has no mutants.
+    #[cfg(not(debug_assertions))]
+    let _: Options = options;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
