@@ -166,10 +166,19 @@ pub fn parse_duration(text: &str) -> Result<Duration, TimeError> {
     humantime::parse_duration(text).map_err(|_| TimeError::Duration(text.to_owned()))
 }
 
-/// Writes a duration so that [`parse_duration`] reads it back, without spaces: `"1h30m"`.
+/// Writes a duration so that [`parse_duration`] reads it back, without spaces: `"1h30m"`. Days are its longest unit: a month of
+/// `humantime` has 30.44 days, and `"40days"` would come back as `"1month9days13h26m24s"`.
 #[must_use]
 pub fn format_duration(length: Duration) -> String {
-    humantime::format_duration(length).to_string().replace(' ', "")
+    const DAY: u64 = 24 * 3600;
+    let days = length.as_secs() / DAY;
+    let rest = length - Duration::from_secs(days * DAY);
+    let whole = match days {
+        0 => return humantime::format_duration(rest).to_string().replace(' ', ""),
+        1 => "1day".to_owned(),
+        _ => format!("{days}days"),
+    };
+    if rest.is_zero() { whole } else { whole + &humantime::format_duration(rest).to_string().replace(' ', "") }
 }
 
 /// `#[serde(with = "…")]` for durations written as text.
@@ -208,7 +217,7 @@ mod tests {
 
     #[test]
     fn durations_are_read_back() {
-        for text in ["30s", "5m", "1h30m", "250ms", "1day"] {
+        for text in ["30s", "5m", "1h30m", "250ms", "1day", "2days", "40days", "400days6h", "366days"] {
             assert_eq!(format_duration(parse_duration(text).unwrap()), text);
         }
         for text in ["", "30", "-1s", "s", "1 fortnight"] {
