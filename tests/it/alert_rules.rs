@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until, wall_clock_ms};
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, Signal, rondel, scratch, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 
 use crate::on_each_database;
@@ -260,4 +260,37 @@ async fn an_expectation_is_reported_once_by_a_server_that_dies_before_the_commit
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expectation_is_reported_once_by_a_server_that_dies_after_the_commit() {
     dies_with_an_expectation_at("write_alerts.committed").await;
+}
+
+/// A server that restarts ends the streams of all executors. One that may come back is not missed until it is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_server_is_no_lack_of_executors() {
+    let patience = ["--heartbeat", "1s", "--silence", "3s", "--lost-after", "13s", "--continue-max", "40s"];
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let mut server = Server::start_with(&db, &[&OFTEN[..], &patience].concat()).await;
+    channel(&db);
+    server.api().post("/api/v1/jobs", job("j", "true")).await.expect(201);
+    let mut agent = Agent::start(&server, "files").await;
+    rule(&server.api(), "gone", json!({"no_executor": {}}), json!({})).await;
+    // It does not come back for now.
+    agent.process().signal(Signal::STOP);
+    server.kill().await;
+    server.restart().await;
+    let looked_at = || db.sql("SELECT check_at_ms FROM alert_rule");
+    for _ in 0..3 {
+        let before = looked_at();
+        wait_until(LIMIT, "the rule is looked at", async || {
+            let now = looked_at();
+            if now == before { Err(now) } else { Ok(()) }
+        })
+        .await;
+        let stopped = db.sql("SELECT COUNT(*) FROM executor_session WHERE ended_at_ms IS NULL");
+        assert_eq!(stopped.trim(), "0", "the agent is still away");
+        assert_eq!(db.sql("SELECT COUNT(*) FROM incident").trim(), "0", "it may come back");
+    }
+    let firing = incident(&server.api(), "gone", "firing").await;
+    agent.process().signal(Signal::CONT);
+    let resolved = incident(&server.api(), "gone", "resolved").await;
+    assert_eq!(resolved["id"], firing["id"]);
+    assert_eq!(messages(&db, &firing), ["firing", "resolved"]);
 }

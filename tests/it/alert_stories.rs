@@ -4,12 +4,12 @@
 //! Facts are made while no look at the rules is due. Then the server is started again and again, and dies at its first decision: in turn
 //! just before the COMMIT of that decision and just after it. So every decision of the story is lost once and interrupted once.
 //!
-//! It takes one to two minutes and is a command, `tests/alert-stories`.
+//! It takes one to two minutes; `tests/alert-stories` runs it many times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, variable, wait_until, wall_clock_ms};
+use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 
 use crate::verdicts::{trigger, verdict};
@@ -294,9 +294,6 @@ async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_one_stories_are_reported_once_by_a_server_that_dies_at_every_decision() {
-    if variable("TEST_ALERT_STORIES").is_none() {
-        return;
-    }
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let mut server = Server::start_with_variables(&db, &[], &[("RONDEL_SERVER_ALERT_RULES_PERIOD", "60s")]).await;
     let api = server.api();

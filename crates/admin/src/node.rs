@@ -286,6 +286,11 @@ impl Node {
         self.0.config.lost_after
     }
 
+    /// Since when this server has held its lease, and heard executors.
+    pub(crate) fn serves_since(&self) -> Timestamp {
+        self.0.clock.ago(self.0.membership.held_since())
+    }
+
     pub(crate) fn heartbeat(&self) -> Duration {
         self.shared().config.heartbeat
     }

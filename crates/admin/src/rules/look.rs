@@ -137,8 +137,12 @@ impl<'a> Space<'a> {
                     findings.is_more |= swept.is_more;
                 }
                 ConditionKind::Look if is_checked => {
-                    seen = states::observe(self.node, (self.namespace, &self.name), &rule.spec, self.now).await?;
-                    all_open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
+                    let space = (self.namespace, self.name.as_str());
+                    // What is not known yet neither begins nor ends an incident.
+                    if let Some(observed) = states::observe(self.node, space, &rule.spec, self.now).await? {
+                        seen = observed;
+                        all_open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
+                    }
                     let at = Some(
                         self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
                     );

@@ -5,6 +5,7 @@
 
 mod expects;
 mod facts;
+mod fleet;
 mod look;
 mod noted;
 mod save;

@@ -1,19 +1,19 @@
-//! Facts about what there is now: open runs, counts, executors, servers and tokens.
+//! Facts about what there is now: open runs and counts.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use rondel_core::alert::{Condition, Observation, RuleSpec, Scope, Sighting, Subject, SubjectKind, judge};
 use rondel_core::notice::RunSample;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{ExecutorId, JobId, NamespaceId, RunStatus, Timestamp};
+use rondel_core::{JobId, NamespaceId, RunStatus, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::access::TokenQuery;
 use rondel_store::alerts::WatchedJob;
 use rondel_store::catalog::App;
 use rondel_store::rollups::{OpenJob, OpenQuery, PointDetail, PointKind, PointQuery};
 
 use super::facts::{is_in_scope, subject};
+use super::fleet;
 use crate::node::Node;
 
 /// Jobs with open runs that one look takes of each server: those whose runs have waited longest.
@@ -22,7 +22,6 @@ const OPEN_COUNT: u32 = 5_000;
 const SAMPLE_COUNT: usize = 100;
 /// Points of an owner that are added up.
 const POINT_COUNT: u32 = 20_000;
-const TOKEN_COUNT: u32 = 500;
 /// What is usual for a job is that of the last days.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Points of a minute are kept for a day.
@@ -43,38 +42,41 @@ pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
     usual.min(period * 5)
 }
 
-/// What a rule sees now. What it does not name does not hold.
+/// What a rule sees now. What it does not name does not hold; `None` is not known yet.
 pub(super) async fn observe(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
     spec: &RuleSpec,
     now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
-    match &spec.condition {
+) -> Result<Option<Vec<Observation>>, StoreError> {
+    let seen = match &spec.condition {
         Condition::Late { by } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*by);
-            Ok(without_jobs(late(node, namespace, (*by, bound), now).await?))
+            without_jobs(late(node, namespace, (*by, bound), now).await?)
         }
         Condition::RunningLonger { than: Some(than), .. } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*than);
-            Ok(without_jobs(running_longer(node, namespace, (*than, bound), now).await?))
+            without_jobs(running_longer(node, namespace, (*than, bound), now).await?)
         }
         Condition::RunningLonger { than: None, times_p95 } => {
-            Ok(without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?))
+            without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?)
         }
         Condition::FailureRate { percent, window, min_runs } => {
-            failure_rate(node, (namespace, name, &spec.scope), (*percent, *window, *min_runs), now).await
+            failure_rate(node, (namespace, name, &spec.scope), (*percent, *window, *min_runs), now).await?
         }
-        Condition::NoExecutor { handler } => no_executor(node, (namespace, &spec.scope), handler.as_deref(), now).await,
-        Condition::NodeLost {} => node_lost(node, now).await,
-        Condition::LoopFailing { length } => loop_failing(node, *length, now).await,
-        Condition::TokenExpiring { within } => token_expiring(node, *within, now).await,
+        Condition::NoExecutor { handler } => {
+            return fleet::no_executor(node, (namespace, &spec.scope), handler.as_deref(), now).await;
+        }
+        Condition::NodeLost {} => fleet::node_lost(node, now).await?,
+        Condition::LoopFailing { length } => fleet::loop_failing(node, *length, now).await?,
+        Condition::TokenExpiring { within } => fleet::token_expiring(node, *within, now).await?,
         Condition::Failed {}
         | Condition::FailuresInRow { .. }
         | Condition::Skipped { .. }
         | Condition::NotSucceededBy { .. }
-        | Condition::NoSuccessFor { .. } => Ok(Vec::new()),
-    }
+        | Condition::NoSuccessFor { .. } => Vec::new(),
+    };
+    Ok(Some(seen))
 }
 
 /// The jobs of these runs.
@@ -253,81 +255,6 @@ async fn failure_rate(
     Ok(vec![Observation { subject, sighting, samples: Vec::new() }])
 }
 
-fn app_subject(app: &App) -> Subject {
+pub(super) fn app_subject(app: &App) -> Subject {
     Subject { kind: SubjectKind::App, id: app.id.get(), name: app.name.clone(), app: None }
-}
-
-/// The apps with jobs for which no executor is there.
-async fn no_executor(
-    node: &Node,
-    (namespace, scope): (NamespaceId, &Scope),
-    handler: Option<&str>,
-    now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
-    let store = node.store();
-    let since = now - node.shared().config.lost_after;
-    let sessions = store.sessions(since).await?;
-    let open = sessions.iter().filter(|session| session.ended_at.is_none() && !session.has_left);
-    let mut online: BTreeSet<_> = open.clone().map(|session| session.app).collect();
-    if let Some(handler) = handler {
-        let ids: Vec<ExecutorId> = open.map(|session| session.executor).collect();
-        let has = |handlers: &str| {
-            serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default().iter().any(|one| one == handler)
-        };
-        let records = store.executors_by_id(&ids, since).await?;
-        online = records.iter().filter(|record| has(&record.handlers)).map(|record| record.app).collect();
-    }
-    let mut seen = Vec::new();
-    for app in store.apps(namespace).await? {
-        let is_its = match scope {
-            Scope::App(name) => app.name == *name,
-            Scope::All | Scope::Label(_) | Scope::Job(_) => true,
-        };
-        // An app without jobs needs no executor.
-        if !is_its || online.contains(&app.id) || store.watched_jobs(namespace, Some(app.id), "", 1).await?.is_empty() {
-            continue;
-        }
-        let sighting = Sighting::Holds { since: now, news: 0 };
-        seen.push(Observation { subject: app_subject(&app), sighting, samples: Vec::new() });
-    }
-    Ok(seen)
-}
-
-fn node_subject(node: &rondel_store::cluster::Node) -> Subject {
-    Subject { kind: SubjectKind::Node, id: node.id.get(), name: node.name.clone(), app: None }
-}
-
-async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
-    let nodes = node.store().nodes().await?;
-    let lost = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
-    let seen = lost.map(|one| Observation {
-        subject: node_subject(one),
-        sighting: Sighting::Holds { since: one.lease_until, news: 0 },
-        samples: Vec::new(),
-    });
-    Ok(seen.collect())
-}
-
-async fn loop_failing(node: &Node, length: Duration, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
-    let nodes = node.store().nodes().await?;
-    let mut seen = Vec::new();
-    for one in nodes.iter().filter(|one| one.is_living(now)) {
-        let since = one.report.loops.iter().filter_map(|report| report.failing_since).min();
-        let sighting = judge::overdue(since, length, now);
-        seen.push(Observation { subject: node_subject(one), sighting, samples: Vec::new() });
-    }
-    Ok(seen)
-}
-
-async fn token_expiring(node: &Node, within: Duration, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
-    let query = TokenQuery { limit: TOKEN_COUNT, ..TokenQuery::default() };
-    let tokens = node.store().tokens(&query).await?;
-    let ending = tokens.into_iter().filter(|token| token.is_good(now));
-    let ending = ending.filter(|token| token.expires_at.is_some_and(|end| end <= now + within));
-    let seen = ending.map(|token| Observation {
-        subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name, app: None },
-        sighting: Sighting::Holds { since: now, news: 0 },
-        samples: Vec::new(),
-    });
-    Ok(seen.collect())
 }

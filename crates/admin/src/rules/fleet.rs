@@ -1,0 +1,154 @@
+//! Facts about what jobs need around them: executors, servers and tokens.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use rondel_core::alert::{Observation, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::access::TokenQuery;
+use rondel_store::cluster::Session;
+
+use super::states::app_subject;
+use crate::node::Node;
+
+const TOKEN_COUNT: u32 = 500;
+/// An executor that has been silent for longer is not expected back after a restart of the servers.
+const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+
+/// The apps with jobs for which no executor is there. It is not known while this server has just begun to hear executors and one that
+/// did not leave may come back: then the answer is `None`.
+pub(super) async fn no_executor(
+    node: &Node,
+    (namespace, scope): (NamespaceId, &Scope),
+    handler: Option<&str>,
+    now: Timestamp,
+) -> Result<Option<Vec<Observation>>, StoreError> {
+    let store = node.store();
+    let since = now - node.lost_after();
+    let open = with_handler(node, present(&store.sessions(since).await?), handler).await?;
+    let online: BTreeSet<AppId> = open.into_iter().map(|(app, _)| app).collect();
+    let mut absent = Vec::new();
+    for app in store.apps(namespace).await? {
+        let is_its = match scope {
+            Scope::App(name) => app.name == *name,
+            Scope::All | Scope::Label(_) | Scope::Job(_) => true,
+        };
+        // An app without jobs needs no executor.
+        if !is_its || online.contains(&app.id) || store.watched_jobs(namespace, Some(app.id), "", 1).await?.is_empty() {
+            continue;
+        }
+        absent.push(app);
+    }
+    if !absent.is_empty() && node.serves_since() > since {
+        let expected = with_handler(node, present(&store.sessions(now - EXPECTED_WITHIN).await?), handler).await?;
+        if absent.iter().any(|app| expected.iter().any(|(expected, _)| *expected == app.id)) {
+            return Ok(None);
+        }
+    }
+    let seen = absent.iter().map(|app| Observation {
+        subject: app_subject(app),
+        sighting: Sighting::Holds { since: now, news: 0 },
+        samples: Vec::new(),
+    });
+    Ok(Some(seen.collect()))
+}
+
+/// The executors that did not leave. A stream that has ended is not yet a lost executor: a server that restarts ends all of them.
+fn present(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
+    let left: HashSet<ExecutorId> = sessions.iter().filter(|one| one.has_left).map(|one| one.executor).collect();
+    let present = sessions.iter().filter(|one| !left.contains(&one.executor));
+    present.map(|one| (one.app, one.executor)).collect()
+}
+
+/// Those of the executors that have the handler, if one is asked for.
+async fn with_handler(
+    node: &Node,
+    executors: BTreeSet<(AppId, ExecutorId)>,
+    handler: Option<&str>,
+) -> Result<BTreeSet<(AppId, ExecutorId)>, StoreError> {
+    let Some(handler) = handler else { return Ok(executors) };
+    let ids: Vec<ExecutorId> = executors.into_iter().map(|(_, executor)| executor).collect();
+    let has = |handlers: &str| {
+        serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default().iter().any(|one| one == handler)
+    };
+    let records = node.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
+    Ok(records.iter().filter(|record| has(&record.handlers)).map(|record| (record.app, record.id)).collect())
+}
+
+fn node_subject(node: &rondel_store::cluster::Node) -> Subject {
+    Subject { kind: SubjectKind::Node, id: node.id.get(), name: node.name.clone(), app: None }
+}
+
+pub(super) async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
+    let nodes = node.store().nodes().await?;
+    let lost = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
+    let seen = lost.map(|one| Observation {
+        subject: node_subject(one),
+        sighting: Sighting::Holds { since: one.lease_until, news: 0 },
+        samples: Vec::new(),
+    });
+    Ok(seen.collect())
+}
+
+pub(super) async fn loop_failing(
+    node: &Node,
+    length: Duration,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let nodes = node.store().nodes().await?;
+    let mut seen = Vec::new();
+    for one in nodes.iter().filter(|one| one.is_living(now)) {
+        let since = one.report.loops.iter().filter_map(|report| report.failing_since).min();
+        let sighting = judge::overdue(since, length, now);
+        seen.push(Observation { subject: node_subject(one), sighting, samples: Vec::new() });
+    }
+    Ok(seen)
+}
+
+pub(super) async fn token_expiring(
+    node: &Node,
+    within: Duration,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let query = TokenQuery { limit: TOKEN_COUNT, ..TokenQuery::default() };
+    let tokens = node.store().tokens(&query).await?;
+    let ending = tokens.into_iter().filter(|token| token.is_good(now));
+    let ending = ending.filter(|token| token.expires_at.is_some_and(|end| end <= now + within));
+    let seen = ending.map(|token| Observation {
+        subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name, app: None },
+        sighting: Sighting::Holds { since: now, news: 0 },
+        samples: Vec::new(),
+    });
+    Ok(seen.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::NodeId;
+    use rondel_store::cluster::LeaseToken;
+
+    use super::*;
+
+    fn session(executor: i64, node: i64) -> Session {
+        Session {
+            token: LeaseToken { node: NodeId::new(node), epoch: 1 },
+            executor: ExecutorId::new(executor),
+            app: AppId::new(executor / 10),
+            last_seen_at: Timestamp::EPOCH,
+            ended_at: None,
+            has_left: false,
+            process: None,
+        }
+    }
+
+    #[test]
+    fn an_executor_is_there_until_it_leaves_or_is_lost() {
+        let apps = |sessions: &[Session]| present(sessions).into_iter().map(|(app, _)| app.get()).collect::<Vec<_>>();
+        let ended = |one: Session| Session { ended_at: Some(Timestamp::EPOCH), ..one };
+        let left = |one: Session| Session { has_left: true, ..one };
+        assert_eq!(apps(&[session(10, 1), ended(session(20, 1))]), [1, 2], "a stream that ended is no lost executor");
+        assert_eq!(apps(&[left(session(10, 1)), session(10, 2), session(11, 2)]), [1]);
+        assert_eq!(apps(&[left(session(10, 1)), session(10, 2)]), [0; 0], "what one server heard of holds for all");
+    }
+}
