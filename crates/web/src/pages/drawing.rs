@@ -17,6 +17,8 @@ pub(crate) const WIDTH: u32 = 10_000;
 const MARK_WIDTH_MIN: u32 = 36;
 /// In a lane with more runs, those that touch and ended alike are one bar.
 const SINGLE_COUNT_MAX: usize = 100;
+/// In a drawing with more runs, the same holds for each of its lanes: a page of thousands of links is slow to load and shows no more.
+const DRAWN_COUNT_MAX: usize = 400;
 /// The least distance of crosses, and of ticks.
 const DISTANCE_MIN: u32 = 55;
 
@@ -146,7 +148,8 @@ pub(crate) struct Drawing {
 impl Drawing {
     pub(crate) fn new(scale: Scale, by: By, lanes: &[Lane], (now, t): (Timestamp, &'static Texts)) -> Self {
         let zone = zones::shown().1;
-        let artist = Artist { scale, by, now, zone, t };
+        let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_COUNT_MAX;
+        let artist = Artist { scale, by, now, zone, is_dense, t };
         Self {
             axis: axis(scale),
             now_x: scale.has(now).then(|| scale.x(now)),
@@ -213,6 +216,8 @@ struct Artist {
     by: By,
     now: Timestamp,
     zone: Tz,
+    /// Whether runs that touch and ended alike are one bar in every lane.
+    is_dense: bool,
     t: &'static Texts,
 }
 
@@ -245,7 +250,7 @@ impl Artist {
     }
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
-        let joins = lane.marks.len() > SINGLE_COUNT_MAX;
+        let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
         // Single runs first, each with the end of its bar: what touches it and ended alike becomes part of it.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
@@ -338,14 +343,15 @@ mod tests {
         };
         let status = |number| if number == 700 { RunStatus::Failed } else { RunStatus::Succeeded };
         let scale = Scale { from: at, to: at + Duration::from_secs(86_400) };
-        let bars = |count: u64| {
+        let bars = |count: u64, lane_count| {
             let marks = (0..count).map(|number| mark(number, status(number))).collect();
-            let lane = Lane { name: "a".to_owned(), marks, ..Lane::default() };
-            let drawing = Drawing::new(scale, By::Job, &[lane], (at, super::super::texts::Lang::En.texts()));
+            let lanes = vec![Lane { name: "a".to_owned(), marks, ..Lane::default() }; lane_count];
+            let drawing = Drawing::new(scale, By::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
             drawing.rows[0].bars.iter().map(|bar| (bar.class, bar.run.is_some())).collect::<Vec<_>>()
         };
-        assert_eq!(bars(1_440), [("succeeded", false), ("failed", true), ("succeeded", false)]);
-        assert_eq!(bars(50).len(), 50, "few runs are drawn one by one");
+        assert_eq!(bars(1_440, 1), [("succeeded", false), ("failed", true), ("succeeded", false)]);
+        assert_eq!(bars(50, 1).len(), 50, "few runs are drawn one by one");
+        assert_eq!(bars(50, 10), [("succeeded", false)], "of many lanes together, too");
     }
 
     #[test]
