@@ -94,6 +94,7 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("channels", "/alerts/channels".to_owned()),
         ("channel", format!("/alerts/channels/{CHANNEL}")),
         ("channel-new", "/alerts/channels/new?kind=email".to_owned()),
+        ("reports", "/reports".to_owned()),
         ("calendars", "/calendars".to_owned()),
         ("calendar", "/calendars/holidays?year=2027".to_owned()),
         ("executor", format!("/executors/{executor}")),
