@@ -13,6 +13,7 @@ mod compile_errors;
 mod confined;
 mod console;
 mod crash;
+mod dead_letters;
 mod declared;
 mod delays;
 mod drain;
