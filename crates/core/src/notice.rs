@@ -10,6 +10,8 @@ use crate::{IncidentId, RunId, Timestamp};
 
 /// The longest summary, in bytes of UTF-8.
 pub const SUMMARY_BYTES_MAX: usize = 1_000;
+/// The longest note of a rule, in bytes of UTF-8.
+pub const DESCRIPTION_BYTES_MAX: usize = 2_000;
 /// The longest name, condition or path, in bytes of UTF-8.
 pub const WORD_BYTES_MAX: usize = 400;
 /// The most runs that a notice shows.
@@ -104,6 +106,7 @@ pub struct RunSample {
 ///     severity: Severity::Critical,
 ///     summary_en: "nightly-close has not succeeded by 06:00 (Europe/Berlin).".to_owned(),
 ///     summary_zh: "nightly-close 在 06:00（Europe/Berlin）前没有成功。".to_owned(),
+///     description: "Call the night desk.".to_owned(),
 ///     started_at,
 ///     at: started_at,
 ///     count: 1,
@@ -134,6 +137,9 @@ pub struct Notice {
     pub summary_en: String,
     /// The same in Chinese.
     pub summary_zh: String,
+    /// The note of the rule: what a reader should know or do. Empty where the rule has none, and where there is nothing to do any more.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
     /// Since when the condition holds.
     pub started_at: Timestamp,
     /// When the message was written.
@@ -156,6 +162,7 @@ impl Notice {
         }
         shorten(&mut self.summary_en, SUMMARY_BYTES_MAX);
         shorten(&mut self.summary_zh, SUMMARY_BYTES_MAX);
+        shorten(&mut self.description, DESCRIPTION_BYTES_MAX);
         self.samples.truncate(SAMPLE_COUNT_MAX);
         for sample in &mut self.samples {
             shorten(&mut sample.job, WORD_BYTES_MAX);

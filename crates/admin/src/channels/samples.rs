@@ -31,6 +31,7 @@ fn notice(kind: NoticeKind) -> Notice {
         severity: Severity::Critical,
         summary_en: "nightly-close has not succeeded by 06:00 (Europe/Berlin).".to_owned(),
         summary_zh: "nightly-close 在 06:00（Europe/Berlin）前没有成功。".to_owned(),
+        description: String::new(),
         started_at: STARTED_AT,
         at: STARTED_AT + LATER,
         count: 3,

@@ -178,6 +178,7 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
         severity: Severity::Warning,
         summary_en: format!("This is a test of the channel {}, sent by {by}. Nothing is wrong.", channel.name),
         summary_zh: format!("这是 {by} 发送的测试消息，用于检查通知渠道 {}。一切正常。", channel.name),
+        description: String::new(),
         started_at: at,
         at,
         count: 1,

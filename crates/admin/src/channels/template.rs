@@ -70,6 +70,7 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
         "summary": notice.summary_en,
         "summary_en": notice.summary_en,
         "summary_zh": notice.summary_zh,
+        "description": notice.description,
         "started_at": notice.started_at.to_string(),
         "at": notice.at.to_string(),
         "count": notice.count,

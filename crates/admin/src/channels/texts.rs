@@ -40,9 +40,15 @@ impl Texts {
         };
         let body = own("body_template").map(|own| render("body_template", own)).transpose()?;
         let is_own = body.is_some();
-        let default_body = || match lang {
-            Lang::En => notice.summary_en.clone(),
-            Lang::Zh => notice.summary_zh.clone(),
+        let default_body = || {
+            let summary = match lang {
+                Lang::En => &notice.summary_en,
+                Lang::Zh => &notice.summary_zh,
+            };
+            match notice.description.trim() {
+                "" => summary.clone(),
+                description => format!("{summary}\n\n{description}"),
+            }
         };
         Ok(Self {
             title: cut(&title, TITLE_BYTES_MAX),

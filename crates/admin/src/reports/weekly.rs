@@ -164,6 +164,7 @@ async fn notice(
         severity: Severity::Warning,
         summary_en: sentence(&week, Lang::En),
         summary_zh: sentence(&week, Lang::Zh),
+        description: String::new(),
         started_at: from,
         at: to,
         count: this.first().map_or(0, |row: &Row| row.verdicts.total()),

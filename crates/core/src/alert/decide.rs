@@ -479,6 +479,10 @@ fn notice(rule: RuleView<'_>, incident: &Incident, kind: NoticeKind, at: Timesta
         severity: rule.spec.severity,
         summary_en,
         summary_zh,
+        description: match kind {
+            NoticeKind::Resolved => String::new(),
+            _ => rule.spec.description.clone(),
+        },
         started_at: incident.started_at,
         at,
         count: incident.count,
