@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::on_each_database;
 use crate::verdicts::{trigger, verdict};
 
-const LIMIT: Duration = Duration::from_secs(30);
+/// An incident about what open runs show ends within 30 s.
+const LIMIT: Duration = Duration::from_secs(90);
 const OFTEN: [&str; 2] = ["--alert-rules-period", "200ms"];
 
 fn job(name: &str, script: &str) -> Value {
@@ -28,6 +29,11 @@ async fn rule(api: &Api, name: &str, condition: Value, more: Value) {
     let mut rule = json!({"condition": condition, "channels": ["ops"], "digest": "1h"});
     rule.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     api.put(&format!("/api/v1/alert-rules/{name}"), rule).await.expect(201);
+}
+
+async fn rule_again(api: &Api, name: &str, condition: Value) {
+    let rule = json!({"condition": condition, "channels": ["ops"], "digest": "1h"});
+    api.put(&format!("/api/v1/alert-rules/{name}"), rule).await.expect(200);
 }
 
 /// The only incident of a rule, once it stands so.
@@ -293,4 +299,63 @@ async fn a_restart_of_the_server_is_no_lack_of_executors() {
     let resolved = incident(&server.api(), "gone", "resolved").await;
     assert_eq!(resolved["id"], firing["id"]);
     assert_eq!(messages(&db, &firing), ["firing", "resolved"]);
+}
+
+/// The answer to why a fire failed leads to the alert about it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_fire_leads_to_its_incident() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    for (name, script) in [("fails", "exit 3"), ("works", "true")] {
+        let mut job = job(name, script);
+        job["schedule"] = json!({"cron": "* * * * * ?"});
+        api.post("/api/v1/jobs", job).await.expect(201);
+    }
+    channel(&db);
+    rule(&api, "failed", json!({"failed": {}}), json!({})).await;
+    let _agent = Agent::start(&server, "files").await;
+    let firing = incident(&api, "failed", "firing").await;
+    let at = firing["samples"][0]["fire_at"].as_str().expect("an instant").to_owned();
+    let why = api.get(&format!("/api/v1/jobs/fails/why?at={at}")).await.expect(200);
+    assert_eq!((&why["incident"]["id"], &why["incident"]["rule"]), (&firing["id"], &json!("failed")), "{why}");
+    let token = server.token_file().display().to_string();
+    let args = ["job", "why", "fails", "--at", &at, "--server", server.url(), "--token-file", &token];
+    let printed = rondel(&args, &[]).await.stdout;
+    assert!(printed.contains(firing["id"].as_str().expect("an id")), "{printed}");
+    let run = wait_until(LIMIT, "the other job succeeds", async || {
+        let runs = api.runs("works").await;
+        runs.iter().find(|run| run["status"] == "succeeded").cloned().ok_or(runs)
+    })
+    .await;
+    let at = run["fire_at"].as_str().expect("an instant");
+    let why = api.get(&format!("/api/v1/jobs/works/why?at={at}")).await.expect(200);
+    assert_eq!(why["incident"], Value::Null, "{why}");
+}
+
+/// The server measures its own disks, and reads when its certificate ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_without_room_and_a_certificate_that_ends_are_reported() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    let node = wait_until(LIMIT, "the disks are measured", async || {
+        let nodes = api.get("/api/v1/nodes").await.expect(200);
+        let node = nodes["items"][0].clone();
+        if node["disks"][0]["size_bytes"].as_u64() > Some(0) { Ok(node) } else { Err(nodes) }
+    })
+    .await;
+    assert_eq!(node["certificate_ends_at"], Value::Null, "{node}");
+    let free = node["disks"][0]["free_bytes"].as_u64().expect("a number");
+    // Other programs write to the disk too.
+    let more = format!("{}MiB", (free >> 20) * 4 + 1_024);
+    channel(&db);
+    rule(&api, "room", json!({"disk_low": {"free": more}}), json!({})).await;
+    let firing = incident(&api, "room", "firing").await;
+    assert_eq!((&firing["subject"]["kind"], &firing["subject"]["name"]), (&json!("node"), &node["name"]));
+    rule_again(&api, "room", json!({"disk_low": {"free": "1B"}})).await;
+    let resolved = incident(&api, "room", "resolved").await;
+    assert_eq!(messages(&db, &resolved), ["firing", "resolved"]);
+    let soon = json!({"name": "soon", "condition": {"certificate_expiring": {"within": "366d"}}});
+    assert_eq!(api.post("/api/v1/alert-rules/preview", soon).await.expect(200)["would_fire"], false);
 }

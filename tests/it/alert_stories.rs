@@ -53,6 +53,9 @@ fn rules() -> Vec<(&'static str, Value)> {
         ("lost", json!({"condition": {"node_lost": {}}})),
         ("failing-loop", json!({"condition": {"loop_failing": {"length": "1m"}}})),
         ("ending", json!({"condition": {"token_expiring": {"within": "2h"}}})),
+        ("certificate", json!({"condition": {"certificate_expiring": {"within": "7d"}}})),
+        ("disk", json!({"condition": {"disk_low": {"free": "1KiB"}}})),
+        ("growth", json!({"condition": {"ledger_growth": {"runs": 100, "window": "1h"}}, "scope": {"app": "grown"}})),
         ("grouped", json!({"condition": {"failed": {}}, "scope": {"label": "kind=grouped"}, "group_over": 2})),
         with(failed("escalated"), "escalate", json!({"channel": "boss", "after": "1s"})),
         failed("silenced"),
@@ -192,6 +195,7 @@ async fn make_jobs(api: &Api) {
     job(api, "without-executor", ("empty", "true"), json!({"queue_timeout": "1s"})).await;
     job(api, "lonely", ("alone", "true"), json!({})).await;
     job(api, "rated", ("rated", "true"), json!({})).await;
+    job(api, "grown", ("grown", "true"), json!({})).await;
 }
 
 async fn running(api: &Api, job: &str) -> String {
@@ -210,11 +214,14 @@ fn make_facts(db: &ScratchDb) {
     // The deadline of today, which has passed, is still to be looked at.
     db.sql(&format!("UPDATE alert_rule SET check_at_ms = check_at_ms - {day} WHERE name = 'by-time'"));
     db.sql(&format!("UPDATE job SET created_at_ms = created_at_ms - {hour} WHERE name = 'lately'"));
-    db.sql(&format!(
-        "INSERT INTO stat_point (owner_id, kind, step_ms, at_ms, succeeded_count, failed_count, timed_out_count, cancelled_count, \
-         unknown_count, skipped_count, durations, lateness) SELECT id, 'app', 60000, {}, 1, 5, 0, 0, 0, 0, '', '' FROM app WHERE name = 'rated'",
-        now / 60_000 * 60_000
-    ));
+    for (app, succeeded, failed) in [("rated", 1, 5), ("grown", 100, 0)] {
+        db.sql(&format!(
+            "INSERT INTO stat_point (owner_id, kind, step_ms, at_ms, succeeded_count, failed_count, timed_out_count, cancelled_count, \
+             unknown_count, skipped_count, durations, lateness) SELECT id, 'app', 60000, {}, {succeeded}, {failed}, 0, 0, 0, 0, '', '' \
+             FROM app WHERE name = '{app}'",
+            now / 60_000 * 60_000
+        ));
+    }
     db.sql(&format!(
         "INSERT INTO stat_point (owner_id, kind, step_ms, at_ms, succeeded_count, failed_count, timed_out_count, cancelled_count, \
          unknown_count, skipped_count, durations, lateness) SELECT id, 'job', 3600000, {}, 20, 0, 0, 0, 0, 0, '10:20', '' FROM job \
@@ -222,7 +229,13 @@ fn make_facts(db: &ScratchDb) {
         now / hour * hour - hour
     ));
     let failing = json!([{"name": "scan", "failing_since": "2020-01-01T00:00:00Z", "error": "no such table"}]);
-    for (id, name, lease, loops) in [(901, "gone", 1, "[]".to_owned()), (902, "ill", now + day, failing.to_string())] {
+    let disk = json!({"folder": "/data", "free_bytes": 5, "size_bytes": 1_000_000});
+    let host = json!([{"name": "host", "host": {"disks": [disk], "certificate_ends_at": "2020-01-01T00:00:00Z"}}]);
+    for (id, name, lease, loops) in [
+        (901, "gone", 1, "[]".to_owned()),
+        (902, "ill", now + day, failing.to_string()),
+        (903, "full", now + day, host.to_string()),
+    ] {
         db.sql(&format!(
             "INSERT INTO node (id, name, ordinal, epoch, lease_until_ms, state, server_version, started_at_ms, loops) \
              VALUES ({id}, '{name}', {id}, 1, {lease}, 'draining', 'test', 1, '{loops}')"
@@ -254,8 +267,8 @@ async fn break_all(db: &ScratchDb, api: &Api) -> Vec<String> {
 
 /// Everything goes well again.
 async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String], token: &str) -> Vec<Agent> {
-    db.sql("DELETE FROM node WHERE id IN (901, 902)");
-    db.sql("DELETE FROM stat_point WHERE step_ms = 60000 AND kind = 'app' AND owner_id IN (SELECT id FROM app WHERE name = 'rated')");
+    db.sql("DELETE FROM node WHERE id IN (901, 902, 903)");
+    db.sql("DELETE FROM stat_point WHERE step_ms = 60000 AND kind = 'app' AND owner_id IN (SELECT id FROM app WHERE name IN ('rated', 'grown'))");
     api.delete(&format!("/api/v1/tokens/{token}")).await;
     let agents = vec![Agent::start(server, "empty").await, Agent::start(server, "alone").await];
     // No run waits for this one: the server must have heard of it before it dies.
@@ -293,7 +306,7 @@ async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_one_stories_are_reported_once_by_a_server_that_dies_at_every_decision() {
+async fn twenty_four_stories_are_reported_once_by_a_server_that_dies_at_every_decision() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let mut server = Server::start_with_variables(&db, &[], &[("RONDEL_SERVER_ALERT_RULES_PERIOD", "60s")]).await;
     let api = server.api();

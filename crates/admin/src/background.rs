@@ -12,6 +12,7 @@ use std::time::Duration;
 use rondel_core::Timestamp;
 use rondel_core::error_chain::chain;
 use rondel_store::cluster::LoopReport;
+use rondel_store::host::HostReport;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -165,6 +166,13 @@ impl LoopBoard {
                 if is_news { News::Failing } else { News::Nothing }
             }
         }
+    }
+
+    /// What the loop that looks at the host has measured.
+    pub(crate) fn put_host(&self, name: &'static str, host: HostReport) {
+        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
+        report.host = Some(host);
     }
 
     /// All reports, in the order of their names.

@@ -7,6 +7,7 @@ use rondel_core::outgoing::AllowedAddresses;
 
 use crate::channels::SecretSources;
 use crate::clock::Boot;
+use crate::host::watched::WatchedHost;
 
 /// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
 #[derive(Clone, Debug)]
@@ -133,6 +134,8 @@ pub struct EngineConfig {
     /// What is called as long as this server schedules, and how often.
     pub watchdog_url: Option<String>,
     pub watchdog_period: Duration,
+    /// What the server looks at on its host.
+    pub host: WatchedHost,
     /// Version that is shown and stored.
     pub server_version: String,
     /// The clock that the node's lease is judged by.
@@ -203,6 +206,7 @@ impl Default for EngineConfig {
             alert_secrets: SecretSources::default(),
             watchdog_url: None,
             watchdog_period: Duration::from_secs(30),
+            host: WatchedHost::default(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot: Boot::Host,
         }

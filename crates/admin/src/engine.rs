@@ -32,6 +32,7 @@ use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::exposition;
 use crate::fires;
 use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
+use crate::host::HostLoop;
 use crate::housekeeping::{self, Chore, HousekeepingLoop};
 use crate::identity::lookups::Lookups;
 use crate::lifecycle::{Lifecycle, Until};
@@ -176,6 +177,9 @@ impl Engine {
         start.background(Until::Soft, ChannelLoop::new(Arc::clone(&shared)));
         if shared.config.watchdog_url.is_some() {
             start.background(Until::Soft, WatchdogLoop::new(Arc::clone(&shared)));
+        }
+        if !shared.config.host.is_empty() {
+            start.background(Until::Soft, HostLoop::new(Arc::clone(&shared)));
         }
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
         let node = Node::new(Arc::clone(&shared));

@@ -74,6 +74,7 @@ pub mod secret_file;
 pub mod select;
 pub mod shape;
 pub mod sight;
+pub mod size;
 pub mod sketch;
 pub mod spec;
 pub mod status;

@@ -223,6 +223,7 @@ mod tests {
             severity: Severity::Warning,
             summary_en: text.to_owned(),
             summary_zh: text.to_owned(),
+            description: text.to_owned(),
             started_at: Timestamp::from_secs(1),
             at: Timestamp::from_secs(2),
             count: u64::MAX,

@@ -10,7 +10,6 @@ use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, RunId, T
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StoreError, Trouble};
-
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
 
@@ -192,6 +191,9 @@ pub struct LoopReport {
     pub failing_since: Option<Timestamp>,
     /// Why a tick failed last.
     pub error: Option<String>,
+    /// What the loop `host` has measured; none for the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<crate::host::HostReport>,
 }
 
 impl Default for NodeReport {

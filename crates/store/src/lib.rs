@@ -34,6 +34,7 @@ mod delegate_store;
 mod error;
 mod follow;
 pub mod foreign;
+pub mod host;
 pub mod ledger;
 mod log_codec;
 pub mod logs;

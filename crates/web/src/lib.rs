@@ -51,6 +51,7 @@ mod overview;
 mod pages;
 mod parameter;
 mod parent_params;
+mod part_of;
 mod path;
 mod peers;
 mod preface;

@@ -52,6 +52,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("criterion", &["rondel-core"]),
     ("cron", &["rondel-core"]),
     ("csv", &["rondel-admin"]),
+    // When a certificate ends.
+    ("der", &["rondel-admin"]),
     // A peer that the benchmark measures against.
     ("croner", &["rondel-core"]),
     // It judges parameters by the schemas that executors declare; core has it not, for the SDK is built on core. In tests it

@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use rondel_core::alert::{Observation, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::alert::{Incident, Observation, Scope, Sighting, Subject, SubjectKind, judge};
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::access::TokenQuery;
-use rondel_store::cluster::Session;
+use rondel_store::cluster::{self, Session};
+use rondel_store::host::HostReport;
 
 use super::states::app_subject;
 use crate::node::Node;
@@ -76,7 +77,7 @@ async fn with_handler(
     Ok(records.iter().filter(|record| has(&record.handlers)).map(|record| (record.app, record.id)).collect())
 }
 
-fn node_subject(node: &rondel_store::cluster::Node) -> Subject {
+fn node_subject(node: &cluster::Node) -> Subject {
     Subject { kind: SubjectKind::Node, id: node.id.get(), name: node.name.clone(), app: None }
 }
 
@@ -104,6 +105,49 @@ pub(super) async fn loop_failing(
         seen.push(Observation { subject: node_subject(one), sighting, samples: Vec::new() });
     }
     Ok(seen)
+}
+
+/// The servers with a disk that has less free than the bound.
+pub(super) async fn disk_low(
+    node: &Node,
+    bound: (Option<u32>, Option<u64>),
+    open: &[Incident],
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let is_open = |id: i64| open.iter().any(|one| (one.subject.kind, one.subject.id) == (SubjectKind::Node, id));
+    let is_low = |one: &cluster::Node, host: &HostReport| {
+        let is_open = is_open(one.id.get());
+        host.disks.iter().any(|disk| judge::is_disk_low(bound, (disk.free_bytes, disk.size_bytes), is_open))
+    };
+    of_hosts(node, is_low, now).await
+}
+
+/// The servers with a TLS certificate that ends soon, or has ended.
+pub(super) async fn certificate_expiring(
+    node: &Node,
+    within: Duration,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let ends = |_: &cluster::Node, host: &HostReport| host.certificate_ends_at.is_some_and(|end| end <= now + within);
+    of_hosts(node, ends, now).await
+}
+
+/// The living servers whose report about their host has this.
+async fn of_hosts(
+    node: &Node,
+    has_it: impl Fn(&cluster::Node, &HostReport) -> bool + Send,
+    now: Timestamp,
+) -> Result<Vec<Observation>, StoreError> {
+    let nodes = node.store().nodes().await?;
+    let living = nodes.iter().filter(|one| one.is_living(now));
+    let found = living
+        .filter(|one| one.report.loops.iter().filter_map(|report| report.host.as_ref()).any(|host| has_it(one, host)));
+    let seen = found.map(|one| Observation {
+        subject: node_subject(one),
+        sighting: Sighting::Holds { since: now, news: 0 },
+        samples: Vec::new(),
+    });
+    Ok(seen.collect())
 }
 
 pub(super) async fn token_expiring(

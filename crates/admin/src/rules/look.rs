@@ -138,10 +138,10 @@ impl<'a> Space<'a> {
                 }
                 ConditionKind::Look if is_checked => {
                     let space = (self.namespace, self.name.as_str());
+                    let open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
                     // What is not known yet neither begins nor ends an incident.
-                    if let Some(observed) = states::observe(self.node, space, &rule.spec, self.now).await? {
-                        seen = observed;
-                        all_open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
+                    if let Some(observed) = states::observe(self.node, space, (&rule.spec, &open), self.now).await? {
+                        (seen, all_open) = (observed, open);
                     }
                     let at = Some(
                         self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),

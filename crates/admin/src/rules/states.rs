@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use rondel_core::alert::{Condition, Observation, RuleSpec, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::alert::{Condition, Incident, Observation, RuleSpec, Scope, Sighting, Subject, SubjectKind, judge};
 use rondel_core::notice::RunSample;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{JobId, NamespaceId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::WatchedJob;
 use rondel_store::catalog::App;
-use rondel_store::rollups::{OpenJob, OpenQuery, PointDetail, PointKind, PointQuery};
+use rondel_store::rollups::{OpenJob, OpenQuery, PointDetail, PointKind, PointQuery, Verdicts};
 
 use super::facts::{is_in_scope, subject};
 use super::fleet;
@@ -34,7 +34,10 @@ pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
 /// How often a rule with this condition is looked at; `period` is that of the loop.
 pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
     let usual = match condition {
-        Condition::FailureRate { .. } => SLOW_PERIOD,
+        Condition::FailureRate { .. }
+        | Condition::LedgerGrowth { .. }
+        | Condition::CertificateExpiring { .. }
+        | Condition::DiskLow { .. } => SLOW_PERIOD,
         Condition::TokenExpiring { .. } => TOKEN_PERIOD,
         _ => FAST_PERIOD,
     };
@@ -42,11 +45,11 @@ pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
     usual.min(period * 5)
 }
 
-/// What a rule sees now. What it does not name does not hold; `None` is not known yet.
+/// What a rule with these open incidents sees now. What it does not name does not hold; `None` is not known yet.
 pub(super) async fn observe(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
-    spec: &RuleSpec,
+    (spec, open): (&RuleSpec, &[Incident]),
     now: Timestamp,
 ) -> Result<Option<Vec<Observation>>, StoreError> {
     let seen = match &spec.condition {
@@ -62,7 +65,16 @@ pub(super) async fn observe(
             without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?)
         }
         Condition::FailureRate { percent, window, min_runs } => {
-            failure_rate(node, (namespace, name, &spec.scope), (*percent, *window, *min_runs), now).await?
+            let counted = counted(node, (namespace, name, &spec.scope), *window, now).await?;
+            let sighting = |verdicts: &Verdicts| {
+                let counts = (verdicts.trouble(), verdicts.trouble() + verdicts.succeeded);
+                judge::failure_rate(*percent, *min_runs, counts, now)
+            };
+            of_counts(counted, sighting)
+        }
+        Condition::LedgerGrowth { runs, window } => {
+            let counted = counted(node, (namespace, name, &spec.scope), *window, now).await?;
+            of_counts(counted, |verdicts| judge::ledger_growth(*runs, verdicts.total(), now))
         }
         Condition::NoExecutor { handler } => {
             return fleet::no_executor(node, (namespace, &spec.scope), handler.as_deref(), now).await;
@@ -70,6 +82,8 @@ pub(super) async fn observe(
         Condition::NodeLost {} => fleet::node_lost(node, now).await?,
         Condition::LoopFailing { length } => fleet::loop_failing(node, *length, now).await?,
         Condition::TokenExpiring { within } => fleet::token_expiring(node, *within, now).await?,
+        Condition::CertificateExpiring { within } => fleet::certificate_expiring(node, *within, now).await?,
+        Condition::DiskLow { free_percent, free } => fleet::disk_low(node, (*free_percent, *free), open, now).await?,
         Condition::Failed {}
         | Condition::FailuresInRow { .. }
         | Condition::Skipped { .. }
@@ -212,12 +226,13 @@ async fn usual(
     Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
 }
 
-async fn failure_rate(
+/// What became of the runs that were planned within a window, of a job, an app or all jobs; none where there is no such job or app.
+async fn counted(
     node: &Node,
     (namespace, name, scope): (NamespaceId, &str, &Scope),
-    (percent, window, min_runs): (u32, Duration, u64),
+    window: Duration,
     now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
+) -> Result<Option<(Subject, Verdicts)>, StoreError> {
     let store = node.store();
     let (kind, subject) = match scope {
         Scope::All | Scope::Label(_) => {
@@ -227,7 +242,7 @@ async fn failure_rate(
         }
         Scope::App(app) => match store.app(namespace, app).await? {
             Some(app) => (PointKind::App, app_subject(&app)),
-            None => return Ok(Vec::new()),
+            None => return Ok(None),
         },
         Scope::Job(job) => match store.job(namespace, job).await? {
             Some(record) => {
@@ -235,7 +250,7 @@ async fn failure_rate(
                 let (id, name) = (record.id.get(), record.spec.name);
                 (PointKind::Job, Subject { kind: SubjectKind::Job, id, name, app })
             }
-            None => return Ok(Vec::new()),
+            None => return Ok(None),
         },
     };
     let step = match kind {
@@ -249,10 +264,16 @@ async fn failure_rate(
     let detail = PointDetail::Verdicts;
     let points =
         store.points(&PointQuery { kind, owners: &owners, step, from, to, limit: POINT_COUNT, detail }).await?;
-    let ended = |point: &rondel_store::rollups::StatPoint| point.verdicts.trouble() + point.verdicts.succeeded;
-    let counts = (points.iter().map(|point| point.verdicts.trouble()).sum(), points.iter().map(ended).sum());
-    let sighting = judge::failure_rate(percent, min_runs, counts, now);
-    Ok(vec![Observation { subject, sighting, samples: Vec::new() }])
+    let sum = points.iter().fold(Verdicts::default(), |sum, point| sum.plus(point.verdicts));
+    Ok(Some((subject, sum)))
+}
+
+fn of_counts(counted: Option<(Subject, Verdicts)>, sighting: impl Fn(&Verdicts) -> Sighting) -> Vec<Observation> {
+    let seen = counted.map(|(subject, verdicts)| {
+        let sighting = sighting(&verdicts);
+        Observation { subject, sighting, samples: Vec::new() }
+    });
+    seen.into_iter().collect()
 }
 
 pub(super) fn app_subject(app: &App) -> Subject {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use reqwest::{Method, StatusCode};
 use rondel_core::Timestamp;
+use rondel_core::alert::{Condition, disk};
 use serde_json::{Map, Value, json};
 
 use crate::client::{Ask, Client, text_of};
@@ -118,10 +119,10 @@ struct ConditionArgs {
     #[arg(long, value_name = "N", group = "condition")]
     failures_in_row: Option<u32>,
     /// So many of a hundred runs failed within the window
-    #[arg(long, value_name = "PERCENT", group = "condition")]
+    #[arg(long, value_name = "PERCENT", groups = ["condition", "counted"])]
     failure_rate: Option<u32>,
-    /// The window of a failure rate
-    #[arg(long, value_name = "DURATION", requires = "failure_rate", default_value = "1h")]
+    /// The window of a failure rate, or of the growth of the ledger
+    #[arg(long, value_name = "DURATION", requires = "counted", default_value = "1h")]
     window: String,
     /// How many runs a failure rate needs
     #[arg(long, value_name = "N", requires = "failure_rate", default_value_t = 1)]
@@ -171,6 +172,15 @@ struct ConditionArgs {
     /// An access token ends within this
     #[arg(long, value_name = "DURATION", group = "condition")]
     token_expiring: Option<String>,
+    /// The TLS certificate of a server ends within this
+    #[arg(long, value_name = "DURATION", group = "condition")]
+    certificate_expiring: Option<String>,
+    /// A disk of a server has less free: 10% or 20GiB
+    #[arg(long, value_name = "FREE", group = "condition", value_parser = disk::parse)]
+    disk_low: Option<Condition>,
+    /// So many runs were planned within the window
+    #[arg(long, value_name = "N", groups = ["condition", "counted"])]
+    ledger_growth: Option<u64>,
 }
 
 const VIEW: View = View { name: "name", headers: &["NAME", "WHEN", "CHANNELS", "SEVERITY", "ENABLED"], row };
@@ -278,6 +288,12 @@ impl ConditionArgs {
             .or_else(|| flag("node_lost", self.node_lost))
             .or_else(|| length("loop_failing", "length", &self.loop_failing))
             .or_else(|| length("token_expiring", "within", &self.token_expiring))
+            .or_else(|| length("certificate_expiring", "within", &self.certificate_expiring))
+            .or_else(|| self.disk_low.as_ref().and_then(|condition| serde_json::to_value(condition).ok()))
+            .or_else(|| {
+                let growth = |runs| json!({"ledger_growth": {"runs": runs, "window": self.window}});
+                self.ledger_growth.map(growth)
+            })
     }
 
     fn deadline(&self) -> Option<Value> {
@@ -351,9 +367,14 @@ mod tests {
         assert_eq!(rule["channels"], json!(["slack"]));
         assert_eq!(changed(&["--severity", "critical"])["channels"], json!(["old"]));
         assert_eq!(changed(&["--failures-in-row", "3"])["condition"], json!({"failures_in_row": {"count": 3}}));
+        let growth = changed(&["--ledger-growth", "1000000", "--window", "1d"]);
+        assert_eq!(growth["condition"], json!({"ledger_growth": {"runs": 1_000_000, "window": "1d"}}));
+        assert_eq!(changed(&["--disk-low", "10%"])["condition"]["disk_low"]["free_percent"], 10);
+        assert_eq!(changed(&["--disk-low", "20GiB"])["condition"]["disk_low"]["free"], "20GiB");
         assert_eq!(changed(&["--repeat", "never"])["repeat"], Value::Null);
         let refused = |args: &[&str]| Set::try_parse_from([&["set", "r"], args].concat()).is_err();
         assert!(refused(&["--not-succeeded-by", "06:00"]), "in which zone?");
+        assert!(refused(&["--failed", "--window", "1h"]) && refused(&["--disk-low", "10"]));
         assert!(refused(&["--failed", "--node-lost"]) && refused(&["--job", "a", "--app", "b"]));
     }
 }

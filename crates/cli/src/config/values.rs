@@ -10,6 +10,7 @@ use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use rondel_admin::gateway::Certificates;
 use rondel_admin::oidc::GroupRole;
+use rondel_core::size::{format_size, parse_size};
 use rondel_core::time::{format_duration, parse_duration};
 use rondel_store::{DatabaseUrl, OpenError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -53,8 +54,6 @@ text_value!(Length);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
 
-const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
-
 impl Size {
     pub(crate) fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
@@ -64,19 +63,13 @@ impl Size {
 impl FromStr for Size {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let parsed = UNITS.iter().find_map(|(unit, shift)| {
-            let number: u64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
-            number.checked_mul(1 << shift)
-        });
-        parsed.map(Self).ok_or_else(|| format!("{text:?} is not a size such as 64KiB, 10MiB or 5GiB"))
+        parse_size(text).map(Self)
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fits = |shift: u32| self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift);
-        let (unit, shift) = UNITS.iter().find(|(_, shift)| fits(*shift)).unwrap_or(&("B", 0));
-        write!(f, "{}{unit}", self.0 >> shift)
+        f.write_str(&format_size(self.0))
     }
 }
 

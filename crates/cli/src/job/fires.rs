@@ -67,9 +67,19 @@ impl WhyArgs {
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
             Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
-            Format::Table | Format::Wide => output::data(&harmless(&text_of(&body.value()?["answer"][language]))),
+            Format::Table | Format::Wide => {
+                let body = body.value()?;
+                output::data(&harmless(&text_of(&body["answer"][language])))?;
+                incident(&body["incident"]).map_or(Ok(()), |line| output::data(&harmless(&line)))
+            }
         }
     }
+}
+
+/// Where the alert about it is.
+fn incident(incident: &Value) -> Option<String> {
+    let id = incident["id"].as_str()?;
+    Some(format!("part of incident {id}, rule {}: rondel alert incident show {id}", text_of(&incident["rule"])))
 }
 
 /// The reason in words, with its parameters where there are some. A code that is not known stands as it is.
@@ -100,6 +110,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_incident_is_named_where_there_is_one() {
+        let line = incident(&json!({"id": "42", "rule": "failed", "standing": "firing"}));
+        assert_eq!(line.as_deref(), Some("part of incident 42, rule failed: rondel alert incident show 42"));
+        assert_eq!(incident(&Value::Null), None);
+    }
 
     #[test]
     fn a_fire_is_a_line() {

@@ -10,7 +10,7 @@ use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::channels::SecretSources;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::sign_in::{self, SignInOwner};
-use rondel_admin::{Engine, EngineConfig, Lifecycle, lifecycle::Until};
+use rondel_admin::{Engine, EngineConfig, Lifecycle, WatchedHost, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
 use rondel_web::{Port, Rate, Tls, WebConfig};
 use tokio::net::{TcpListener, TcpSocket};
@@ -81,6 +81,7 @@ impl Node {
             alert_secrets: secret_sources(settings),
             watchdog_url: settings.watchdog_url.clone(),
             watchdog_period: settings.watchdog_period.0,
+            host: watched_host(config),
             metrics_job_max: usize::try_from(config.settings.metrics_job_max).unwrap_or(usize::MAX),
             metrics_labels: config.settings.metrics_labels.clone(),
             traces: config.settings.otlp_endpoint.is_some(),
@@ -280,6 +281,17 @@ fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
         name.into()
     };
     ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending).to_vec()
+}
+
+/// The disks that this server writes to, and its certificate.
+fn watched_host(config: &ServerConfig) -> WatchedHost {
+    let settings = &config.settings;
+    let database = config.database.0.sqlite_path().and_then(Path::parent);
+    // A file without a folder is in the one that the server was started in.
+    let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let mut folders = vec![settings.data_dir.clone()];
+    folders.extend(database.filter(|folder| *folder != settings.data_dir).map(Path::to_owned));
+    WatchedHost { folders, certificate: config.tls.as_ref().map(|tls| tls.cert.clone()) }
 }
 
 /// What secrets of channels may refer to.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::decide::Subject;
+use super::decide::{Incident, Subject};
+use super::rule::{Condition, RuleSpec};
 use crate::id::{JobId, RunId};
 use crate::notice::RunSample;
 use crate::status::RunStatus;
@@ -10,6 +11,8 @@ use crate::time::Timestamp;
 
 /// With fewer runs it is not known how long a job usually takes.
 pub const USUAL_MIN_RUNS: u64 = 10;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// What was seen of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +73,39 @@ impl EndedRun {
     pub const fn is_failure(&self) -> bool {
         matches!(self.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown)
     }
+}
+
+/// Whether a disk has less free than a share of it or a size. An open incident goes on until a tenth more is free: a disk whose free
+/// space goes up and down around the bound is reported once.
+#[must_use]
+pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), is_open: bool) -> bool {
+    let bytes = match bound {
+        (Some(percent), _) => u128::from(size) * u128::from(percent) / 100,
+        (None, bytes) => u128::from(bytes.unwrap_or(0)),
+    };
+    let bound = if is_open { bytes * 11 / 10 } else { bytes };
+    u128::from(free) < bound
+}
+
+/// Whether a fire is part of an incident of its job: one of the runs that it names, or one that has ended and was planned while it
+/// lasts, or within the time that its rule looks back over.
+#[must_use]
+pub fn is_part_of(spec: &RuleSpec, incident: &Incident, (ended_of, run): (Option<Timestamp>, Option<RunId>)) -> bool {
+    let back = match &spec.condition {
+        Condition::NotSucceededBy { .. } => DAY,
+        Condition::NoSuccessFor { length } | Condition::Late { by: length } => *length,
+        Condition::RunningLonger { than, .. } => than.unwrap_or_default(),
+        _ => Duration::ZERO,
+    };
+    let is_named = run.is_some_and(|run| incident.samples.iter().any(|sample| sample.run == run));
+    let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
+    is_named || ended_of.is_some_and(|fire_at| (incident.started_at - back..=lasts_until).contains(&fire_at))
+}
+
+/// Whether so many runs were planned.
+#[must_use]
+pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> Sighting {
+    if count >= bound { Sighting::Holds { since: now, news: 0 } } else { Sighting::Clear }
 }
 
 /// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the ids of

@@ -6,6 +6,7 @@
 
 pub mod deadline;
 mod decide;
+pub mod disk;
 pub mod expect;
 pub mod judge;
 mod rule;

@@ -10,6 +10,7 @@ use crate::calendar::Weekday;
 use crate::field_error::FieldError;
 use crate::notice::Severity;
 use crate::schema::{DurationText, NAME_PATTERN};
+use crate::size::{self, format_size};
 use crate::time::{duration_text, format_duration};
 use crate::word_enum::words;
 use crate::{Reason, labels, name};
@@ -28,6 +29,9 @@ const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 const WINDOW_MIN: Duration = Duration::from_secs(60);
 const WINDOW_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 const DESCRIPTION_LEN_MAX: usize = 2_000;
+const FREE_PERCENT_MAX: u32 = 90;
+const FREE_MAX: u64 = 1 << 50;
+const RUNS_MAX: u64 = 1_000_000_000_000;
 
 words! {
     /// What an incident is about.
@@ -165,6 +169,32 @@ pub enum Condition {
         #[schemars(with = "DurationText")]
         within: Duration,
     },
+    /// The TLS certificate of a server ends within this.
+    CertificateExpiring {
+        /// How far ahead.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        within: Duration,
+    },
+    /// A disk of a server, with its data folder or its SQLite file, has less free than a percentage or a size.
+    DiskLow {
+        /// The percentage.
+        #[serde(default)]
+        free_percent: Option<u32>,
+        /// The size, such as `10GiB`.
+        #[serde(default, with = "size::optional_text")]
+        #[schemars(with = "Option<String>")]
+        free: Option<u64>,
+    },
+    /// So many runs were planned in a window of time: the ledger grows faster than it should.
+    LedgerGrowth {
+        /// How many.
+        runs: u64,
+        /// How far back.
+        #[serde(with = "duration_text")]
+        #[schemars(with = "DurationText")]
+        window: Duration,
+    },
 }
 
 const fn one() -> u64 {
@@ -199,6 +229,9 @@ impl Condition {
             Self::NodeLost {} => "node_lost",
             Self::LoopFailing { .. } => "loop_failing",
             Self::TokenExpiring { .. } => "token_expiring",
+            Self::CertificateExpiring { .. } => "certificate_expiring",
+            Self::DiskLow { .. } => "disk_low",
+            Self::LedgerGrowth { .. } => "ledger_growth",
         }
     }
 
@@ -214,14 +247,30 @@ impl Condition {
             | Self::NoExecutor { .. }
             | Self::NodeLost {}
             | Self::LoopFailing { .. }
-            | Self::TokenExpiring { .. } => ConditionKind::Look,
+            | Self::TokenExpiring { .. }
+            | Self::CertificateExpiring { .. }
+            | Self::DiskLow { .. }
+            | Self::LedgerGrowth { .. } => ConditionKind::Look,
         }
     }
 
     /// Whether it is about servers or tokens rather than about jobs.
     #[must_use]
     pub const fn is_about_servers(&self) -> bool {
-        matches!(self, Self::NodeLost {} | Self::LoopFailing { .. } | Self::TokenExpiring { .. })
+        matches!(
+            self,
+            Self::NodeLost {}
+                | Self::LoopFailing { .. }
+                | Self::TokenExpiring { .. }
+                | Self::CertificateExpiring { .. }
+                | Self::DiskLow { .. }
+        )
+    }
+
+    /// Whether it adds up the counts of an app or of all jobs, rather than looking at each job.
+    #[must_use]
+    pub const fn is_about_counts(&self) -> bool {
+        matches!(self, Self::FailureRate { .. } | Self::LedgerGrowth { .. })
     }
 }
 
@@ -319,8 +368,7 @@ impl RuleSpec {
         if self.condition.is_about_servers() && self.scope != Scope::All {
             errors.push(FieldError::new("/scope", format!("{word} is not about jobs: leave the scope out")));
         }
-        let is_app_wide = matches!(self.condition, Condition::FailureRate { .. });
-        if is_app_wide && matches!(self.scope, Scope::Label(_)) {
+        if self.condition.is_about_counts() && matches!(self.scope, Scope::Label(_)) {
             errors.push(FieldError::new(
                 "/scope",
                 format!("{word} is counted for a job, an app, or all jobs, not for a label"),
@@ -365,8 +413,26 @@ impl RuleSpec {
             Condition::NoSuccessFor { length: given } | Condition::LoopFailing { length: given } => {
                 length(*given, second, LENGTH_MAX).into_iter().for_each(|message| wrong("length", message));
             }
-            Condition::TokenExpiring { within } => {
+            Condition::TokenExpiring { within } | Condition::CertificateExpiring { within } => {
                 length(*within, second, LENGTH_MAX).into_iter().for_each(|message| wrong("within", message));
+            }
+            Condition::DiskLow { free_percent, free } => match (free_percent, free) {
+                (Some(percent), None) if (1..=FREE_PERCENT_MAX).contains(percent) => {}
+                (Some(percent), None) => {
+                    wrong("free_percent", format!("{percent} is not from 1 to {FREE_PERCENT_MAX}"))
+                }
+                (None, Some(free)) if (1..=FREE_MAX).contains(free) => {}
+                (None, Some(free)) => {
+                    let (given, max) = (format_size(*free), format_size(FREE_MAX));
+                    wrong("free", format!("{given} is not from 1B to {max}"));
+                }
+                _ => wrong("free_percent", "expected either free_percent, a number, or free, a size".to_owned()),
+            },
+            Condition::LedgerGrowth { runs, window } => {
+                if !(1..=RUNS_MAX).contains(runs) {
+                    wrong("runs", format!("{runs} is not from 1 to {RUNS_MAX}"));
+                }
+                length(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| wrong("window", message));
             }
             Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
                 if let Err((field, message)) = Deadline::parse(time, zone, weekdays) {

@@ -1,6 +1,7 @@
 //! Rules and incidents in words, in both languages.
 
 use super::decide::{Incident, Standing};
+use super::disk;
 use super::rule::{Condition, RuleSpec, Scope, SubjectKind};
 use crate::calendar::Weekday;
 use crate::reason::Reason;
@@ -43,7 +44,7 @@ pub fn rule(spec: &RuleSpec, lang: Lang) -> String {
 fn app_wide(condition: &Condition, of_apps: &str, together: &str, each: &str) -> String {
     match condition {
         Condition::NoExecutor { .. } => of_apps,
-        Condition::FailureRate { .. } => together,
+        Condition::FailureRate { .. } | Condition::LedgerGrowth { .. } => together,
         _ => each,
     }
     .to_owned()
@@ -91,6 +92,15 @@ fn english(condition: &Condition) -> String {
             format!("a loop of a server has been failing for {}", length(*since, Lang::En))
         }
         Condition::TokenExpiring { within } => format!("a token ends within {}", length(*within, Lang::En)),
+        Condition::CertificateExpiring { within } => {
+            format!("a TLS certificate ends within {}", length(*within, Lang::En))
+        }
+        Condition::DiskLow { free_percent, free } => {
+            format!("a disk has less than {} free", disk::format(*free_percent, *free))
+        }
+        Condition::LedgerGrowth { runs, window } => {
+            format!("had {runs} or more runs in the last {}", length(*window, Lang::En))
+        }
     }
 }
 
@@ -123,6 +133,13 @@ fn chinese(condition: &Condition) -> String {
             format!("服务器的某个循环已持续失败{}", length(*since, Lang::Zh))
         }
         Condition::TokenExpiring { within } => format!("有令牌将在{}内到期", length(*within, Lang::Zh)),
+        Condition::CertificateExpiring { within } => format!("TLS 证书将在{}内到期", length(*within, Lang::Zh)),
+        Condition::DiskLow { free_percent, free } => {
+            format!("磁盘可用空间不足 {}", disk::format(*free_percent, *free))
+        }
+        Condition::LedgerGrowth { runs, window } => {
+            format!("最近{}的运行达到 {runs} 次", length(*window, Lang::Zh))
+        }
     }
 }
 

@@ -68,6 +68,19 @@ fn a_wrong_rule_is_refused_with_the_field_and_what_would_be_right() {
     check_refused(&both, "/condition/running_longer/than", "either");
     check_refused(&json!({"condition": {"node_lost": {}}, "scope": {"job": "a"}}), "/scope", "not about jobs");
     check_refused(&json!({"condition": {"no_executor": {}}, "scope": {"job": "a"}}), "/scope", "about apps");
+    let disk = |bound: serde_json::Value| json!({"condition": {"disk_low": bound}});
+    check_refused(&disk(json!({})), "/condition/disk_low/free_percent", "either free_percent");
+    check_refused(&disk(json!({"free_percent": 5, "free": "1GiB"})), "/condition/disk_low/free_percent", "either");
+    check_refused(&disk(json!({"free_percent": 91})), "/condition/disk_low/free_percent", "91 is not from 1 to 90");
+    check_refused(&disk(json!({"free": "0B"})), "/condition/disk_low/free", "0B is not from 1B");
+    let growth = json!({"condition": {"ledger_growth": {"runs": 0, "window": "30d"}}});
+    check_refused(&growth, "/condition/ledger_growth/runs", "0 is not from 1");
+    check_refused(&growth, "/condition/ledger_growth/window", "is not from 1m to");
+    let labelled = json!({"condition": {"ledger_growth": {"runs": 9, "window": "1h"}}, "scope": {"label": "a=b"}});
+    check_refused(&labelled, "/scope", "not for a label");
+    let expiring = json!({"condition": {"certificate_expiring": {"within": "0s"}}, "scope": {"app": "a"}});
+    check_refused(&expiring, "/condition/certificate_expiring/within", "0s is not from 1s");
+    check_refused(&expiring, "/scope", "not about jobs");
     check_refused(&json!({"channels": ["a", "a"]}), "/channels/1", "twice");
     check_refused(&json!({"digest": "0s"}), "/digest", "1s");
     check_refused(&json!({"group_over": 0}), "/group_over", "1 to 100");
@@ -94,6 +107,59 @@ fn a_rule_is_a_sentence_in_both_languages() {
     let token = spec(&json!({"condition": {"token_expiring": {"within": "14d"}}}));
     assert_eq!(sentence::rule(&token, Lang::En), "a token ends within 14 days");
     assert_eq!(sentence::rule(&token, Lang::Zh), "有令牌将在14天内到期");
+    let certificate = spec(&json!({"condition": {"certificate_expiring": {"within": "14d"}}}));
+    assert_eq!(sentence::rule(&certificate, Lang::En), "a TLS certificate ends within 14 days");
+    let disk = spec(&json!({"condition": {"disk_low": {"free": "20GiB"}}}));
+    assert_eq!(sentence::rule(&disk, Lang::En), "a disk has less than 20GiB free");
+    assert_eq!(sentence::rule(&disk, Lang::Zh), "磁盘可用空间不足 20GiB");
+    let growth = spec(&json!({"condition": {"ledger_growth": {"runs": 1000, "window": "1h"}}}));
+    assert_eq!(sentence::rule(&growth, Lang::En), "all jobs together had 1000 or more runs in the last 1 hour");
+}
+
+#[test]
+fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
+    let by = json!({"condition": {"not_succeeded_by": {"time": "06:00", "zone": "UTC"}}});
+    let check = |more: &serde_json::Value, (ended_of, run): (Option<i64>, Option<i64>)| {
+        let sample =
+            RunSample { run: RunId::new(7), job: "j".to_owned(), fire_at: at(100_000), message: String::new() };
+        let incident = Incident {
+            id: IncidentId::new(1),
+            subject: Subject { kind: SubjectKind::Job, id: 1, name: "j".to_owned(), app: None },
+            group: None,
+            standing: Standing::Resolved,
+            started_at: at(100_000),
+            seen_at: at(100_100),
+            resolved_at: Some(at(100_200)),
+            count: 1,
+            reported_count: 1,
+            fired_at: None,
+            reported_at: None,
+            escalated_at: None,
+            acknowledged_by: None,
+            acknowledged_at: None,
+            message_count: 0,
+            act_at: None,
+            samples: vec![sample],
+        };
+        judge::is_part_of(&spec(more), &incident, (ended_of.map(at), run.map(RunId::new)))
+    };
+    let failed = json!({});
+    assert!(check(&failed, (None, Some(7))) && !check(&failed, (None, Some(8))), "a run that is under way");
+    for (second, is_in) in [(99_999, false), (100_000, true), (100_200, true), (100_201, false)] {
+        assert_eq!(check(&failed, (Some(second), Some(8))), is_in, "{second}");
+    }
+    assert!(check(&by, (Some(100_000 - 86_400), None)) && !check(&by, (Some(100_000 - 86_401), None)));
+}
+
+#[test]
+fn a_disk_around_its_bound_is_reported_once() {
+    let low = |bound, free, is_open| judge::is_disk_low(bound, (free, 1_000), is_open);
+    let tenth = (Some(10), None);
+    assert!(low(tenth, 99, false) && !low(tenth, 100, false));
+    assert!(low(tenth, 109, true), "the incident goes on until a tenth more is free");
+    assert!(!low(tenth, 110, true));
+    assert!(low((None, Some(50)), 49, false) && !low((None, Some(50)), 50, false));
+    assert!(!judge::is_disk_low(tenth, (0, 0), false), "a file system without a size");
 }
 
 /// Runs by their letters, the newest first: `s`ucceeded, `f`ailed, s`k`ipped, `c`ancelled. Ids and instants count down to 1.

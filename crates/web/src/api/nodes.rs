@@ -8,6 +8,7 @@ use rondel_core::access::Permission::{Cluster, View};
 use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{NodeId, Timestamp, name};
 use rondel_store::cluster::{LoopReport, Node};
+use rondel_store::host::DiskReport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -59,15 +60,35 @@ pub(super) struct NodeJson {
     /// 99 of 100 fires of schedules of the last five minutes were released so many milliseconds after their instants, or sooner, by
     /// the steps of `rondel_fire_lateness_seconds`; null where there was none.
     lateness_p99_ms: Option<u64>,
+    /// The disks that it writes to: that of its data folder, and that of its SQLite file if that is in another folder.
+    disks: Vec<DiskJson>,
+    /// When the first of its TLS certificates ends; null without TLS.
+    certificate_ends_at: Option<Timestamp>,
     /// The results of its loops' last ticks, as its last beat reported them.
     loops: Vec<LoopJson>,
+}
+
+/// How much of a disk is free.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Disk")]
+struct DiskJson {
+    /// A folder on it that the server writes to.
+    folder: String,
+    free_bytes: u64,
+    size_bytes: u64,
+}
+
+impl From<DiskReport> for DiskJson {
+    fn from(disk: DiskReport) -> Self {
+        Self { folder: disk.folder, free_bytes: disk.free_bytes, size_bytes: disk.size_bytes }
+    }
 }
 
 /// One of a server's loops. The counts are since its process started.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Loop")]
 struct LoopJson {
-    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `alert`, `alert_rules`, `alert_send`, `declare`, or a duty of housekeeping: `roll_up`, `forget_stats`,
+    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `host`, `alert`, `alert_rules`, `alert_send`, `declare`, or a duty of housekeeping: `roll_up`, `forget_stats`,
     /// `purge`, `forget_traces`, `remove_logs`, `forget_calls`, `forget_messages`, `forget_tokens`, `forget_executors` or `forget_nodes`.
     name: String,
     /// `failing` while its ticks fail.
@@ -166,6 +187,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let report = node.report;
     // The beat is one of them: without a database the row cannot show that it fails.
     let loops = if is_this { call.engine().loops() } else { report.loops };
+    let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {
         id: node.id,
         status,
@@ -187,6 +209,8 @@ fn show(call: &Call, node: Node) -> NodeJson {
         claims_lost: report.claims_lost,
         refused_count: report.refused_count,
         lateness_p99_ms: report.lateness_p99_ms,
+        disks: host.disks.into_iter().map(DiskJson::from).collect(),
+        certificate_ends_at: host.certificate_ends_at,
         loops: loops.into_iter().map(LoopJson::from).collect(),
     }
 }

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::rules::{self, DryRun};
-use rondel_core::alert::{Condition, Escalation, RuleSpec, Scope, sentence};
+use rondel_core::alert::{Condition, Escalation, RuleSpec, Scope, disk, sentence};
 use rondel_core::calendar::Weekday;
 use rondel_core::notice::Severity;
 use rondel_core::time::{format_duration, parse_duration};
@@ -58,6 +58,8 @@ struct RuleForm {
     calendar: String,
     times_p95: String,
     handler: String,
+    free: String,
+    runs: String,
     severity: String,
     channels: Vec<String>,
     repeat: String,
@@ -111,6 +113,8 @@ impl RuleForm {
             time: own("06:00"),
             zone: super::zones::shown().1.name().to_owned(),
             times_p95: own("3"),
+            free: own("10%"),
+            runs: own("1000000"),
             severity: own("warning"),
             digest: own("15m"),
             group_over: own("5"),
@@ -168,10 +172,15 @@ impl RuleForm {
                 self.times_p95 = times_p95.map(|times| times.to_string()).unwrap_or_default();
             }
             Condition::NoExecutor { handler } => self.handler = handler.clone().unwrap_or_default(),
+            Condition::DiskLow { free_percent, free } => self.free = disk::format(*free_percent, *free),
+            Condition::LedgerGrowth { runs, window } => {
+                (self.runs, self.window) = (runs.to_string(), format_duration(*window));
+            }
             Condition::Late { by: length }
             | Condition::NoSuccessFor { length }
             | Condition::LoopFailing { length }
-            | Condition::TokenExpiring { within: length } => self.length = format_duration(*length),
+            | Condition::TokenExpiring { within: length }
+            | Condition::CertificateExpiring { within: length } => self.length = format_duration(*length),
         }
     }
 
@@ -199,6 +208,8 @@ impl RuleForm {
             calendar: text("calendar"),
             times_p95: text("times_p95"),
             handler: text("handler"),
+            free: text("free"),
+            runs: text("runs"),
             severity: text("severity"),
             channels: chosen("channel."),
             repeat: text("repeat"),
@@ -284,6 +295,14 @@ impl RuleForm {
             "node_lost" => Condition::NodeLost {},
             "loop_failing" => Condition::LoopFailing { length: of_length()? },
             "token_expiring" => Condition::TokenExpiring { within: of_length()? },
+            "certificate_expiring" => Condition::CertificateExpiring { within: of_length()? },
+            "disk_low" => {
+                disk::parse(&self.free).map_err(|message| refuse_value("/condition/disk_low/free", message))?
+            }
+            "ledger_growth" => Condition::LedgerGrowth {
+                runs: number("/condition/runs", &self.runs)?.into(),
+                window: length("/condition/window", &self.window)?,
+            },
             _ => Condition::Failed {},
         })
     }
@@ -446,5 +465,8 @@ fn conditions(t: &Texts) -> Vec<(&'static str, &'static str)> {
         ("node_lost", t.alerts_when_node_lost),
         ("loop_failing", t.alerts_when_loop),
         ("token_expiring", t.alerts_when_token),
+        ("certificate_expiring", t.alerts_when_certificate),
+        ("disk_low", t.alerts_when_disk),
+        ("ledger_growth", t.alerts_when_growth),
     ]
 }

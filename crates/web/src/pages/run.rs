@@ -29,6 +29,7 @@ use super::zones;
 use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::{failed_shards, find, repetition, whole_of};
+use crate::part_of::{self, PartOf};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -68,6 +69,7 @@ struct RunPage {
     t: &'static Texts,
     missing: Missing,
     row: RunRow,
+    incident: Option<PartOf>,
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
     way: Way,
@@ -165,6 +167,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         shell: page.shell(Nav::Runs),
         t,
         missing: page.missing(Some(run.app)),
+        incident: part_of::of_run(&page.call, &run).await?,
         steps: steps(&run, now, t),
         way: Way::new(&run, &tried, &shards, now, t),
         beside: Beside::read(&page, &run).await?,

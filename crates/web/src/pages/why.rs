@@ -18,6 +18,7 @@ use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones::{self, zone_of};
+use crate::part_of::{self, PartOf};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -93,6 +94,7 @@ struct Answer {
     chain: Vec<String>,
     run: Option<RunId>,
     executor: Option<String>,
+    incident: Option<PartOf>,
     before: Option<When>,
     after: Option<When>,
 }
@@ -196,7 +198,8 @@ async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) 
             None => None,
         };
         let executor = row.and_then(|run| run.present_executor().map(str::to_owned));
-        shown.answers.push(writer.answer(why, run, executor));
+        let incident = part_of::of_answer(&page.call, record.id, why).await?;
+        shown.answers.push(Answer { incident, ..writer.answer(why, run, executor) });
     }
     shown.checks = checks(page, record).await?;
     let at = found.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
@@ -250,6 +253,7 @@ impl Writer<'_> {
             chain: parts,
             run,
             executor,
+            incident: None,
             before: why.before.map(|at| self.when(at)),
             after: why.after.map(|at| self.when(at)),
         }

@@ -25,6 +25,7 @@ use crate::call::Call;
 use crate::cursor::Listing;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::part_of::{self, PartOf};
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -263,6 +264,8 @@ pub(super) struct WhyJson {
     fire: Option<EntryJson>,
     previous_fire_at: Option<Timestamp>,
     next_fire_at: Option<Timestamp>,
+    /// The newest incident of the job that the fire is part of.
+    incident: Option<PartOf>,
 }
 
 async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -273,6 +276,7 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
         None => call.engine().why_now(&record, within.as_deref()).await?,
     };
     let body = WhyJson {
+        incident: part_of::of_answer(&call, record.id, &why).await?,
         at: why.at,
         answer: Sentence { en: why.en, zh: why.zh },
         fire: why.entry.map(EntryJson::from),

@@ -1,0 +1,105 @@
+//! When a TLS certificate ends.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
+use der::{Decode as _, Error, Reader as _, SliceReader, Tag, Tagged as _};
+use rondel_core::Timestamp;
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+const END: &str = "-----END CERTIFICATE-----";
+
+/// When the first of the certificates in a PEM file ends: a chain holds no longer than the shortest of them.
+pub(super) fn first_end(pem: &str) -> Result<Timestamp, String> {
+    let mut first: Option<Timestamp> = None;
+    for block in pem.split(BEGIN).skip(1) {
+        let (text, _) = block.split_once(END).ok_or_else(|| format!("a certificate without {END}"))?;
+        let text: String = text.split_whitespace().collect();
+        let bytes = STANDARD.decode(text).map_err(|error| format!("a certificate that is not base64: {error}"))?;
+        let end = not_after(&bytes).map_err(|error| format!("a certificate that is not X.509: {error}"))?;
+        first = Some(first.map_or(end, |first| first.min(end)));
+    }
+    first.ok_or_else(|| "no certificate in PEM".to_owned())
+}
+
+/// RFC 5280, section 4.1: `Certificate` begins with `TBSCertificate`: version (if it is not 1), serial number, signature, issuer,
+/// validity …
+fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
+    let mut outer = SliceReader::new(certificate)?;
+    let certificate = AnyRef::decode(&mut outer)?;
+    let mut inner = SliceReader::new(certificate.value())?;
+    let signed = AnyRef::decode(&mut inner)?;
+    let mut fields = SliceReader::new(signed.value())?;
+    if fields.peek_byte().is_some_and(|tag| tag == 0xa0) {
+        AnyRef::decode(&mut fields)?;
+    }
+    for _serial_signature_issuer in 0..3 {
+        AnyRef::decode(&mut fields)?;
+    }
+    let validity = AnyRef::decode(&mut fields)?;
+    let mut validity = SliceReader::new(validity.value())?;
+    let _not_before = AnyRef::decode(&mut validity)?;
+    let end = AnyRef::decode(&mut validity)?;
+    let since_epoch = match end.tag() {
+        Tag::UtcTime => end.decode_as::<UtcTime>()?.to_unix_duration(),
+        _ => end.decode_as::<GeneralizedTime>()?.to_unix_duration(),
+    };
+    Ok(Timestamp::from_secs(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Until the end of 2049 the year has two digits.
+    const SOON: &str = "-----BEGIN CERTIFICATE-----
+MIIBbTCCAROgAwIBAgIUAo2D0FUZbFfDIKdZrYeg9msBy3IwCgYIKoZIzj0EAwIw
+DDEKMAgGA1UEAwwBYTAeFw0yNjExMjIyMzQ3MjVaFw0yNzEyMjcyMzQ3MjVaMAwx
+CjAIBgNVBAMMAWEwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAStn2JLWTdi+Z+F
+IHZ67A4oRgqIJOULR+QBfuLY82W//LZg+unIs2Ike+bYGjS9Eo8YxZ3kmdrZ71F8
+OgN0mfswo1MwUTAdBgNVHQ4EFgQUnqI/REZRWfBOK8xyH6zMtaJjsNQwHwYDVR0j
+BBgwFoAUnqI/REZRWfBOK8xyH6zMtaJjsNQwDwYDVR0TAQH/BAUwAwEB/zAKBggq
+hkjOPQQDAgNIADBFAiBQRxsUO3jBm6etZdQ9t5kpSFbr0Pr7t3BsZnOBG11jlAIh
+ALTeaNQUSBN5SlXVqDK7URUGsf3v3KYz6w4N8/8VBOJX
+-----END CERTIFICATE-----
+";
+    const SOON_END: i64 = 1_829_951_245;
+    const FAR: &str = "-----BEGIN CERTIFICATE-----
+MIIBbzCCARWgAwIBAgIUerL46mcU9TiJZfN5FJVfpikaxUcwCgYIKoZIzj0EAwIw
+DDEKMAgGA1UEAwwBYjAgFw0yNjExMjIyMzQ3MjVaGA8yMDYxMDIxMTIzNDcyNVow
+DDEKMAgGA1UEAwwBYjBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABK2fYktZN2L5
+n4UgdnrsDihGCogk5QtH5AF+4tjzZb/8tmD66cizYiR75tgaNL0SjxjFneSZ2tnv
+UXw6A3SZ+zCjUzBRMB0GA1UdDgQWBBSeoj9ERlFZ8E4rzHIfrMy1omOw1DAfBgNV
+HSMEGDAWgBSeoj9ERlFZ8E4rzHIfrMy1omOw1DAPBgNVHRMBAf8EBTADAQH/MAoG
+CCqGSM49BAMCA0gAMEUCIQCckhQI8eJ1cFQXHU7nSG1nKP9NfgZWQ1al4Why/4ax
+vwIgai9q7RSgIJAbD3gQ79e+lmnid8xHxUmKamJ0AIb3Sa0=
+-----END CERTIFICATE-----
+";
+    const FAR_END: i64 = 2_875_391_245;
+
+    #[test]
+    fn the_first_end_of_a_chain_counts() {
+        assert_eq!(first_end(SOON), Ok(Timestamp::from_secs(SOON_END)));
+        assert_eq!(first_end(FAR), Ok(Timestamp::from_secs(FAR_END)));
+        assert_eq!(first_end(&format!("{FAR}{SOON}")), Ok(Timestamp::from_secs(SOON_END)));
+        assert_eq!(first_end(&SOON.replace('\n', "\r\n")), Ok(Timestamp::from_secs(SOON_END)));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_an_error_and_no_panic() {
+        for (pem, part) in [("", "no certificate"), (BEGIN, END), (&format!("{BEGIN}!!{END}"), "base64")] {
+            assert!(first_end(pem).is_err_and(|message| message.contains(part)), "{pem}");
+        }
+        let text: String = SOON.lines().filter(|line| !line.starts_with("---")).collect();
+        let bytes = STANDARD.decode(text).unwrap();
+        for length in 0..100 {
+            assert!(not_after(&bytes[..length]).is_err(), "{length}");
+        }
+        let is_read = |at: &usize| {
+            let mut changed = bytes.clone();
+            changed[*at] ^= 0xff;
+            not_after(&changed).is_ok()
+        };
+        assert!((0..bytes.len()).filter(is_read).count() < bytes.len());
+    }
+}

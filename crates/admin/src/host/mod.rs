@@ -1,0 +1,121 @@
+//! What the server's host may run short of: room on the disks that it writes to, and time of its TLS certificate.
+//!
+//! Every 10 seconds each server measures its own, and its next beat puts that into its row; the rules of alerts look there.
+
+mod certificate;
+pub(crate) mod watched;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use rondel_core::Timestamp;
+use rondel_store::host::{DiskReport, HostReport};
+use rustix::fs::statvfs;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use self::watched::WatchedHost;
+use crate::background::{Background, TickError};
+use crate::node::Shared;
+
+const PERIOD: Duration = Duration::from_secs(10);
+/// How long a disk may take to answer, such as one in the network.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A file with certificates is not larger.
+const CERTIFICATE_LEN_MAX: u64 = 1 << 20;
+
+type Measured = (HostReport, Result<(), String>);
+
+/// Measures.
+#[derive(Debug)]
+pub(crate) struct HostLoop {
+    shared: Arc<Shared>,
+    /// A measurement that a disk holds up: no second one begins beside it.
+    under_way: Option<JoinHandle<Measured>>,
+}
+
+impl HostLoop {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, under_way: None }
+    }
+}
+
+impl Background for HostLoop {
+    const NAME: &'static str = "host";
+    const WORK: &'static str = "read the free space of the disks and the end of the certificate";
+
+    fn period(&self) -> Option<Duration> {
+        // A server that looks at rules more often than usual, as tests do, measures more often too.
+        Some(PERIOD.min(self.shared.config.alert_rules_period * 5))
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        let host = self.shared.config.host.clone();
+        let under_way = self.under_way.get_or_insert_with(|| tokio::task::spawn_blocking(move || measure(&host)));
+        let Ok(measured) = tokio::time::timeout(TIMEOUT, under_way).await else {
+            return Err(TickError::new(format!("a disk has not answered for {} s", TIMEOUT.as_secs())));
+        };
+        self.under_way = None;
+        let (report, result) = measured?;
+        self.shared.loops.put_host(Self::NAME, report);
+        result.map(|()| 0).map_err(TickError::new)
+    }
+}
+
+/// What can be measured is, whatever else fails.
+fn measure(host: &WatchedHost) -> Measured {
+    let (mut report, mut result) = (HostReport::default(), Ok(()));
+    for folder in &host.folders {
+        match disk(folder) {
+            Ok(disk) => report.disks.push(disk),
+            Err(error) => result = Err(format!("the disk of {}: {error}", folder.display())),
+        }
+    }
+    if let Some(path) = &host.certificate {
+        match certificate_ends_at(path) {
+            Ok(at) => report.certificate_ends_at = Some(at),
+            Err(error) => result = Err(format!("the certificate {}: {error}", path.display())),
+        }
+    }
+    (report, result)
+}
+
+fn disk(folder: &Path) -> io::Result<DiskReport> {
+    let found = statvfs(folder)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Ok(DiskReport {
+        folder: folder.display().to_string(),
+        free_bytes: bytes(found.f_bavail),
+        size_bytes: bytes(found.f_blocks),
+    })
+}
+
+fn certificate_ends_at(path: &Path) -> Result<Timestamp, String> {
+    let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if length > CERTIFICATE_LEN_MAX {
+        return Err(format!("{length} bytes are more than {CERTIFICATE_LEN_MAX}"));
+    }
+    let pem = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    certificate::first_end(&pem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_does_not_hide_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let folders = vec![missing.clone(), folder.path().to_owned()];
+        let (report, result) = measure(&WatchedHost { folders, certificate: None });
+        let [disk] = report.disks.as_slice() else { panic!("{report:?}") };
+        assert!(disk.size_bytes > 0 && disk.free_bytes <= disk.size_bytes, "{disk:?}");
+        assert!(result.unwrap_err().contains("missing"));
+        let (report, result) = measure(&WatchedHost { folders: Vec::new(), certificate: Some(missing) });
+        assert_eq!(report, HostReport::default());
+        assert!(result.unwrap_err().starts_with("the certificate "));
+    }
+}

@@ -1,0 +1,58 @@
+//! The incident that a fire in trouble is part of: where the alert about it is.
+
+use rondel_core::alert::{Standing, judge};
+use rondel_core::fires::{Verdict, Why};
+use rondel_core::{IncidentId, JobId, Run, RunId, RunStatus, Timestamp};
+use rondel_store::alerts::IncidentQuery;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// Incidents of a job that are looked at: the newest.
+const LOOKED_AT_COUNT: u32 = 50;
+
+/// An incident that a fire is part of.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PartOfIncident")]
+pub(crate) struct PartOf {
+    pub(crate) id: IncidentId,
+    /// The rule, or `expect:` with what is expected of the job.
+    pub(crate) rule: String,
+    pub(crate) standing: Standing,
+}
+
+/// The newest incident of the job that a run is part of; none for one that succeeded or was cancelled.
+pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<PartOf>, Problem> {
+    match run.status {
+        RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
+        status => find(call, run.job, (status.is_terminal().then_some(run.fire_at), Some(run.id))).await,
+    }
+}
+
+/// The same for an answer to "why?", which may be about a fire without a run.
+pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<PartOf>, Problem> {
+    let (at, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
+        Some(Verdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
+        Some(Verdict::Row { run, status, .. }) => (status.is_terminal().then_some(why.at), Some(*run)),
+        Some(Verdict::Span { run, .. }) => (Some(why.at), Some(*run)),
+        Some(Verdict::Paused | Verdict::Undecided | Verdict::Missing) => (Some(why.at), None),
+        None | Some(Verdict::Calendar { .. } | Verdict::Planned | Verdict::Removed) => return Ok(None),
+    };
+    find(call, job, (at, run)).await
+}
+
+async fn find<Q>(
+    call: &Call<Q>,
+    job: JobId,
+    fire: (Option<Timestamp>, Option<RunId>),
+) -> Result<Option<PartOf>, Problem> {
+    let namespace = call.namespace.id;
+    // Who may see the job may see its incidents.
+    let query =
+        IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within: None, limit: LOOKED_AT_COUNT };
+    let found = call.engine().store().incidents(query).await?;
+    let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
+    Ok(its.map(|one| PartOf { id: one.incident.id, rule: one.spec.name, standing: one.incident.standing }))
+}
