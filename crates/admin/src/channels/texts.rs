@@ -202,6 +202,18 @@ mod tests {
     }
 
     #[test]
+    fn the_note_of_a_rule_follows_what_happened() {
+        let mut notice = notices().into_iter().find(|notice| notice.kind == NoticeKind::Firing).unwrap();
+        notice.description = "Call the night desk.\n".to_owned();
+        let made = |settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            Texts::new(&notice, &settings, (Lang::En, None)).unwrap().body
+        };
+        assert!(made(&[]).ends_with("06:00 (Europe/Berlin).\n\nCall the night desk."), "{}", made(&[]));
+        assert_eq!(made(&[("body_template", "{{ description|upper }}")]), "CALL THE NIGHT DESK.\n");
+    }
+
+    #[test]
     fn own_templates_take_the_place_of_the_default_texts() {
         let own = [("title_template", "{{ kind }}\n {{ subject.name }}"), ("body_template", "see {{ url }}")];
         let made = texts(NoticeKind::Firing, Lang::En, &own).unwrap();
