@@ -36,10 +36,8 @@ pub(super) struct Facts<'a> {
 impl<'a> Facts<'a> {
     pub(super) async fn read(
         node: &'a Node,
-        namespace: NamespaceId,
         (events, due): (&[AlertEvent], impl Iterator<Item = &IncidentRecord>),
     ) -> Result<Self, StoreError> {
-        let _: NamespaceId = namespace;
         let (store, now) = (node.store(), node.now());
         let rechecked = due.filter(|record| record.incident.subject.kind == SubjectKind::Job);
         let mut ids: BTreeSet<JobId> = rechecked.map(|record| JobId::new(record.incident.subject.id)).collect();

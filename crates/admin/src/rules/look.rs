@@ -108,7 +108,7 @@ impl<'a> Space<'a> {
         let channels = store.channels(namespace).await?;
         Ok(Self {
             node,
-            facts: Facts::read(node, namespace, (&events, due.values().flatten())).await?,
+            facts: Facts::read(node, (&events, due.values().flatten())).await?,
             namespace,
             name: name.unwrap_or_default(),
             channels: channels.into_iter().map(|channel| (channel.name, channel.id)).collect(),
