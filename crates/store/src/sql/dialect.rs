@@ -88,6 +88,23 @@ impl Dialect {
         self == Self::MySql
     }
 
+    /// `INSERT … {or_update:key} a = {new:a}` changes the rows that are there by what was to be inserted. It looks each row up by
+    /// its key, whatever a planner takes the table for.
+    fn or_update(self, key: &str) -> String {
+        match self {
+            Self::Sqlite | Self::Postgres => format!("ON CONFLICT ({key}) DO UPDATE SET"),
+            Self::MySql => "ON DUPLICATE KEY UPDATE".to_owned(),
+        }
+    }
+
+    /// The value of a column that was to be inserted.
+    fn new_value(self, column: &str) -> String {
+        match self {
+            Self::Sqlite | Self::Postgres => format!("excluded.{column}"),
+            Self::MySql => format!("VALUES({column})"),
+        }
+    }
+
     /// How a transaction begins.
     pub(super) fn begin(self) -> &'static str {
         match self {
@@ -265,6 +282,8 @@ impl Writer {
                 dialect.table_of_rows(self, types, row_count);
             }
             Some(("join" | "from", _)) => {}
+            Some(("or_update", key)) => self.out.push_str(&dialect.or_update(key)),
+            Some(("new", column)) => self.out.push_str(&dialect.new_value(column)),
             Some(("of_rows", column)) => {
                 self.out.push_str(column);
                 self.out.push_str(" = v.column1");
@@ -410,80 +429,4 @@ fn bind(arguments: Vec<Argument>) -> AnyArguments {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BATCH: Statement = Statement {
-        name: "batch",
-        text: "UPDATE {join:it}t SET a = v.column2 {from:it} WHERE {of_rows:t.id} AND b = ? {for_update}",
-    };
-
-    #[track_caller]
-    fn check_render(dialect: Dialect, statement: &Statement, row_count: usize, expected: &str) {
-        assert_eq!(dialect.render(statement, row_count), expected);
-    }
-
-    #[test]
-    fn a_batch_update_is_said_as_each_database_wants_it() {
-        check_render(
-            Dialect::Postgres,
-            &BATCH,
-            0,
-            "UPDATE t SET a = v.column2 FROM unnest($1::text::bigint[], $2::text::text[]) AS v(column1, column2) \
-             WHERE t.id = v.column1 AND t.id = ANY((SELECT $1::text::bigint[])::bigint[]) AND b = $3 FOR UPDATE",
-        );
-        check_render(
-            Dialect::Sqlite,
-            &BATCH,
-            1,
-            "UPDATE t SET a = v.column2 FROM (VALUES (?, ?)) AS v WHERE t.id = v.column1 AND b = ? ",
-        );
-        check_render(
-            Dialect::MySql,
-            &BATCH,
-            2,
-            "UPDATE (SELECT CAST(? AS SIGNED) AS column1, ? AS column2 UNION ALL SELECT CAST(? AS SIGNED), ?) AS v \
-             STRAIGHT_JOIN t SET a = v.column2  WHERE t.id = v.column1 AND b = ? FOR UPDATE",
-        );
-    }
-
-    #[test]
-    fn lists_and_values_grow_with_the_rows() {
-        let insert = Statement { name: "insert", text: "INSERT {ignore} INTO t {values:iit} {or_ignore}" };
-        check_render(Dialect::MySql, &insert, 2, "INSERT IGNORE INTO t VALUES (?, ?, ?), (?, ?, ?) ");
-        let select = Statement { name: "select", text: "SELECT a FROM t WHERE b = ? AND id {in_list} AND c = ?" };
-        check_render(Dialect::Sqlite, &select, 2, "SELECT a FROM t WHERE b = ? AND id IN (?, ?) AND c = ?");
-        let expected = "SELECT a FROM t WHERE b = $1 AND id = ANY((SELECT $2::text::bigint[])::bigint[]) AND c = $3";
-        check_render(Dialect::Postgres, &select, 0, expected);
-    }
-
-    #[test]
-    fn arrays_are_quoted() {
-        let rows = [
-            Argument::Int(Some(-1)),
-            Argument::Text(Some(r#"a"b\c"#.to_owned())),
-            Argument::Int(None),
-            Argument::Text(None),
-            Argument::Int(Some(2)),
-            Argument::Text(Some("NULL,{}".to_owned())),
-        ];
-        let columns = columns(&rows, 3);
-        let texts: Vec<&str> = columns
-            .iter()
-            .map(|column| match column {
-                Argument::Text(Some(text)) => text.as_str(),
-                other => unreachable!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(texts, ["{-1,NULL,2}", r#"{"a\"b\\c",NULL,"NULL,{}"}"#]);
-    }
-
-    #[test]
-    fn rows_are_filled_up_before_what_follows_them() {
-        let texts = Texts::new(Dialect::Sqlite);
-        let query = Query::new(&BATCH).rows(&[1, 2, 3], |query, id| query.int(*id).text("x")).int(9);
-        let (text, arguments) = texts.render_query(query);
-        assert_eq!(text.matches('?').count(), 9);
-        assert_eq!(arguments.len(), 9);
-    }
-}
+mod tests;

@@ -52,17 +52,13 @@ const READ_FAILURE_KEYS: Statement = Statement {
     name: "read_failure_keys",
     text: "SELECT job_id, day_at_ms, fold_key FROM failure_stat WHERE job_id {in_list} AND day_at_ms >= ? AND day_at_ms <= ?",
 };
-const INSERT_FAILURES: Statement = Statement {
-    name: "insert_failures",
-    text: "INSERT {ignore} INTO failure_stat (job_id, day_at_ms, fold_key, namespace_id, app_id, message, run_count, \
-           newest_run_id) {values:iiiiitii} {or_ignore}",
-};
 const ADD_FAILURES: Statement = Statement {
     name: "add_failures",
-    text: "UPDATE {join:iiiii}failure_stat SET run_count = failure_stat.run_count + v.column4, \
-           newest_run_id = CASE WHEN v.column5 > failure_stat.newest_run_id THEN v.column5 ELSE failure_stat.newest_run_id END \
-           {from:iiiii} WHERE {of_rows:failure_stat.job_id} AND failure_stat.day_at_ms = v.column2 \
-           AND failure_stat.fold_key = v.column3",
+    text: "INSERT INTO failure_stat (job_id, day_at_ms, fold_key, namespace_id, app_id, message, run_count, newest_run_id) \
+           {values:iiiiitii} {or_update:job_id, day_at_ms, fold_key} \
+           run_count = failure_stat.run_count + {new:run_count}, \
+           newest_run_id = CASE WHEN {new:newest_run_id} > failure_stat.newest_run_id THEN {new:newest_run_id} \
+           ELSE failure_stat.newest_run_id END",
 };
 pub(super) const READ_OLD_FAILURES: Statement = Statement {
     name: "read_old_failures",
@@ -201,13 +197,9 @@ impl Tx<'_> {
         }
         let gains: Vec<_> = gains.bounded(&known).gains.into_iter().collect();
         for chunk in gains.chunks(CHUNK_MAX) {
-            let insert = Query::new(&INSERT_FAILURES).rows(chunk, |query, ((job, day, key), gain)| {
-                let query = query.int(job.get()).at(*day).int(*key).int(gain.namespace.get()).int(gain.app.get());
-                query.text(&gain.message.replace('\0', "")).int(0).int(gain.newest.get())
-            });
-            self.execute(insert).await?;
             let add = Query::new(&ADD_FAILURES).rows(chunk, |query, ((job, day, key), gain)| {
-                query.int(job.get()).at(*day).int(*key).int(gain.count).int(gain.newest.get())
+                let query = query.int(job.get()).at(*day).int(*key).int(gain.namespace.get()).int(gain.app.get());
+                query.text(&gain.message.replace('\0', "")).int(gain.count).int(gain.newest.get())
             });
             self.execute(add).await?;
         }

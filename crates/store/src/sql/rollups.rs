@@ -40,11 +40,6 @@ macro_rules! mark_columns {
     };
 }
 
-const INSERT_POINTS: Statement = Statement {
-    name: "insert_points",
-    text: "INSERT {ignore} INTO stat_point (owner_id, kind, step_ms, at_ms, succeeded_count, failed_count, timed_out_count, \
-           cancelled_count, unknown_count, skipped_count, durations, lateness) {values:itiiiiiiiitt} {or_ignore}",
-};
 const READ_KEYED_POINTS: Statement = Statement {
     name: "read_keyed_points",
     text: concat!(
@@ -54,12 +49,14 @@ const READ_KEYED_POINTS: Statement = Statement {
          AND stat_point.kind = v.column2 AND stat_point.step_ms = v.column3 AND stat_point.at_ms = v.column4"
     ),
 };
-const UPDATE_POINTS: Statement = Statement {
-    name: "update_points",
-    text: "UPDATE {join:itiiiiiiiitt}stat_point SET succeeded_count = v.column5, failed_count = v.column6, \
-           timed_out_count = v.column7, cancelled_count = v.column8, unknown_count = v.column9, skipped_count = v.column10, \
-           durations = v.column11, lateness = v.column12 {from:itiiiiiiiitt} WHERE {of_rows:stat_point.owner_id} \
-           AND stat_point.kind = v.column2 AND stat_point.step_ms = v.column3 AND stat_point.at_ms = v.column4",
+const SAVE_POINTS: Statement = Statement {
+    name: "save_points",
+    text: "INSERT INTO stat_point (owner_id, kind, step_ms, at_ms, succeeded_count, failed_count, timed_out_count, \
+           cancelled_count, unknown_count, skipped_count, durations, lateness) {values:itiiiiiiiitt} \
+           {or_update:owner_id, kind, step_ms, at_ms} succeeded_count = {new:succeeded_count}, failed_count = {new:failed_count}, \
+           timed_out_count = {new:timed_out_count}, cancelled_count = {new:cancelled_count}, \
+           unknown_count = {new:unknown_count}, skipped_count = {new:skipped_count}, durations = {new:durations}, \
+           lateness = {new:lateness}",
 };
 pub(super) const READ_POINTS: Statement =
     Statement { name: "read_points", text: concat!("SELECT ", point_columns!(), of_owners!()) };
@@ -71,20 +68,17 @@ pub(super) const READ_OLD_POINTS: Statement = Statement {
 };
 const DELETE_POINTS: Statement =
     Statement { name: "delete_points", text: "DELETE FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms <= ?" };
-const INSERT_PULSES: Statement = Statement {
-    name: "insert_pulses",
-    text: "INSERT {ignore} INTO job_pulse (job_id, namespace_id, app_id, streak_count) {values:iiii} {or_ignore}",
-};
 const READ_PULSES: Statement = Statement {
     name: "read_pulses",
     text: "SELECT job_id, namespace_id, app_id, succeeded_at_ms, failed_at_ms, failing_since_ms, streak_count \
            FROM job_pulse WHERE job_id {in_list}",
 };
-const UPDATE_PULSES: Statement = Statement {
-    name: "update_pulses",
-    text: "UPDATE {join:iiiiiii}job_pulse SET namespace_id = v.column2, app_id = v.column3, succeeded_at_ms = v.column4, \
-           failed_at_ms = v.column5, failing_since_ms = v.column6, streak_count = v.column7 {from:iiiiiii} \
-           WHERE {of_rows:job_pulse.job_id}",
+const SAVE_PULSES: Statement = Statement {
+    name: "save_pulses",
+    text: "INSERT INTO job_pulse (job_id, namespace_id, app_id, succeeded_at_ms, failed_at_ms, failing_since_ms, streak_count) \
+           {values:iiiiiii} {or_update:job_id} namespace_id = {new:namespace_id}, app_id = {new:app_id}, \
+           succeeded_at_ms = {new:succeeded_at_ms}, failed_at_ms = {new:failed_at_ms}, \
+           failing_since_ms = {new:failing_since_ms}, streak_count = {new:streak_count}",
 };
 pub(super) const READ_FAILING: Statement = Statement {
     name: "read_failing",
@@ -353,27 +347,20 @@ impl Tx<'_> {
             let point = point(&mut columns)?;
             known.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
         }
-        let (mut old, mut new) = (Vec::new(), Vec::new());
+        let mut points = Vec::with_capacity(chunk.len());
         for (of, gain) in chunk {
             let (owner, kind, step, at) = of;
             let before = known.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
-            let rows = if before.is_some() { &mut old } else { &mut new };
             let (verdicts, mut durations, mut lateness) =
                 before.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
             durations.merge(&gain.durations);
             lateness.merge(&gain.lateness);
-            rows.push((**of, gain.onto(verdicts), durations, lateness));
+            points.push((**of, gain.onto(verdicts), durations, lateness));
         }
-        let add = |query: Query, (of, verdicts, durations, lateness): &(PointKey, Verdicts, Sketch, Sketch)| {
-            let query = counts(key(query, of), verdicts);
-            query.text(&durations.to_string()).text(&lateness.to_string())
-        };
-        if !new.is_empty() {
-            self.execute(Query::new(&INSERT_POINTS).rows(&new, add)).await?;
-        }
-        if !old.is_empty() {
-            self.execute(Query::new(&UPDATE_POINTS).rows(&old, add)).await?;
-        }
+        let save = Query::new(&SAVE_POINTS).rows(&points, |query, (of, verdicts, durations, lateness)| {
+            counts(key(query, of), verdicts).text(&durations.to_string()).text(&lateness.to_string())
+        });
+        self.execute(save).await?;
         Ok(())
     }
 
@@ -394,14 +381,12 @@ impl Tx<'_> {
         if all.is_empty() {
             return Ok(());
         }
-        let whose =
-            |query: Query, pulse: &JobPulse| query.int(pulse.job.get()).int(pulse.namespace.get()).int(pulse.app.get());
-        self.execute(Query::new(&INSERT_PULSES).rows(&all, |query, pulse| whose(query, pulse).int(0))).await?;
-        let update = Query::new(&UPDATE_PULSES).rows(&all, |query, pulse| {
-            let query = whose(query, pulse).opt_at(pulse.succeeded_at).opt_at(pulse.failed_at);
+        let save = Query::new(&SAVE_PULSES).rows(&all, |query, pulse| {
+            let query = query.int(pulse.job.get()).int(pulse.namespace.get()).int(pulse.app.get());
+            let query = query.opt_at(pulse.succeeded_at).opt_at(pulse.failed_at);
             query.opt_at(pulse.failing_since).int(signed(pulse.streak))
         });
-        self.execute(update).await?;
+        self.execute(save).await?;
         let succeeded: Vec<JobId> =
             all.iter().filter(|pulse| pulse.succeeded_at.is_some()).map(|pulse| pulse.job).collect();
         self.delete_overtaken(&succeeded).await

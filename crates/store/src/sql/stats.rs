@@ -49,15 +49,11 @@ const DELETE_OLD_OPEN: Statement = Statement {
     text: "DELETE FROM run_stat_open WHERE run_id < ? AND (counted_as IS NOT NULL \
            OR NOT EXISTS (SELECT 1 FROM run WHERE run.id = run_stat_open.run_id))",
 };
-const INSERT_STATS: Statement = Statement {
-    name: "insert_stats",
-    text: "INSERT {ignore} INTO run_stat (job_id, hour_at_ms, status, run_count, duration_ms) {values:iitii} {or_ignore}",
-};
 const ADD_STATS: Statement = Statement {
     name: "add_stats",
-    text: "UPDATE {join:iitii}run_stat SET run_count = run_stat.run_count + v.column4, \
-           duration_ms = run_stat.duration_ms + v.column5 {from:iitii} WHERE {of_rows:run_stat.job_id} \
-           AND run_stat.hour_at_ms = v.column2 AND run_stat.status = v.column3",
+    text: "INSERT INTO run_stat (job_id, hour_at_ms, status, run_count, duration_ms) {values:iitii} \
+           {or_update:job_id, hour_at_ms, status} run_count = run_stat.run_count + {new:run_count}, \
+           duration_ms = run_stat.duration_ms + {new:duration_ms}",
 };
 const READ_STATS: Statement = Statement {
     name: "read_stats",
@@ -187,14 +183,8 @@ impl Tx<'_> {
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {
         let sums: Vec<_> = tally.sums.iter().collect();
         for chunk in sums.chunks(CHUNK_MAX) {
-            let key = |query: Query, job: JobId, hour: Timestamp, status: RunStatus| {
-                query.int(job.get()).at(hour).text(status.as_str())
-            };
-            let insert = Query::new(&INSERT_STATS)
-                .rows(chunk, |query, ((job, hour, status), _)| key(query, *job, *hour, *status).int(0).int(0));
-            self.execute(insert).await?;
             let add = Query::new(&ADD_STATS).rows(chunk, |query, ((job, hour, status), (count, took))| {
-                key(query, *job, *hour, *status).int(*count).int(*took)
+                query.int(job.get()).at(*hour).text(status.as_str()).int(*count).int(*took)
             });
             self.execute(add).await?;
         }
