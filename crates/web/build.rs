@@ -4,7 +4,7 @@
 //! each gap, the others become fields. `"{n} run|{n} runs"` has a form for one and a form for any other count `n` or `count`. An unused key is a dead field, which the compiler finds.
 //!
 //! It also joins the style sheets of `web/static/css` and the scripts of `web/static/js`, each in the order of their names,
-//! to the one sheet and the one script that pages load.
+//! to the one sheet and the one script that pages load. The page of a run loads those of `web/static/css/run` and a script of its own as well.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -36,7 +36,9 @@ fn main() {
     let out = Path::new(&out);
     std::fs::write(out.join("texts.rs"), code(&locales)).expect("write texts.rs");
     let log = plain(Path::new("../../web/static/js").join(LOG_SCRIPT).as_path());
-    for (joined, text) in [("console.css", join("css")), ("console.js", join("js")), ("log.js", log)] {
+    for (joined, text) in
+        [("console.css", join("css")), ("run.css", join("css/run")), ("console.js", join("js")), ("log.js", log)]
+    {
         pack(&out.join(format!("{joined}.br")), text.as_bytes());
         std::fs::write(out.join(joined), text).expect("write an asset");
     }
@@ -74,6 +76,7 @@ fn plain(file: &Path) -> String {
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("read a folder");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("read a folder").path()).collect();
+    files.retain(|path| path.is_file());
     files.sort();
     files
 }

@@ -28,6 +28,7 @@ mod hostile;
 mod import;
 mod incidents;
 mod journal;
+mod maintenance;
 mod migrating;
 mod misfire;
 mod odd_texts;

@@ -142,6 +142,15 @@ pub struct EngineConfig {
     pub boot: Boot,
 }
 
+impl EngineConfig {
+    /// How far ahead a maintenance window begins at least: a fire inside of it can then be claimed only by a node that knows the
+    /// window. Fires are claimed so far ahead, by windows that were read a moment ago; the rest is for saving the window.
+    #[must_use]
+    pub fn maintenance_lead(&self) -> Duration {
+        self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {

@@ -20,7 +20,9 @@ use crate::background::{Background, drive};
 use crate::cancel::{self, CancelledRuns};
 use crate::channels::{ChannelLoop, WatchdogLoop};
 use crate::clock::Clock;
-use crate::cluster::{AdoptLoop, BeatLoop, DatabaseWatch, Departing, MoveLoop, StartError, SwitchBoard, join, leave};
+use crate::cluster::{
+    AdoptLoop, BeatLoop, DatabaseWatch, Departing, MaintenanceBoard, MoveLoop, StartError, SwitchBoard, join, leave,
+};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{Board, DeclareLoop};
@@ -146,6 +148,7 @@ impl Engine {
             beat_poke: Notify::new(),
             database: DatabaseWatch::default(),
             switches: SwitchBoard::default(),
+            maintenance: MaintenanceBoard::default(),
             departing: Departing::default(),
             claims: ClaimCounts::default(),
             loops: Arc::default(),

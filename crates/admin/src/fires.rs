@@ -1,6 +1,7 @@
 //! Accounts for a job's fires: reads the facts here; `core` computes the account.
 
 use rondel_core::fires::{self, About, Account, Context, Definition, Facts, Range, Why};
+use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
@@ -30,6 +31,7 @@ struct Read {
     context: Context,
     now: Timestamp,
     kept_from: Timestamp,
+    windows: Vec<MaintenanceWindow>,
 }
 
 impl Read {
@@ -42,6 +44,7 @@ impl Read {
             attempts: &self.attempts,
             context: Some(&self.context),
             next_fire_at: self.record.next_fire_at,
+            windows: &self.windows,
             now: self.now,
             kept_from: self.kept_from,
         }
@@ -236,6 +239,7 @@ async fn read_facts(
         context: Context::default(),
         now,
         kept_from: now - node.retention(),
+        windows: node.shared().maintenance.of(record.namespace, record.app, now),
     })
 }
 

@@ -17,7 +17,9 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::background::LoopBoard;
 use crate::clock::Clock;
-use crate::cluster::{DatabaseTrouble, DatabaseWatch, Departing, Membership, Regression, SwitchBoard};
+use crate::cluster::{
+    DatabaseTrouble, DatabaseWatch, Departing, MaintenanceBoard, Membership, Regression, SwitchBoard,
+};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{Board, DeclarationProblem};
@@ -70,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,
+    pub(crate) maintenance: MaintenanceBoard,
     pub(crate) departing: Departing,
     pub(crate) claims: ClaimCounts,
     /// What came of the loops' last ticks.

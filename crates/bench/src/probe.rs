@@ -74,7 +74,7 @@ async fn with_lanes(
     let jobs = load::create(store, ids, &prefix, count * BATCH, Fires::Once(first)).await?;
     let due: Vec<DueJob> = jobs
         .into_iter()
-        .map(|job| DueJob { job, next_fire_at: first, version: 1, home: NodeId::new(0), term: 0 })
+        .map(|job| DueJob { job, next_fire_at: first, held_from: None, version: 1, home: NodeId::new(0), term: 0 })
         .collect();
     let template = template(namespace, app, token);
     let database = plan.database_pid.map(usage::of_tree);
@@ -149,7 +149,7 @@ impl Lane {
             ..template.clone()
         };
         let next = (!is_last).then(|| due.next_fire_at + Duration::from_secs(1));
-        ClaimJob { seen: due, next_fire_at: next, runs: vec![run], follows: None }
+        ClaimJob { seen: due, held_from: None, next_fire_at: next, runs: vec![run], follows: None }
     }
 }
 

@@ -279,8 +279,15 @@ async fn history(
 
 impl Seed {
     fn claim(&self, next_fire_at: Option<Timestamp>, runs: Vec<Run>) -> ClaimJob {
-        let seen = DueJob { job: self.job, next_fire_at: self.next, version: 1, home: self.home, term: self.term };
-        ClaimJob { seen, next_fire_at, runs, follows: None }
+        let seen = DueJob {
+            job: self.job,
+            next_fire_at: self.next,
+            held_from: None,
+            version: 1,
+            home: self.home,
+            term: self.term,
+        };
+        ClaimJob { seen, held_from: None, next_fire_at, runs, follows: None }
     }
 }
 

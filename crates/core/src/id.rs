@@ -103,6 +103,8 @@ ids! {
     AlertRuleId,
     /// A silence of alerts.
     SilenceId,
+    /// A maintenance window.
+    MaintenanceId,
 }
 
 impl JobId {

@@ -53,6 +53,7 @@ pub mod job;
 pub mod labels;
 mod local;
 pub mod log_line;
+pub mod maintenance;
 pub mod misfire;
 pub mod name;
 pub mod near;
@@ -90,7 +91,7 @@ pub mod year;
 pub use field_error::FieldError;
 pub use id::{
     AccountId, AlertRuleId, AppId, AuditId, CalendarId, ChannelId, DeliveryId, ExecutorId, IdGen, IncidentId, JobId,
-    MessageId, NamespaceId, NodeId, OutboxId, RunId, SessionId, SilenceId, TokenId,
+    MaintenanceId, MessageId, NamespaceId, NodeId, OutboxId, RunId, SessionId, SilenceId, TokenId,
 };
 pub use job::Job;
 pub use reason::Reason;

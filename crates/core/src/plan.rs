@@ -6,6 +6,7 @@
 use crate::id::JobId;
 use crate::job::Job;
 use crate::misfire::{MissedSpan, catch_up, skip_missed};
+use crate::schedule::just_before;
 use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::status::Trigger;
 use crate::time::Timestamp;
@@ -45,37 +46,59 @@ pub struct PlannedFire {
 }
 
 /// What a scan does about one job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Runs to insert, in order.
     pub fires: Vec<PlannedFire>,
     /// The fires that are skipped.
     pub missed: Option<MissedSpan>,
+    /// The fires inside of a maintenance window, which are skipped.
+    pub closed: Vec<MissedSpan>,
     /// The first fire that this plan does not cover, or the instant at which to search on for it; `None` where there is
     /// none, and for a delay whose run is among `fires`: its end gives the next.
     pub next: Option<Timestamp>,
+    /// The first fire that a maintenance window holds back: what is planned from here up to `next` is decided when the job is
+    /// planned outside of windows.
+    pub held_from: Option<Timestamp>,
 }
 
 /// Plans a job whose next fire is `next_fire_at`.
 #[must_use]
 pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, window: Window) -> Plan {
+    plan_before(job, (id, anchor), next_fire_at, window, None)
+}
+
+/// Plans the fires before an instant, as if nothing were known of those from there on.
+pub(crate) fn plan_before(
+    job: &Job,
+    (id, anchor): (JobId, Timestamp),
+    next_fire_at: Timestamp,
+    window: Window,
+    before: Option<Timestamp>,
+) -> Plan {
+    let window = Window { end: before.map_or(window.end, |before| window.end.min(just_before(before))), ..window };
     if let Some(delay) = job.timetable.delay() {
         return plan_delay(job, id, next_fire_at, window.now + delay, window);
     }
-    let missed_before = window.judged_at() - job.misfire.tolerance - job.timetable.jitter_max();
+    let missed_before = before.into_iter().fold(missed_before(job, window), std::cmp::min);
     let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up(job));
     let late = missed.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
         late.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
     if missed.more.is_some() {
-        return Plan { fires, missed: missed.span, next: missed.more };
+        return Plan { fires, missed: missed.span, next: missed.more, ..Plan::default() };
     }
     let mut cursor = missed.through;
     for fire in job.timetable.fires(anchor, missed.through, window.end).take(FIRE_COUNT_MAX) {
         fires.push(PlannedFire { fire_at: fire.at, due_at: fire.due_at(id), trigger: fire.trigger });
         cursor = fire.at;
     }
-    Plan { fires, missed: missed.span, next: job.timetable.next_look_after(anchor, cursor) }
+    Plan { fires, missed: missed.span, next: job.timetable.next_look_after(anchor, cursor), ..Plan::default() }
+}
+
+/// Fires before this instant are missed.
+pub(crate) fn missed_before(job: &Job, window: Window) -> Timestamp {
+    window.judged_at() - job.misfire.tolerance - job.timetable.jitter_max()
 }
 
 /// A fixed delay has one fire at a time. Where that was missed and is skipped, the wait begins anew.
@@ -84,17 +107,17 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
     let is_missed = due_at < window.judged_at() - job.misfire.tolerance;
     if job.timetable.schedules.iter().any(|schedule| schedule.end.is_some_and(|end| fire_at > end)) {
-        return Plan { fires: Vec::new(), missed: None, next: None };
+        return Plan::default();
     }
     if fire_at > window.end {
-        return Plan { fires: Vec::new(), missed: None, next: Some(fire_at) };
+        return Plan { next: Some(fire_at), ..Plan::default() };
     }
     if is_missed && job.misfire.policy == MisfirePolicy::Skip {
         let span = MissedSpan { first: fire_at, last: fire_at, count: 1, trigger: Trigger::Interval };
-        return Plan { fires: Vec::new(), missed: Some(span), next: Some(next) };
+        return Plan { missed: Some(span), next: Some(next), ..Plan::default() };
     }
     let trigger = if is_missed { Trigger::Misfire } else { Trigger::Interval };
-    Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], missed: None, next: None }
+    Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], ..Plan::default() }
 }
 
 /// Everything that a job would have fired from one instant through another, both included. For the one fire of a delay, that
@@ -243,7 +266,7 @@ mod tests {
             plan(&job, JobId::new(1), Timestamp::EPOCH, at, window)
         };
         assert_eq!(plan(60).fires.len(), 1);
-        assert_eq!(plan(61), Plan { fires: Vec::new(), missed: None, next: None });
+        assert_eq!(plan(61), Plan::default());
     }
 
     #[test]

@@ -120,6 +120,14 @@ mutants! {
     QueueTimeFromTurn = "queue_time_from_turn",
     /// A server that stops leaves what it has not sent as what it may have sent.
     LeaveAsPerhapsSent = "leave_as_perhaps_sent",
+    /// Maintenance windows are not heeded where fires are planned.
+    WindowsUnheeded = "windows_unheeded",
+    /// What a maintenance window holds back is forgotten.
+    HeldIsForgotten = "held_is_forgotten",
+    /// A maintenance window that is over was never there.
+    EndedWindowsForgotten = "ended_windows_forgotten",
+    /// Fires are claimed by maintenance windows as they were read at any time.
+    OldWindows = "old_windows",
     /// A wall clock a second ahead decides what is due.
     WallClock = "wall_clock",
 }

@@ -6,6 +6,7 @@
 pub const TRANSACTIONS: &[&str] = &[
     "acknowledge_incident",
     "add_link",
+    "add_maintenance",
     "add_silence",
     "add_token",
     "adopt",
@@ -27,6 +28,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "delete_channel",
     "delete_job",
     "delete_namespace",
+    "end_maintenance",
     "end_silence",
     "ensure_app",
     "expand",

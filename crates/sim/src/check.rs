@@ -2,6 +2,7 @@
 
 mod facts;
 mod fires;
+mod maintenance;
 mod results;
 mod starts;
 
@@ -28,6 +29,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::skipped(facts, truth),
         starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
+        maintenance::heeded(facts, truth),
         results::durable(facts, truth),
         results::true_ones(facts, truth),
         results::requested(facts, truth),

@@ -6,7 +6,8 @@
 //! It is no test of the databases (those have the conformance suite) nor of the wire (those have whole processes): it is
 //! there for the order of things, of which it sees more in an hour than clusters do in years.
 //!
-//! - `simulation` puts a world together and runs it; `profile`, `jobs` and `faults` are what a seed draws;
+//! - `simulation` puts a world together and runs it; `profile`, `jobs`, `faults`, `switches` and `maintenance` are what a seed
+//!   draws;
 //! - `process` stops and kills a node at any of its seams; `store` and `net` are the places at which calls and messages
 //!   are late, lost and doubled; `node` and `executor` are the two kinds of hosts;
 //! - `outage`, `neighbours` and `relay` are worlds with one fault each, over which more is known;
@@ -18,6 +19,7 @@ mod executor;
 mod faults;
 mod jobs;
 mod link;
+mod maintenance;
 mod neighbours;
 mod net;
 mod node;

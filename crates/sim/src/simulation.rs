@@ -15,6 +15,7 @@ use crate::check::{self, Facts};
 use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
 use crate::jobs::draw;
+use crate::maintenance;
 use crate::node::NodeHost;
 use crate::profile::{Bounds, Profile};
 use crate::requests;
@@ -93,9 +94,12 @@ async fn live(seed: u64, options: Options) -> Outcome {
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
-    hosts.nodes.iter().for_each(NodeHost::start);
     let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
     let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + AFTERLIFE;
+    // The last window ends while schedules go on.
+    let windows_end_at = ends_at - Duration::from_secs(1);
+    maintenance::plan_first(&world, seed, windows_end_at).await;
+    hosts.nodes.iter().for_each(NodeHost::start);
     let names = create_jobs(&hosts, &mut chance, ends_at).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
@@ -103,6 +107,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     world.tracker.spawn(hosts.clone().supervise());
     world.tracker.spawn(requests::wish(hosts.clone(), names));
     world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
+    world.tracker.spawn(maintenance::plan_ahead(hosts.clone(), seed, windows_end_at));
     sleep_until(heals_at).await;
     hosts.heal();
     settle(&hosts, ends_at).await;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 
@@ -77,6 +78,8 @@ pub(crate) struct Truth {
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose verdict was provisional until the true one came late: what followed from the first one stays.
     pub(crate) corrected: BTreeSet<RunId>,
+    /// Maintenance windows, with the ends that they had in the end.
+    pub(crate) windows: Vec<MaintenanceWindow>,
     /// What is wrong, as soon as it is seen.
     pub(crate) violations: Vec<String>,
 }

@@ -39,10 +39,15 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_look", 993, "I7 liveness"),
     ("no_gate", 1, "I4 no overlap"),
     ("wall_clock", 2, "I2 not early"),
+    ("windows_unheeded", 22, "I13 maintenance"),
+    ("held_is_forgotten", 33, "I1 complete"),
+    ("ended_windows_forgotten", 223, "I13 maintenance"),
 ];
 
 /// Those that no seed has shown so far, each with the test that fails without the safeguard.
 const UNSEEN: &[&str] = &[
+    // `old_windows_are_noticed` in crates/admin/src/cluster/closures.rs.
+    "old_windows",
     // `a_lease_does_not_count_from_the_answer_to_its_renewal` in crates/admin/tests/gateway/slow.rs.
     "lease_from_the_answer",
     // `other_jobs_run_while_open_runs_are_taken_over` in the same file.

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use rondel_core::alert::expect::{ExpectKind, Expectations};
 use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind};
-use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, Reason, RunId, RunStatus, SilenceId, Timestamp};
+use rondel_core::maintenance::MaintenanceWindow;
+use rondel_core::{
+    AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, SilenceId, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::channels::NewMessage;
@@ -19,6 +22,10 @@ use crate::error::Result;
 pub const RULE_COUNT_MAX: u32 = 100;
 /// The most silences of a namespace that have not ended.
 pub const SILENCE_COUNT_MAX: u32 = 200;
+/// The most maintenance windows of a namespace that have not ended.
+pub const MAINTENANCE_COUNT_MAX: u32 = 100;
+/// The most of all namespaces.
+pub const MAINTENANCE_TOTAL_MAX: u32 = 10_000;
 /// The most rows that one call reads.
 pub const PAGE_MAX: u32 = 500;
 
@@ -238,7 +245,22 @@ pub struct WatchedJob {
     pub expect: Option<Expectations>,
 }
 
-/// Rules, incidents, silences, and what rules look at.
+/// A maintenance window as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaintenanceRecord {
+    /// The window.
+    pub window: MaintenanceWindow,
+    /// The name of its app.
+    pub app_name: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// Who planned it.
+    pub author: String,
+    /// When.
+    pub created_at: Timestamp,
+}
+
+/// Rules, incidents, silences, maintenance windows, and what rules look at.
 #[async_trait]
 pub trait Alerts {
     /// Every rule of a namespace, by name.
@@ -304,7 +326,18 @@ pub trait Alerts {
     /// Ends a silence now; false where there is none, or it has ended.
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
 
-    /// Removes incidents that were resolved, and silences that ended, before an instant; at most `limit` of each. Answers how many.
+    /// The maintenance windows of all tenants, or of one, that end after an instant, the first end first.
+    async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
+
+    /// Adds a maintenance window; false where the tenant has [`MAINTENANCE_COUNT_MAX`] that have not ended, or all tenants
+    /// [`MAINTENANCE_TOTAL_MAX`].
+    async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
+
+    /// Ends a maintenance window now; one that has not begun becomes empty, and one that has ended stays as it is. False where
+    /// there is none.
+    async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool>;
+
+    /// Removes incidents that were resolved, and silences and maintenance windows that ended, before an instant; at most `limit` of each. Answers how many.
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// A page of the jobs of a namespace or an app, by name, after `after_name`, at most `limit`.

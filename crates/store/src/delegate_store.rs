@@ -40,7 +40,7 @@ macro_rules! delegate_store {
         const _: () = {
             use ::std::time::Duration;
             use ::rondel_core::{
-                AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, NamespaceId,
+                AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, MaintenanceId, NamespaceId,
                 NodeId, OutboxId, Reason, Run, RunId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
             use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
@@ -63,7 +63,7 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunStand, SavedJob};
             use $crate::alerts::{
-                AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+                AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
             use $crate::channels::{AfterTry, Channel, ChannelSaved, Delivery, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
@@ -299,6 +299,9 @@ macro_rules! delegate_store {
                 fn open_expects(namespace: NamespaceId) -> OpenExpects;
                 fn acknowledge_dead_letters(namespace: NamespaceId, runs: &[RunId]) -> u64;
                 fn dead_letter_count(namespace: NamespaceId, limit: u32) -> u64;
+                fn maintenance(namespace: Option<NamespaceId>, after: Timestamp) -> Vec<MaintenanceRecord>;
+                fn add_maintenance(record: &MaintenanceRecord) -> bool;
+                fn end_maintenance(namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> bool;
                 fn write_alerts(write: &AlertWrite<'_>) -> bool;
                 fn incidents(query: IncidentQuery<'_>) -> Vec<IncidentRecord>;
                 fn incident(namespace: NamespaceId, id: IncidentId) -> Option<IncidentRecord>;

@@ -52,6 +52,7 @@ codes! {
     AlertRuleNotFound = "alert_rule_not_found", 404, "There is no such alert rule";
     IncidentNotFound = "incident_not_found", 404, "There is no such incident";
     ReportScheduleNotFound = "report_schedule_not_found", 404, "No weekly report is sent";
+    MaintenanceNotFound = "maintenance_not_found", 404, "There is no such maintenance window";
     SilenceNotFound = "silence_not_found", 404, "There is no such silence";
     RunNotFound = "run_not_found", 404, "There is no such run";
     UserNotFound = "user_not_found", 404, "There is no such user";
@@ -75,7 +76,7 @@ codes! {
     CalendarUsed = "calendar_used", 409, "The calendar is in use";
     TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
     TooManyChannels = "too_many_channels", 409, "The namespace has as many channels as it can";
-    TooManyAlerts = "too_many_alerts", 409, "The namespace has as many rules or silences as it can";
+    TooManyAlerts = "too_many_alerts", 409, "The namespace has as many rules, silences or maintenance windows as it can";
     TooManyTokens = "too_many_tokens", 409, "The account has as many tokens as it may have";
     ShardOfBroadcast = "shard_of_broadcast", 409, "The run is one shard of a broadcast";
     KeyInFlight = "key_in_flight", 409, "The same call is being made";

@@ -38,7 +38,9 @@ pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Resul
         Some(Verdict::Row { run, status, .. }) => (status.is_terminal().then_some(why.at), Some(*run)),
         Some(Verdict::Span { run, .. }) => (Some(why.at), Some(*run)),
         Some(Verdict::Paused | Verdict::Undecided | Verdict::Missing) => (Some(why.at), None),
-        None | Some(Verdict::Calendar { .. } | Verdict::Planned | Verdict::Removed) => return Ok(None),
+        None | Some(Verdict::Calendar { .. } | Verdict::Maintenance { .. } | Verdict::Planned | Verdict::Removed) => {
+            return Ok(None);
+        }
     };
     find(call, job, (at, run)).await
 }

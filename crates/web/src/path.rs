@@ -40,6 +40,7 @@ nouns! {
     Namespace: Parameter::name("name"), "The namespace.", NamespaceNotFound;
     Node: Parameter::name("name"), "The server.", NodeNotFound;
     Run: Parameter::id("id"), "The run.", RunNotFound;
+    Maintenance: Parameter::id("id"), "The maintenance window.", MaintenanceNotFound;
     Silence: Parameter::id("id"), "The silence.", SilenceNotFound;
     SignIn: Parameter::id("id"), "The sign-in.", SessionNotFound;
     Token: Parameter::id("id"), "The token.", TokenNotFound;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::try_join3;
 use rondel_admin::reports::{self, Failure, Group, LENGTH_MAX, POINT_COUNT_MAX, Period, Row, Stretch};
 use rondel_core::report::ON_TIME_DEFAULT;
 use rondel_core::sketch::Step;
@@ -167,14 +168,12 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     let group_max = usize::try_from(group_max).unwrap_or(usize::MAX).max(1);
     let found = find(call, query, (kind, stretch, group_max)).await?;
     let node = call.engine().node();
-    let rows = reports::rows(node, kind, &found.groups, stretch).await?;
-    let (of, owners) = found.all.unwrap_or_else(|| {
+    let (of, owners) = found.all.clone().unwrap_or_else(|| {
         let owners = found.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
         (kind, owners)
     });
     let all = [Group { name: call.namespace.name.clone(), app: None, owners }];
     let whole = Stretch { period: Period::Total, ..stretch };
-    let mut total = reports::rows(node, of, &all, whole).await?;
     let asked = FailureQuery {
         namespace: call.namespace.id,
         jobs: found.jobs.as_deref(),
@@ -183,7 +182,12 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         to: stretch.to,
         limit: FAILURE_COUNT_MAX,
     };
-    let failures = reports::failures(node, asked, FAILURE_ROWS).await?;
+    let (rows, mut total, failures) = try_join3(
+        reports::rows(node, kind, &found.groups, stretch),
+        reports::rows(node, of, &all, whole),
+        reports::failures(node, asked, FAILURE_ROWS),
+    )
+    .await?;
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
     let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
     Ok(Report { stretch, total, rows, failures, is_cut, next_cursor })

@@ -64,8 +64,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("write_messages", CHANNELS),
     ("alert_send", CHANNELS),
     ("acknowledge_incident", RULES),
+    ("add_maintenance", WINDOWS),
     ("add_silence", RULES),
     ("delete_alert_rule", RULES),
+    ("end_maintenance", WINDOWS),
     ("end_silence", RULES),
     ("save_alert_rule", RULES),
     ("write_alerts", RULES),
@@ -76,6 +78,7 @@ const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_us
 const REPORTS: &str = "of weekly reports only, without any run: see reports.rs";
 const CHANNELS: &str = "of alerts only, without any run: see channels.rs";
 const RULES: &str = "of rules and incidents only: see alert_rules.rs";
+const WINDOWS: &str = "of maintenance windows only: see maintenance.rs";
 /// Places that only a cluster reaches.
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
 /// Places that a server of a cluster reaches when another one has died or returned.

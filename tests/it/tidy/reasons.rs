@@ -51,6 +51,12 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
         "tests/it/cluster.rs",
         "an_app_is_drained_and_stopped_by_its_switch",
     ),
+    (
+        "Maintenance",
+        "crates/admin/src/scheduler/scan.rs",
+        "tests/it/maintenance.rs",
+        "no_fire_inside_of_a_window_begins_before_its_end",
+    ),
 ];
 
 /// The names of the reasons, as the vocabulary lists them.

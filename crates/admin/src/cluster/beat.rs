@@ -114,6 +114,7 @@ impl BeatLoop {
             shared.events.try_send(Event::Wake).ok();
         }
         self.heed_switches();
+        shared.maintenance.read(shared.store.as_ref(), &shared.clock).await?;
         let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }

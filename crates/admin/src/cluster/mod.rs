@@ -2,6 +2,7 @@
 
 mod adopt;
 mod beat;
+mod closures;
 mod database;
 mod departing;
 pub(crate) mod leave;
@@ -13,6 +14,7 @@ mod switches;
 pub(crate) use adopt::AdoptLoop;
 pub use beat::StartError;
 pub(crate) use beat::{BeatLoop, join};
+pub(crate) use closures::MaintenanceBoard;
 pub(crate) use database::DatabaseWatch;
 pub use database::{DatabaseTrouble, Regression};
 pub(crate) use departing::Departing;

@@ -25,11 +25,12 @@ pub(crate) enum FireOutcome {
     SkippedOverlap,
     SkippedStopped,
     SkippedParent,
+    SkippedMaintenance,
     Cancelled,
 }
 
 impl FireOutcome {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Dispatched,
         Self::Missed,
         Self::NoExecutor,
@@ -37,6 +38,7 @@ impl FireOutcome {
         Self::SkippedOverlap,
         Self::SkippedStopped,
         Self::SkippedParent,
+        Self::SkippedMaintenance,
         Self::Cancelled,
     ];
 
@@ -49,6 +51,7 @@ impl FireOutcome {
             Self::SkippedOverlap => "skipped_overlap",
             Self::SkippedStopped => "skipped_stopped",
             Self::SkippedParent => "skipped_parent",
+            Self::SkippedMaintenance => "skipped_maintenance",
             Self::Cancelled => "cancelled",
         }
     }
@@ -68,6 +71,7 @@ impl FireOutcome {
                 Reason::Stopped => Self::SkippedStopped,
                 Reason::Parent => Self::SkippedParent,
                 Reason::Misfire => Self::Missed,
+                Reason::Maintenance => Self::SkippedMaintenance,
                 Reason::Paused
                 | Reason::Changed
                 | Reason::Deleted

@@ -12,7 +12,7 @@ use std::time::Duration;
 use chrono::{Datelike, NaiveDate};
 use rondel_core::report::Kept;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{RunId, Timestamp};
+use rondel_core::{JobId, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, FailureStat};
 use rondel_store::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
@@ -225,33 +225,39 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], stretch: Stret
 pub async fn failures(node: &Node, query: FailureQuery<'_>, count: usize) -> Result<Vec<Failure>, StoreError> {
     let (from, to) = (Step::Day.floor(query.from), query.to);
     let found = node.store().failure_stats(&FailureQuery { from, to, limit: FAILURE_COUNT_MAX, ..query }).await?;
-    let ids: BTreeSet<_> = found.iter().map(|one| one.job).collect();
+    let joined = joined(&found, count);
+    let ids: BTreeSet<_> = joined.iter().flat_map(|(_, jobs)| jobs).copied().collect();
     let ids: Vec<_> = ids.into_iter().collect();
     let names: HashMap<_, _> = node.store().job_names(&ids).await?.into_iter().collect();
-    Ok(joined(&found, count, |one| names.get(&one.job).cloned()))
+    let named = |(failure, jobs): (Failure, Vec<JobId>)| Failure {
+        jobs: jobs.iter().filter_map(|job| names.get(job).cloned()).collect(),
+        ..failure
+    };
+    Ok(joined.into_iter().map(named).collect())
 }
 
-fn joined(found: &[FailureStat], count: usize, name: impl Fn(&FailureStat) -> Option<String>) -> Vec<Failure> {
-    let mut by_key: BTreeMap<i64, Failure> = BTreeMap::new();
+/// The messages, each with the jobs to name.
+fn joined(found: &[FailureStat], count: usize) -> Vec<(Failure, Vec<JobId>)> {
+    let mut by_key: BTreeMap<i64, (Failure, Vec<JobId>)> = BTreeMap::new();
     // The most frequent come first, so the jobs that are named are those with the most.
     for one in found {
-        let sum =
-            by_key.entry(one.key).or_insert_with(|| Failure { message: one.message.clone(), ..Failure::default() });
+        let first = || (Failure { message: one.message.clone(), ..Failure::default() }, Vec::new());
+        let (sum, jobs) = by_key.entry(one.key).or_insert_with(first);
         (sum.count, sum.job_count) = (sum.count + one.count, sum.job_count + 1);
         sum.newest = sum.newest.max(Some(one.newest));
-        if sum.jobs.len() < NAMED_COUNT {
-            sum.jobs.extend(name(one));
+        if jobs.len() < NAMED_COUNT {
+            jobs.push(one.job);
         }
     }
-    let mut all: Vec<Failure> = by_key.into_values().collect();
-    all.sort_by(|one, other| other.count.cmp(&one.count).then_with(|| one.message.cmp(&other.message)));
+    let mut all: Vec<(Failure, Vec<JobId>)> = by_key.into_values().collect();
+    all.sort_by(|(one, _), (other, _)| other.count.cmp(&one.count).then_with(|| one.message.cmp(&other.message)));
     all.truncate(count);
     all
 }
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, JobId};
+    use rondel_core::AppId;
 
     use super::*;
 
@@ -267,12 +273,12 @@ mod tests {
         };
         let found: Vec<FailureStat> =
             (1..=7).map(|job| one(job, 5, 20 - job.unsigned_abs())).chain([one(9, 6, 1)]).collect();
-        let failures = joined(&found, 10, |one| Some(format!("job-{}", one.job)));
+        let failures = joined(&found, 10);
         assert_eq!(failures.len(), 2);
-        let first = &failures[0];
+        let (first, jobs) = &failures[0];
         assert_eq!((first.count, first.job_count, first.newest), (112, 7, Some(RunId::new(70))));
-        assert_eq!(first.jobs, ["job-1", "job-2", "job-3", "job-4", "job-5"]);
-        assert_eq!(joined(&found, 1, |_| None).len(), 1);
+        assert_eq!(jobs, &[1, 2, 3, 4, 5].map(JobId::new));
+        assert_eq!(joined(&found, 1).len(), 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rondel_core::alert::judge::{self, EndedRun};
 use rondel_core::alert::{Condition, Observation, RuleSpec, STREAK_MAX, Scope, Sighting, Subject, SubjectKind};
 use rondel_core::calendar::Calendar;
 use rondel_core::notice::RunSample;
-use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleRecord, Sweep, WatchedJob};
 
@@ -150,7 +150,9 @@ impl<'a> Facts<'a> {
 fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     match condition {
         Condition::Skipped { reasons } => {
-            let is_named = |reason| reasons.is_empty() || reasons.contains(&reason);
+            // Fires are skipped on purpose inside of a maintenance window: only a rule that names that is about them.
+            let is_any = |reason| reasons.is_empty() && reason != Reason::Maintenance;
+            let is_named = |reason| is_any(reason) || reasons.contains(&reason);
             event.status == RunStatus::Skipped && event.reason.is_some_and(is_named)
         }
         _ => event.status != RunStatus::Skipped,

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rondel_core::alert::{
-    ConditionKind, Incident, Observation, OpenIncidents, RuleView, Sighting, Silence, Standing, SubjectKind, decide,
+    ConditionKind, Incident, Observation, OpenIncidents, RuleView, Sighting, Silence, SilenceSpec, Standing,
+    SubjectKind, decide,
 };
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, MessageId, NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
@@ -103,7 +104,7 @@ impl<'a> Space<'a> {
         for record in store.due_incidents(namespace, now, DUE_COUNT).await? {
             due.entry(record.rule).or_default().push(record);
         }
-        let silences = store.silences(namespace, now).await?;
+        let silences = silences(node, namespace, now).await?;
         let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
         let channels = store.channels(namespace).await?;
         Ok(Self {
@@ -112,7 +113,7 @@ impl<'a> Space<'a> {
             namespace,
             name: name.unwrap_or_default(),
             channels: channels.into_iter().map(|channel| (channel.name, channel.id)).collect(),
-            silences: silences.into_iter().map(|one| Silence { spec: one.spec, ends_at: one.ends_at }).collect(),
+            silences,
             events,
             due,
             now,
@@ -210,6 +211,24 @@ impl<'a> Space<'a> {
         }
         Ok(())
     }
+}
+
+/// What keeps messages back: silences, and the maintenance windows that are open.
+async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result<Vec<Silence>, StoreError> {
+    let store = node.store();
+    let all = store.silences(namespace, now).await?.into_iter();
+    let mut all: Vec<Silence> =
+        all.map(|one| Silence { spec: one.spec, ends_at: one.ends_at, is_maintenance: false }).collect();
+    let windows = store.maintenance(Some(namespace), now).await?;
+    let open = windows.into_iter().filter(|one| one.window.has(now));
+    // An app that is gone has no jobs.
+    let open = open.filter(|one| one.window.app.is_none() || one.app_name.is_some());
+    all.extend(open.map(|one| Silence {
+        spec: SilenceSpec { app: one.app_name, ..SilenceSpec::default() },
+        ends_at: one.window.ends_at,
+        is_maintenance: true,
+    }));
+    Ok(all)
 }
 
 pub(super) fn clear(incident: &Incident) -> Observation {

@@ -7,6 +7,7 @@ mod expects;
 mod facts;
 mod fleet;
 mod look;
+mod maintenance;
 mod noted;
 mod save;
 mod states;
@@ -18,6 +19,9 @@ use rondel_store::StoreError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::maintenance::{
+    MaintenanceRequest, WindowEnd, add_maintenance, end_maintenance, maintenance_lead, near_maintenance,
+};
 pub(crate) use self::noted::NotedSuccesses;
 pub use self::save::{
     DryRun, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run, end_silence,
@@ -26,7 +30,7 @@ pub use self::save::{
 use crate::background::{Background, TickError};
 use crate::node::Node;
 
-/// How long resolved incidents and ended silences are kept.
+/// How long resolved incidents, ended silences and ended maintenance windows are kept.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often old ones are removed.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rondel_core::dense::{ClaimPace, to_claim};
-use rondel_core::plan::{Plan, PlannedFire, Window, plan};
+use rondel_core::maintenance::{Cursor, plan_within};
+use rondel_core::plan::{Plan, PlannedFire, Window};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -315,6 +316,10 @@ impl ScanLoop {
         }
         let keys = due.iter().map(|due| (due.job, due.version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        let shared = &self.shared;
+        // Nothing is claimed by windows that other nodes may know better.
+        let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
+        let windows = windows.ok_or_else(|| StoreError::no_answer("list_maintenance"))?;
         let now = self.shared.clock.now();
         let window = Window {
             now,
@@ -327,7 +332,13 @@ impl ScanLoop {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             // A fire of a dense instant is claimed alone.
             let window = Window { end: window.end.max(seen.next_fire_at), ..window };
-            let planned = plan(&definition.job, definition.id, definition.anchor, seen.next_fire_at, window);
+            let closed = match mutant::on(Mutant::WindowsUnheeded) {
+                true => Vec::new(),
+                false => windows.of(definition.namespace, definition.app, now),
+            };
+            let cursor = Cursor { next_fire_at: seen.next_fire_at, held_from: seen.held_from };
+            let job = (definition.id, definition.anchor);
+            let planned = plan_within(&definition.job, job, cursor, window, &closed);
             let lane = seen.job.lane(lanes.len());
             lanes[lane].push(claim_job(held, seen, definition, &planned, window));
         }
@@ -382,12 +393,16 @@ const fn just_before(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis() - 1)
 }
 
-/// Counts the fires that the misfire policy skips, which the claim has just made rows of the ledger.
+/// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just made rows of the ledger.
 fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existing: &[RunId]) {
     for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
         if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
             let count = u64::try_from(run.span_count).unwrap_or(0);
-            definition.counts.fires(run.trigger, FireOutcome::Missed, count);
+            let outcome = match run.reason {
+                Some(Reason::Maintenance) => FireOutcome::SkippedMaintenance,
+                _ => FireOutcome::Missed,
+            };
+            definition.counts.fires(run.trigger, outcome, count);
         }
     }
 }
@@ -412,15 +427,18 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
 
 fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, window: Window) -> ClaimJob {
     let owner = (held.token.node, held.token.epoch);
-    let missed = planned.missed.map(|span| {
+    let closed = planned.closed.iter().map(|span| (*span, Reason::Maintenance));
+    let skipped = planned.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
+    let skipped = skipped.map(|(span, reason)| {
         let id = RunId::new(held.ids.next(window.now));
-        span.row(id, definition.run_of(), &definition.job, Reason::Misfire, owner, window.now)
+        span.row(id, definition.run_of(), &definition.job, reason, owner, window.now)
     });
     let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, window));
-    let runs: Vec<Run> = missed.into_iter().chain(fires).collect();
+    let runs: Vec<Run> = skipped.chain(fires).collect();
     let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
     let follows = open.filter(|_| definition.job.timetable.delay().is_some());
-    ClaimJob { seen, next_fire_at: planned.next, runs, follows }
+    let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
+    ClaimJob { seen, held_from, next_fire_at: planned.next, runs, follows }
 }
 
 fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {

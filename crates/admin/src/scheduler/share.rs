@@ -95,7 +95,7 @@ mod tests {
 
     fn due(job: i64) -> DueJob {
         let at = Timestamp::from_secs(100);
-        DueJob { job: JobId::new(job), next_fire_at: at, version: 1, home: NodeId::new(0), term: 0 }
+        DueJob { job: JobId::new(job), next_fire_at: at, held_from: None, version: 1, home: NodeId::new(0), term: 0 }
     }
 
     fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {

@@ -2,6 +2,7 @@
 
 mod channel;
 mod incident;
+mod maintenance;
 mod rule;
 mod silence;
 
@@ -32,6 +33,8 @@ enum AlertCommand {
     Incident(incident::IncidentArgs),
     /// Keep messages back for a time
     Silence(silence::SilenceArgs),
+    /// Let no job fire for a time
+    Maintenance(maintenance::MaintenanceArgs),
 }
 
 impl AlertArgs {
@@ -43,6 +46,7 @@ impl AlertArgs {
             AlertCommand::Rule(args) => args.run(&client, format).await,
             AlertCommand::Incident(args) => args.run(&client, format).await,
             AlertCommand::Silence(args) => args.run(&client, format).await,
+            AlertCommand::Maintenance(args) => args.run(&client, format).await,
         }
     }
 }

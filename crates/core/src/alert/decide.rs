@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::judge::{Observation, Sighting};
 use super::rule::{ConditionKind, RuleSpec, SubjectKind};
 use super::sentence;
+use super::silence::Silence;
+use super::subject::Subject;
 use crate::id::IncidentId;
 use crate::notice::{self, Notice, NoticeKind, NoticeSubject, RunSample, SAMPLE_COUNT_MAX};
 use crate::time::Timestamp;
@@ -34,19 +34,6 @@ words! {
         /// It does not hold any more.
         Resolved = "resolved",
     }
-}
-
-/// What an incident is about; two are the same where kind and id are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
-    /// What it is.
-    pub kind: SubjectKind,
-    /// Its id; 0 for a group.
-    pub id: i64,
-    /// Its name.
-    pub name: String,
-    /// The name of its app, for a job.
-    pub app: Option<String>,
 }
 
 /// An incident.
@@ -86,41 +73,6 @@ pub struct Incident {
     pub act_at: Option<Timestamp>,
     /// Some of its runs.
     pub samples: Vec<RunSample>,
-}
-
-/// What a silence keeps back: what all the given parts match.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SilenceSpec {
-    /// Incidents of this rule.
-    pub rule: Option<String>,
-    /// Incidents about this job.
-    pub job: Option<String>,
-    /// Incidents about this app and its jobs.
-    pub app: Option<String>,
-}
-
-/// Keeps messages back until its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Silence {
-    /// What it matches.
-    pub spec: SilenceSpec,
-    /// Its end.
-    pub ends_at: Timestamp,
-}
-
-impl SilenceSpec {
-    /// Whether it keeps messages about this subject of this rule back.
-    #[must_use]
-    pub fn matches(&self, rule: &str, subject: &Subject) -> bool {
-        let is_job = |job: &str| subject.kind == SubjectKind::Job && subject.name == job;
-        let is_app = |app: &str| {
-            let own = (subject.kind == SubjectKind::App).then_some(subject.name.as_str());
-            subject.app.as_deref().or(own) == Some(app)
-        };
-        self.rule.as_deref().is_none_or(|name| name == rule)
-            && self.job.as_deref().is_none_or(is_job)
-            && self.app.as_deref().is_none_or(is_app)
-    }
 }
 
 /// A rule with the name of its namespace.
@@ -384,7 +336,7 @@ impl Case<'_> {
         let its = self
             .silences
             .iter()
-            .filter(|silence| silence.ends_at > self.now && silence.spec.matches(&self.rule.spec.name, subject));
+            .filter(|silence| silence.ends_at > self.now && silence.matches(&self.rule.spec.name, subject));
         its.map(|silence| silence.ends_at).max()
     }
 

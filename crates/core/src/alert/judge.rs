@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::decide::{Incident, Subject};
+use super::decide::Incident;
 use super::rule::{Condition, RuleSpec};
+use super::subject::Subject;
 use crate::id::{JobId, RunId};
 use crate::notice::RunSample;
 use crate::status::RunStatus;

@@ -11,16 +11,17 @@ pub mod expect;
 pub mod judge;
 mod rule;
 pub mod sentence;
+mod silence;
+mod subject;
 
-pub use self::decide::{
-    Decision, Incident, MessageDraft, MessageKind, OpenIncidents, RuleView, Silence, SilenceSpec, Standing, Subject,
-    decide,
-};
+pub use self::decide::{Decision, Incident, MessageDraft, MessageKind, OpenIncidents, RuleView, Standing, decide};
 pub use self::judge::{Observation, Sighting};
 pub use self::rule::{
     CHANNEL_COUNT_MAX, Condition, ConditionKind, DIGEST_MIN, Escalation, GROUP_OVER_DEFAULT, RuleSpec, STREAK_MAX,
     Scope, SubjectKind,
 };
+pub use self::silence::{Silence, SilenceSpec};
+pub use self::subject::Subject;
 
 #[cfg(test)]
 mod expect_tests;

@@ -160,6 +160,7 @@ const fn reason_in_chinese(reason: Reason) -> &'static str {
         Reason::Covered => "被更晚的运行取代",
         Reason::Handler => "处理器跳过",
         Reason::Stopped => "应用已停用",
+        Reason::Maintenance => "维护窗口",
     }
 }
 

@@ -354,7 +354,7 @@ fn an_incident_is_repeated_and_escalated_until_it_is_acknowledged() {
 fn a_silence_keeps_messages_back_until_its_end() {
     let mut world = World::new(&json!({}));
     let spec = SilenceSpec { job: Some("job-1".to_owned()), ..SilenceSpec::default() };
-    world.silences.push(Silence { spec, ends_at: at(100) });
+    world.silences.push(Silence { spec, ends_at: at(100), is_maintenance: false });
     assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1))]), [NoticeKind::Firing], "only of the other job");
     assert_eq!(world.observe(100, &[(1, holds(9, 0))]), [NoticeKind::Firing], "its end");
     world.silences[0].ends_at = at(1_000);
@@ -391,7 +391,7 @@ proptest! {
         let mut world = World::new(&json!({"group_over": group_over, "digest": "1m", "repeat": "3m"}));
         if let Some((ends, job)) = silence {
             let spec = SilenceSpec { job: Some(format!("job-{job}")), ..SilenceSpec::default() };
-            world.silences.push(Silence { spec, ends_at: at(ends) });
+            world.silences.push(Silence { spec, ends_at: at(ends), is_maintenance: false });
         }
         let mut now = 0;
         for (id, what, wait) in steps {

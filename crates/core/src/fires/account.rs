@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::context::Context;
 use crate::id::RunId;
 use crate::job::Job;
+use crate::maintenance::{FiresInside, MaintenanceWindow};
 use crate::reason::{Detail, Reason};
 use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
@@ -45,6 +46,8 @@ pub struct Facts<'a> {
     pub context: Option<&'a Context>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
+    /// The maintenance windows about the job.
+    pub windows: &'a [MaintenanceWindow],
     /// The present.
     pub now: Timestamp,
     /// Rows of fires before this instant may have been removed.
@@ -111,6 +114,13 @@ pub enum Verdict {
     },
     /// The job was paused.
     Paused,
+    /// It is inside of a maintenance window that has not ended, and has no row: it is skipped, or held back until the end.
+    Maintenance {
+        /// The end of the window.
+        ends_at: Timestamp,
+        /// What happens to it.
+        fires: FiresInside,
+    },
     /// It is due, and no server has claimed it yet.
     Undecided,
     /// It is ahead.
@@ -131,7 +141,7 @@ impl Verdict {
         Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
     }
 
-    /// The word for it in JSON: the status of the row where there is one, else `calendar`, `paused`, `undecided`,
+    /// The word for it in JSON: the status of the row where there is one, else `calendar`, `paused`, `maintenance`, `undecided`,
     /// `planned`, `removed` or `missing`.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -140,6 +150,7 @@ impl Verdict {
             Self::Span { .. } => RunStatus::Skipped.as_str(),
             Self::Calendar { .. } => "calendar",
             Self::Paused => "paused",
+            Self::Maintenance { .. } => "maintenance",
             Self::Undecided => "undecided",
             Self::Planned => "planned",
             Self::Removed => "removed",

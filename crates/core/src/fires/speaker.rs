@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::account::{Facts, Verdict};
 use super::attempts::{cancel_unconfirmed, last_begun, not_begun};
-use super::bilingual::{Bilingual, both, executor_named, nothing};
+use super::bilingual::{Bilingual, both, executor_named, held_back, nothing};
 use super::context::Around;
 use super::why::About;
 use crate::cron::Tz;
@@ -73,6 +73,7 @@ impl<'a> Speaker<'a> {
                 both(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
             }
             Verdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
+            Verdict::Maintenance { ends_at, fires } => held_back(&at, &self.moment(*ends_at), *fires),
             Verdict::Undecided => both(
                 format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
                 format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),

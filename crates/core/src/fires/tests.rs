@@ -72,6 +72,7 @@ fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
         context: None,
         next_fire_at: None,
         now: secs(1_000_000),
+        windows: &[],
         kept_from: Timestamp::EPOCH,
     }
 }

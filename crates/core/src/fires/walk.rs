@@ -3,6 +3,7 @@
 use super::account::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
 use super::fold::{Fold, Stretch};
 use crate::local;
+use crate::maintenance::FiresInside;
 use crate::run::Run;
 use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
@@ -32,6 +33,7 @@ const STEP_COUNT_MAX: usize = 50_000;
 ///     attempts: &[],
 ///     context: None,
 ///     next_fire_at: None,
+///     windows: &[],
 ///     now,
 ///     kept_from: Timestamp::EPOCH,
 /// };
@@ -118,10 +120,11 @@ impl<'a> Walk<'a> {
 
     /// The instants after which something else holds than up to them, in order; the last is the range's end.
     fn cuts(&self) -> Vec<Timestamp> {
-        let Facts { definitions, deleted_at, next_fire_at, now, kept_from, .. } = self.facts;
+        let Facts { definitions, deleted_at, next_fire_at, windows, now, kept_from, .. } = self.facts;
         let mut cuts: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
         cuts.extend(deleted_at);
         cuts.extend(next_fire_at.map(just_before));
+        cuts.extend(windows.iter().flat_map(|window| [just_before(window.starts_at), just_before(window.ends_at)]));
         cuts.extend([*now, just_before(*kept_from), self.to]);
         cuts.extend(self.rows.iter().flat_map(|row| [just_before(row.fire_at), row.fire_at]));
         cuts.extend(self.rows.iter().filter_map(|row| row.span_end_at));
@@ -172,12 +175,16 @@ impl<'a> Walk<'a> {
             return Verdict::Span { run: row.id, reason: row.reason, detail: row.detail.clone() };
         }
         let is_claimed = self.facts.next_fire_at.is_none_or(|next| at < next);
-        match () {
-            () if !definition.job.enabled => Verdict::Paused,
-            () if at > self.facts.now => Verdict::Planned,
-            () if !is_claimed => Verdict::Undecided,
-            () if at < self.facts.kept_from => Verdict::Removed,
-            () => Verdict::Missing,
+        let is_ahead = at > self.facts.now || !is_claimed;
+        let open = self.facts.windows.iter().filter(|window| window.has(at) && window.ends_at > self.facts.now);
+        let closed = open.max_by_key(|window| (window.fires == FiresInside::Hold, window.ends_at)).filter(|_| is_ahead);
+        match (closed, &definition.job) {
+            (_, job) if !job.enabled => Verdict::Paused,
+            (Some(window), _) => Verdict::Maintenance { ends_at: window.ends_at, fires: window.fires },
+            _ if at > self.facts.now => Verdict::Planned,
+            _ if !is_claimed => Verdict::Undecided,
+            _ if at < self.facts.kept_from => Verdict::Removed,
+            _ => Verdict::Missing,
         }
     }
 

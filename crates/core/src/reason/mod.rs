@@ -62,6 +62,8 @@ words! {
         Handler = "handler",
         /// Its app is draining or stopped.
         Stopped = "stopped",
+        /// It was in a maintenance window.
+        Maintenance = "maintenance",
     }
 }
 
@@ -79,7 +81,8 @@ impl Reason {
             | Self::Expired
             | Self::Parent
             | Self::Covered
-            | Self::Stopped => true,
+            | Self::Stopped
+            | Self::Maintenance => true,
             Self::Retry | Self::ExecutorLost | Self::NotReceived | Self::Requested | Self::Handler => false,
         }
     }

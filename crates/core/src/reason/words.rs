@@ -186,6 +186,7 @@ fn because_en(reason: Reason, detail: &Detail) -> String {
             );
         }
         Reason::Handler => "the handler skipped it",
+        Reason::Maintenance => "a maintenance window was open at this instant",
         Reason::Stopped => {
             return match (&detail.app, detail.switch) {
                 (Some(app), Some(switch)) => format!("app {app} is {switch}"),
@@ -239,6 +240,7 @@ fn because_zh(reason: Reason, detail: &Detail) -> String {
             );
         }
         Reason::Handler => "处理器跳过了它",
+        Reason::Maintenance => "该时刻处于维护窗口",
         Reason::Stopped => {
             return match (&detail.app, detail.switch) {
                 (Some(app), Some(Switch::Draining)) => format!("应用 {app} 正在排空"),

@@ -13,7 +13,7 @@ use crate::truth::{Start, Truth};
 
 /// How much a node's clock may be ahead between two readings of the database's: its pace is wrong by up to 200 millionths, and
 /// the database may be away for twelve seconds, more than once.
-const CLOCK_SLACK: Duration = Duration::from_millis(5);
+pub(super) const CLOCK_SLACK: Duration = Duration::from_millis(5);
 /// An executor that stood still for so long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 /// How long after the acknowledgement of an edit the old definition may still be at work.
@@ -22,7 +22,7 @@ const EDIT_SLACK: Duration = Duration::from_millis(1_100);
 /// How long after its queue time a run may begin: a second until a server looks, and the mark of an at-most-once run.
 const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
-fn place(start: &Start) -> String {
+pub(super) fn place(start: &Start) -> String {
     format!("run {} attempt {} on x{} at {} ms", start.run, start.attempt, start.executor, start.began_ms)
 }
 

@@ -25,7 +25,7 @@ fn rule_spec(name: &str, condition: &serde_json::Value) -> RuleSpec {
     serde_json::from_value(json!({"name": name, "condition": condition, "description": "规则 \u{1f980}"})).unwrap()
 }
 
-async fn tenant(store: &dyn Store) -> NamespaceId {
+pub(super) async fn tenant(store: &dyn Store) -> NamespaceId {
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("tenant") };
     assert!(store.create_namespace(&namespace, store.now().await.unwrap()).await.unwrap());
     namespace.id

@@ -96,6 +96,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let seen = due(store, &job, &[NO_HOME]).await.unwrap();
     let claim_of = |token: LeaseToken| ClaimJob {
         seen,
+        held_from: None,
         next_fire_at: Some(at + Duration::from_secs(2)),
         runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
         follows: None,
@@ -116,7 +117,13 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
 
     // What was seen is over for the winner too; a home that stays keeps its term, another one raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
-    let again = |seen| ClaimJob { seen, next_fire_at: Some(at + Duration::from_secs(3)), runs: vec![], follows: None };
+    let again = |seen| ClaimJob {
+        seen,
+        held_from: None,
+        next_fire_at: Some(at + Duration::from_secs(3)),
+        runs: vec![],
+        follows: None,
+    };
     assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
     let other = if winner == a { b } else { a };
     let now = due(store, &job, &[winner.node]).await.unwrap();
@@ -135,7 +142,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let last = due(store, &job, &[other.node]).await.unwrap();
     assert_eq!(
         store
-            .claim(other, &[ClaimJob { seen: last, next_fire_at: None, runs: vec![], follows: None }])
+            .claim(other, &[ClaimJob { seen: last, held_from: None, next_fire_at: None, runs: vec![], follows: None }])
             .await
             .unwrap()
             .jobs
@@ -152,7 +159,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let seen = due(store, &job, &[NO_HOME]).await.unwrap();
     let row = run(&job, token, at);
-    let claims = [ClaimJob { seen, next_fire_at: None, runs: vec![row.clone()], follows: None }];
+    let claims = [ClaimJob { seen, held_from: None, next_fire_at: None, runs: vec![row.clone()], follows: None }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
     let refused = Claimed { is_refused: true, ..Claimed::default() };
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);

@@ -24,6 +24,7 @@ mod healing;
 mod homes;
 mod lineage;
 mod logs;
+mod maintenance;
 mod outbox;
 mod pages;
 mod relay;
@@ -71,6 +72,7 @@ pub use self::healing::*;
 pub use self::homes::*;
 pub use self::lineage::*;
 pub use self::logs::*;
+pub use self::maintenance::*;
 pub use self::outbox::*;
 pub use self::pages::*;
 pub use self::relay::*;
@@ -125,6 +127,10 @@ macro_rules! for_each_conformance_check {
             a_rule_is_read_as_it_was_saved,
             expectations_are_looked_at_by_their_definition,
             a_failure_is_dead_until_it_is_acknowledged,
+            a_window_is_read_as_it_was_planned,
+            windows_are_bounded,
+            what_is_held_back_is_the_next_fire,
+            a_run_is_skipped_by_a_window,
             a_decision_is_written_from_the_newest_version_alone,
             incidents_are_found_by_what_is_asked,
             a_silence_has_an_end,
@@ -394,7 +400,7 @@ async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<Due
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
     let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
-    store.claim(token, &[ClaimJob { seen, next_fire_at, runs, follows: None }]).await.unwrap()
+    store.claim(token, &[ClaimJob { seen, held_from: None, next_fire_at, runs, follows: None }]).await.unwrap()
 }
 
 /// A run of a job of its own, pending in the hands of `token`.

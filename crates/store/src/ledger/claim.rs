@@ -14,8 +14,10 @@ use crate::error::Result;
 pub struct DueJob {
     /// The job.
     pub job: JobId,
-    /// The first fire without a row.
+    /// The first fire without a row; where fires are held back, the instant at which the job is looked at again.
     pub next_fire_at: Timestamp,
+    /// The first fire that a maintenance window holds back.
+    pub held_from: Option<Timestamp>,
     /// The definition that it comes from.
     pub version: i64,
     /// The node that owns the job's open runs; 0 for none yet.
@@ -42,6 +44,8 @@ pub struct ClaimJob {
     pub seen: DueJob,
     /// Where `next_fire_at` moves to.
     pub next_fire_at: Option<Timestamp>,
+    /// The first fire that a maintenance window holds back from then on.
+    pub held_from: Option<Timestamp>,
     /// The rows of its fires, verdicts of missed spans among them.
     pub runs: Vec<Run>,
     /// The run among them whose end gives the next fire: only of a job with a fixed delay.

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{Incident, Standing};
-use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, NamespaceId, RunId, SilenceId, Timestamp};
+use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, RunId, SilenceId, Timestamp};
 
-use crate::alerts::{AlertEvent, ExpectLook, IncidentRecord, RuleRecord, SilenceRecord, first_looks};
+use crate::alerts::{
+    AlertEvent, ExpectLook, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
+};
 
 /// What the alerts' tables hold.
 #[derive(Debug, Default)]
@@ -15,6 +17,7 @@ pub(super) struct AlertRows {
     pub(super) rules: BTreeMap<AlertRuleId, RuleRecord>,
     pub(super) incidents: BTreeMap<IncidentId, (NamespaceId, IncidentRecord)>,
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
+    pub(super) windows: BTreeMap<MaintenanceId, MaintenanceRecord>,
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
     pub(super) looks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectLook)>,
     /// When open runs are next compared with the expectations of their jobs.
@@ -68,5 +71,6 @@ impl AlertRows {
         self.events.retain(|_, (of, _)| *of != namespace);
         self.looks.retain(|_, (of, _)| *of != namespace);
         self.open_looks.remove(&namespace);
+        self.windows.retain(|_, record| record.window.namespace != namespace);
     }
 }

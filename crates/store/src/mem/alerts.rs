@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind};
-use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
+use rondel_core::{
+    AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp,
+};
 
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
-    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, RULE_COUNT_MAX, RuleChange,
-    RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
+    MaintenanceRecord, OpenExpects, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
+    SilenceRecord, WatchedJob,
 };
 use crate::outbox::may_be_reported;
 use crate::{Alerts, Result};
@@ -244,15 +247,57 @@ impl Alerts for MemStore {
         Ok(true)
     }
 
+    async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>> {
+        let state = self.state();
+        let mut its: Vec<MaintenanceRecord> = state.alert_rows.windows.values().cloned().collect();
+        its.retain(|record| {
+            let window = &record.window;
+            window.ends_at > after && namespace.is_none_or(|namespace| window.namespace == namespace)
+        });
+        its.sort_by_key(|record| (record.window.ends_at, record.window.id));
+        Ok(its)
+    }
+
+    async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {
+        let open = self.maintenance(Some(record.window.namespace), record.created_at).await?;
+        let total = self.maintenance(None, record.created_at).await?.len();
+        if open.len() >= size(MAINTENANCE_COUNT_MAX) || total >= size(MAINTENANCE_TOTAL_MAX) {
+            return Ok(false);
+        }
+        let rows = &mut self.state().alert_rows;
+        rows.raise(record.window.namespace);
+        rows.windows.insert(record.window.id, record.clone());
+        Ok(true)
+    }
+
+    async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool> {
+        let mut state = self.state();
+        state.alert_rows.raise(namespace);
+        let is_its = |record: &&mut MaintenanceRecord| record.window.namespace == namespace;
+        let Some(record) = state.alert_rows.windows.get_mut(&id).filter(is_its) else { return Ok(false) };
+        let window = &mut record.window;
+        if window.ends_at > now {
+            let ends_at = window.ends_at;
+            (window.starts_at, window.ends_at) = (window.starts_at.min(now), now);
+            for (_, record) in state.alert_rows.incidents.values_mut().filter(|(of, _)| *of == namespace) {
+                if record.incident.act_at == Some(ends_at) {
+                    record.incident.act_at = Some(now);
+                }
+            }
+        }
+        Ok(true)
+    }
+
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let rows = &mut self.state().alert_rows;
         let old = rows.incidents.values().map(|(_, record)| &record.incident);
         let old = old.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
         let old: Vec<IncidentId> = old.take(size(limit)).collect();
         rows.incidents.retain(|id, _| !old.contains(id));
-        let count = rows.silences.len();
+        let count = rows.silences.len() + rows.windows.len();
         rows.silences.retain(|_, silence| silence.ends_at >= before);
-        Ok(u64::try_from(old.len() + count - rows.silences.len()).unwrap_or(u64::MAX))
+        rows.windows.retain(|_, record| record.window.ends_at >= before);
+        Ok(u64::try_from(old.len() + count - rows.silences.len() - rows.windows.len()).unwrap_or(u64::MAX))
     }
 
     async fn watched_jobs(

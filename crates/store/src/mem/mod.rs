@@ -169,6 +169,7 @@ struct StoredVersion {
 #[derive(Clone, Copy)]
 struct Due {
     next_fire_at: Option<Timestamp>,
+    held_from: Option<Timestamp>,
     is_over: bool,
     delay: Option<Duration>,
     follows: Option<RunId>,

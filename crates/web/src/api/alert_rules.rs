@@ -248,6 +248,9 @@ impl From<RuleError> for Problem {
             RuleError::Conflict { version } => mismatch(version),
             error @ RuleError::TooMany { .. } => Self::new(Code::TooManyAlerts, error.to_string()),
             RuleError::NotFound("incident") => Self::new(Code::IncidentNotFound, "there is no such incident"),
+            error @ RuleError::NotFound("maintenance window") => {
+                Self::new(Code::MaintenanceNotFound, error.to_string())
+            }
             RuleError::NotFound("rule") => Self::new(Code::AlertRuleNotFound, "the rule was deleted meanwhile"),
             error @ RuleError::NotFound(_) => Self::new(Code::SilenceNotFound, error.to_string()),
             RuleError::Store(error) => error.into(),

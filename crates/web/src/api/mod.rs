@@ -17,6 +17,7 @@ pub(crate) mod lines;
 pub(crate) mod log_search;
 pub(crate) mod log_seek;
 pub(crate) mod logs;
+pub(crate) mod maintenance;
 pub(crate) mod me;
 mod namespaces;
 mod nodes;
@@ -65,6 +66,7 @@ pub(crate) fn routes() -> Routes {
         .and(channels::routes())
         .and(alert_rules::routes())
         .and(incidents::routes())
+        .and(maintenance::routes())
         .and(me::routes())
         .and(sign_in_links::routes())
         .and(tokens::routes())

@@ -55,6 +55,7 @@ const TAGS: &[(&str, &str)] = &[
     ("alert-rules", "What is watched, and where it is reported."),
     ("incidents", "Rules that hold for a subject, or did."),
     ("silences", "What keeps messages back for a time."),
+    ("maintenance", "Times in which jobs do not fire."),
     ("schedules", "What a schedule means, before it is saved."),
     ("stats", "How runs ended over time."),
     ("reports", "How runs went over days and months."),

@@ -13,6 +13,7 @@ use rondel_core::words::{Lang, asked_instants};
 use rondel_store::alerts::{IncidentQuery, IncidentRecord, RuleRecord, SilenceRecord};
 use rondel_store::catalog::JobRecord;
 
+use super::announced::{WindowForm, WindowRow, window_row};
 use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{Missing, Nav, Page, Shell, html};
@@ -85,8 +86,10 @@ struct AlertsPage {
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
+    windows: Vec<WindowRow>,
     errors: Vec<String>,
     form: SilenceForm,
+    planned: WindowForm,
     back: String,
 }
 
@@ -105,7 +108,7 @@ struct IncidentPage {
 
 /// What was typed to keep messages back.
 #[derive(Clone, Debug, Default)]
-struct SilenceForm {
+pub(super) struct SilenceForm {
     rule: String,
     job: String,
     app: String,
@@ -135,17 +138,25 @@ impl SilenceForm {
     }
 }
 
-pub(super) async fn page(page: Page) -> Result<Response, Problem> {
-    show(&page, StatusCode::OK, (SilenceForm::default(), Vec::new())).await
+/// What was typed on the page and not taken.
+#[derive(Default)]
+pub(super) struct Forms {
+    pub(super) silence: SilenceForm,
+    pub(super) window: WindowForm,
 }
 
-async fn show(
+pub(super) async fn page(page: Page) -> Result<Response, Problem> {
+    show(&page, StatusCode::OK, (Forms::default(), Vec::new())).await
+}
+
+pub(super) async fn show(
     page: &Page,
     status: StatusCode,
-    (form, errors): (SilenceForm, Vec<String>),
+    (forms, errors): (Forms, Vec<String>),
 ) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
+    let windows = crate::api::maintenance::visible(&page.call).await?;
     let within = incidents::within(&page.call).await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
@@ -163,8 +174,10 @@ async fn show(
         resolved: resolved.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
         silences: silences.iter().map(|silence| silence_row(silence, now, t)).collect(),
+        windows: windows.iter().map(|record| window_row(record, now, t)).collect(),
         errors,
-        form,
+        form: forms.silence,
+        planned: forms.window,
         back: "/alerts".to_owned(),
     };
     html(status, &template)
@@ -358,7 +371,8 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
         Ok(()) => Ok(back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
             let errors = super::calendar_form::messages(&problem, page.t.lang());
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, (form, errors)).await
+            let forms = Forms { silence: form, ..Forms::default() };
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),
     }

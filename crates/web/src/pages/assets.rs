@@ -39,6 +39,7 @@ macro_rules! assets {
 
 assets! {
     style = "console" . "css", "text/css; charset=utf-8", concat!(env!("OUT_DIR"), "/console.css"), "console.css.br";
+    run_style = "run" . "css", "text/css; charset=utf-8", concat!(env!("OUT_DIR"), "/run.css"), "run.css.br";
     script = "console" . "js", "text/javascript; charset=utf-8", concat!(env!("OUT_DIR"), "/console.js"), "console.js.br";
     log_script = "log" . "js", "text/javascript; charset=utf-8", concat!(env!("OUT_DIR"), "/log.js"), "log.js.br";
     htmx = "htmx" . "js", "text/javascript; charset=utf-8", "../../../../web/static/vendor/htmx-4.0.1.min.js", "htmx.js.br";

@@ -19,6 +19,8 @@ const MARK_WIDTH_MIN: u32 = 36;
 const SINGLE_COUNT_MAX: usize = 100;
 /// In a drawing with more runs, the same holds for each of its lanes: a page of thousands of links is slow to load and shows no more.
 const DRAWN_COUNT_MAX: usize = 400;
+/// So many runs of each lane, the newest, are links in such a drawing; the others lead to the list of runs, like bars of several.
+const LINKED_COUNT_MAX: usize = 12;
 /// The least distance of crosses, and of ticks.
 const DISTANCE_MIN: u32 = 55;
 
@@ -267,6 +269,10 @@ impl Artist {
                 _ => pieces.push((mark.clone(), shape, right)),
             }
         }
+        if self.is_dense {
+            let single = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
+            single.skip(LINKED_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
+        }
         pieces.iter().map(|(mark, shape, right)| self.bar(mark, (*shape, *right))).collect()
     }
 
@@ -352,6 +358,15 @@ mod tests {
         assert_eq!(bars(1_440, 1), [("succeeded", false), ("failed", true), ("succeeded", false)]);
         assert_eq!(bars(50, 1).len(), 50, "few runs are drawn one by one");
         assert_eq!(bars(50, 10), [("succeeded", false)], "of many lanes together, too");
+        let links = |status: fn(u64) -> RunStatus| {
+            let marks: Vec<Mark> = (0..80).map(|number| mark(number * 18, status(number))).collect();
+            let lanes = vec![Lane { name: "a".to_owned(), marks, ..Lane::default() }; 10];
+            let drawing = Drawing::new(scale, By::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
+            drawing.rows[0].bars.iter().map(|bar| bar.run.is_some()).collect::<Vec<_>>()
+        };
+        let apart = links(|_| RunStatus::Failed);
+        assert_eq!(apart.len(), 80, "bars that do not touch stay apart");
+        assert!(apart[68..].iter().all(|is_link| *is_link) && !apart[..68].contains(&true), "the newest are links");
     }
 
     #[test]

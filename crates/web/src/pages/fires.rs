@@ -167,6 +167,9 @@ impl Teller<'_> {
                 let parts = [Some(calendar.clone()), day.clone(), moved];
                 (None, parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
             }
+            Verdict::Maintenance { ends_at, .. } => {
+                (None, format!("{} {}", t.alerts_ends, words::moment(self.zone, *ends_at)))
+            }
             Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {
                 (None, String::new())
             }
@@ -180,6 +183,7 @@ impl Teller<'_> {
             Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
             Verdict::Calendar { .. }
             | Verdict::Paused
+            | Verdict::Maintenance { .. }
             | Verdict::Undecided
             | Verdict::Planned
             | Verdict::Removed
@@ -203,6 +207,7 @@ pub(super) const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'stat
         Verdict::Span { .. } => ("skipped", t.status_skipped),
         Verdict::Calendar { .. } => ("cancelled", t.verdict_calendar),
         Verdict::Paused => ("skipped", t.verdict_paused),
+        Verdict::Maintenance { .. } => ("skipped", t.verdict_maintenance),
         Verdict::Undecided => ("waiting", t.verdict_undecided),
         Verdict::Planned => ("pending", t.verdict_planned),
         Verdict::Removed => ("cancelled", t.verdict_removed),

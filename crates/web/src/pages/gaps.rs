@@ -155,7 +155,9 @@ fn cause(entry: &Entry, t: &'static Texts) -> Cause {
             let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
             Cause::LeftOut(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }
-        Verdict::Paused | Verdict::Undecided | Verdict::Removed | Verdict::Missing => Cause::LeftOut(word.to_owned()),
+        Verdict::Paused | Verdict::Maintenance { .. } | Verdict::Undecided | Verdict::Removed | Verdict::Missing => {
+            Cause::LeftOut(word.to_owned())
+        }
     }
 }
 

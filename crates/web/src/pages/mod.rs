@@ -14,6 +14,7 @@ mod activity;
 mod activity_rows;
 mod alert_rule;
 mod alerts;
+mod announced;
 mod ansi;
 mod api_docs;
 mod as_code;
@@ -46,6 +47,7 @@ mod job_new;
 mod job_params;
 mod jobs;
 mod label_rows;
+mod maintenance;
 mod moment;
 mod namespaces;
 mod nav;
@@ -150,6 +152,8 @@ pub(crate) fn routes() -> Routes {
         .page("/alerts/rules/{name}", View, alert_rule::edit)
         .form("/alerts/rules/{name}", Edit, alert_rule::save)
         .form("/alerts/rules/{name}/delete", Edit, alert_rule::delete)
+        .form("/alerts/maintenance", Operate, maintenance::add)
+        .form("/alerts/maintenance/{id}/end", Operate, maintenance::end)
         .form("/alerts/silences", Operate, alerts::silence)
         .form("/alerts/silences/{id}/end", Operate, alerts::end_silence)
         .page("/reports", View, reports::page)

@@ -11,6 +11,7 @@ use rondel_core::AppId;
 use rondel_core::access::Permission;
 use rondel_core::cron::Tz;
 
+use super::announced::{WindowRow, window_row};
 use super::assets::Assets;
 pub(crate) use super::nav::Nav;
 use super::own_namespace::in_path;
@@ -61,6 +62,8 @@ pub(crate) struct Shell {
     pub(crate) user: Option<User>,
     /// Where to come back to after a preference has changed.
     pub(crate) here: String,
+    /// The maintenance windows that are open or begin within the hour.
+    pub(crate) windows: Vec<WindowRow>,
 }
 
 impl Shell {
@@ -72,6 +75,7 @@ impl Shell {
             nav,
             user,
             here: in_path(&without_lang(here)),
+            windows: Vec::new(),
         }
     }
 
@@ -91,6 +95,10 @@ impl Shell {
 
     pub(crate) fn script(&self) -> &'static str {
         Assets::script()
+    }
+
+    pub(crate) fn run_style(&self) -> &'static str {
+        Assets::run_style()
     }
 
     pub(crate) fn log_script(&self) -> &'static str {
@@ -218,7 +226,11 @@ impl<Q> Page<Q> {
             namespace: Some(self.call.namespace.name.clone()),
             is_admin: self.call.caller.may(Permission::Cluster),
         };
-        Shell::new(self.prefs, nav, Some(user), &self.here)
+        let (call, now) = (&self.call, self.engine().now());
+        let mut open = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
+        open.retain(|record| crate::api::maintenance::is_visible(call, record));
+        let windows = open.iter().map(|record| window_row(record, now, self.t)).collect();
+        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &self.here) }
     }
 }
 

@@ -233,6 +233,7 @@ impl Texts {
             | Code::AlertRuleNotFound
             | Code::IncidentNotFound
             | Code::ReportScheduleNotFound
+            | Code::MaintenanceNotFound
             | Code::SilenceNotFound
             | Code::UserNotFound
             | Code::TokenNotFound

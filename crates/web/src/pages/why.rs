@@ -216,6 +216,7 @@ fn run_of(why: &Why) -> Option<RunId> {
         Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
         Verdict::Calendar { .. }
         | Verdict::Paused
+        | Verdict::Maintenance { .. }
         | Verdict::Undecided
         | Verdict::Planned
         | Verdict::Removed

@@ -82,7 +82,7 @@ const NAMES: [&str; 69] = [
     "ntfy",
 ];
 /// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and what the handler answers.
-const OF_THE_API: [&str; 57] = [
+const OF_THE_API: [&str; 58] = [
     "LFU",
     "LRU",
     "all",
@@ -119,6 +119,7 @@ const OF_THE_API: [&str; 57] = [
     "channels",
     "incidents",
     "misfire",
+    "maintenance",
     "silences",
     "reports",
     "count",

@@ -32,6 +32,7 @@ mod limits;
 mod lists;
 mod logs;
 mod lookups;
+mod maintenance;
 mod manage_pages;
 mod markup;
 mod matrix;

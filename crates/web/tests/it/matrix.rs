@@ -63,6 +63,7 @@ pub(crate) struct Things {
     pub(crate) session: String,
     pub(crate) incident: String,
     pub(crate) silence: String,
+    pub(crate) maintenance: String,
     /// A minute ahead.
     pub(crate) soon: Timestamp,
 }
@@ -82,6 +83,7 @@ impl Things {
             path if path.contains("/sessions/") => &self.session,
             path if path.contains("/incidents/") => &self.incident,
             path if path.contains("/silences/") => &self.silence,
+            path if path.contains("/maintenance/") => &self.maintenance,
             _ => &self.run,
         };
         let path = path.replace("{name}", &name).replace("{id}", id).replace("{app}", self.app);
@@ -202,7 +204,7 @@ impl World {
             grants: Vec::new(),
         };
         store.create_account(&guest).await.unwrap();
-        let (incident, silence) = alerts(engine, id, &record).await;
+        let (incident, silence, maintenance) = alerts(engine, id, &record).await;
         Things {
             namespace,
             app,
@@ -211,6 +213,7 @@ impl World {
             session,
             incident,
             silence,
+            maintenance,
             soon: now + Duration::from_secs(60),
         }
     }
@@ -259,7 +262,7 @@ fn channel(id: ChannelId, namespace: NamespaceId, now: Timestamp) -> Channel {
 }
 
 /// A rule about a job, with the name of the job, an open incident of it, and a silence.
-async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &JobRecord) -> (String, String) {
+async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &JobRecord) -> (String, String, String) {
     let (store, now) = (engine.store(), engine.now());
     let document = json!({"name": job.spec.name, "scope": {"job": job.spec.name}, "condition": {"failed": {}}});
     let document: RuleSpec = serde_json::from_value(document).unwrap();
@@ -299,7 +302,15 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
         rules::end_silence(engine, namespace, silence.id).await.unwrap();
     }
     let silence = rules::add_silence(engine, namespace, request, "test").await.unwrap();
-    (incidents[0].incident.id.to_string(), silence.id.to_string())
+    for window in store.maintenance(Some(namespace), now).await.unwrap() {
+        rules::end_maintenance(engine, namespace, window.window.id).await.unwrap();
+    }
+    let app = Some((job.app, job.spec.app.clone()));
+    let end = rules::WindowEnd::After(Duration::from_secs(3600));
+    let (fires, reason) = (rondel_core::maintenance::FiresInside::Skip, "moving".to_owned());
+    let request = rules::MaintenanceRequest { app, starts_at: None, end, fires, reason };
+    let window = rules::add_maintenance(engine, namespace, request, "test").await.unwrap();
+    (incidents[0].incident.id.to_string(), silence.id.to_string(), window.window.id.to_string())
 }
 
 /// A body with which the route could do its work.
@@ -328,6 +339,9 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
         ("POST", "/api/v1/alert-rules/preview") => json!({"name": "tried", "condition": {"failed": {}}}),
         ("POST", "/api/v1/silences") => {
             json!({"app": things.app, "ends_at": things.soon})
+        }
+        ("POST", "/api/v1/maintenance") => {
+            json!({"app": things.app, "length": "1h", "reason": "moving"})
         }
         ("POST", "/api/v1/schedules/preview") => json!({"schedule": {"every": "1s"}}),
         ("POST", "/api/v1/tokens") => {

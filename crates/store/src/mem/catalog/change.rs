@@ -147,6 +147,7 @@ impl State {
         if let Some(due) = self.due.get_mut(&change.id) {
             (due.next_fire_at, due.version) = (plan.next_fire_at, version);
             (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.follows);
+            due.held_from = None;
             due.delay = job.timetable.delay().filter(|_| job.enabled);
         }
         let saved = JobRecord {

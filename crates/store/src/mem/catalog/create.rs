@@ -65,6 +65,7 @@ impl State {
         };
         let due = Due {
             next_fire_at: job.next_fire_at,
+            held_from: None,
             is_over: job.next_fire_at.is_none(),
             delay: job.delay,
             follows: None,

@@ -101,7 +101,7 @@ impl Catalog for MemStore {
 impl State {
     pub(in crate::mem) fn living_jobs(&self) -> impl Iterator<Item = JobRecord> {
         self.jobs.values().filter(|stored| !stored.is_deleted).map(|stored| JobRecord {
-            next_fire_at: self.due.get(&stored.record.id).and_then(|due| due.next_fire_at),
+            next_fire_at: self.due.get(&stored.record.id).and_then(|due| due.held_from.or(due.next_fire_at)),
             ..stored.record.clone()
         })
     }

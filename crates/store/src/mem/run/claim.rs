@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace, by_instant};
-use crate::mem::{MemStore, State, StoredNode, key, size};
+use crate::mem::{Due, MemStore, State, StoredNode, key, size};
 use crate::{Claim, LeaseToken, Result};
 
 #[async_trait]
@@ -69,6 +69,7 @@ impl Claim for MemStore {
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
             (due.next_fire_at, due.is_over, due.follows) = (job.next_fire_at, job.next_fire_at.is_none(), job.follows);
+            due.held_from = job.held_from;
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
             claimed.jobs.push((job.seen.job, due.term));
@@ -109,7 +110,8 @@ impl State {
     fn due_job(&self, job: JobId) -> Option<DueJob> {
         let due = self.due.get(&job)?;
         let next_fire_at = due.next_fire_at?;
-        Some(DueJob { job, next_fire_at, version: due.version, home: due.home, term: due.term })
+        let Due { held_from, version, home, term, .. } = *due;
+        Some(DueJob { job, next_fire_at, held_from, version, home, term })
     }
 
     fn home_of(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {

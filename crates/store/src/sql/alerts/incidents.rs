@@ -4,7 +4,7 @@ use rondel_core::alert::{Incident, OpenIncidents, Standing, Subject, SubjectKind
 use rondel_core::{AlertRuleId, IncidentId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::{chunks, json};
+use super::{chunks, json, maintenance};
 use crate::Result;
 use crate::alerts::{IncidentQuery, IncidentRecord, PAGE_MAX};
 use crate::settle::clean_name;
@@ -163,9 +163,11 @@ impl SqlStore {
 
     pub(super) async fn remove_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut removed = 0;
-        for (find, delete, table) in
-            [(&FIND_OLD, &DELETE_INCIDENTS, "incident"), (&FIND_OLD_SILENCES, &DELETE_SILENCES, "silence")]
-        {
+        for (find, delete, table) in [
+            (&FIND_OLD, &DELETE_INCIDENTS, "incident"),
+            (&FIND_OLD_SILENCES, &DELETE_SILENCES, "silence"),
+            (&maintenance::FIND_OLD, &maintenance::DELETE_OLD, "maintenance"),
+        ] {
             let old = self.rows(Query::new(find).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;
             let old = read_ids(&old, table, "id")?;
             if !old.is_empty() {

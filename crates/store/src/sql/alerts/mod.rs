@@ -4,17 +4,18 @@ pub(super) mod dead;
 pub(super) mod expects;
 mod facts;
 pub(super) mod incidents;
+pub(super) mod maintenance;
 mod rules;
 
 use async_trait::async_trait;
 use rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
-use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, SilenceId, Timestamp};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, RunId, SilenceId, Timestamp};
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::alerts::{
-    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, PAGE_MAX, RuleChange, RuleRecord,
-    RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, PAGE_MAX,
+    RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 use crate::{Alerts, Result};
 
@@ -189,6 +190,18 @@ impl Alerts for SqlStore {
             let end = Query::new(&END_SILENCE).at(now).int(id.get()).int(namespace.get()).at(now);
             Ok(tx.execute(end).await? == 1)
         })
+    }
+
+    async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>> {
+        self.read_maintenance(namespace, after).await
+    }
+
+    async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {
+        transact!(self, "add_maintenance", |tx| tx.insert_maintenance(record).await)
+    }
+
+    async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool> {
+        transact!(self, "end_maintenance", |tx| tx.close_maintenance(namespace, id, now).await)
     }
 
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {

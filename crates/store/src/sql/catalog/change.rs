@@ -34,8 +34,8 @@ const LOCK_STANDING: Statement = Statement {
 const READ_STATUS: Statement = Statement { name: "read_status", text: "SELECT id, status FROM run WHERE id = ?" };
 const UPDATE_DUE: Statement = Statement {
     name: "update_due",
-    text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, delay_ms = ?, follows_run_id = ?, version = ? \
-           WHERE job_id = ?",
+    text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, delay_ms = ?, follows_run_id = ?, version = ?, \
+           held_from_ms = NULL WHERE job_id = ?",
 };
 /// A marked row may have been sent, a later attempt shows that it was. A row that jitter puts off is ahead until it
 /// starts.

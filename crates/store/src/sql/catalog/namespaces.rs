@@ -52,6 +52,8 @@ const DELETE_INCIDENTS_OF: Statement =
     Statement { name: "delete_incidents_of", text: "DELETE FROM incident WHERE namespace_id = ?" };
 const DELETE_SILENCES_OF: Statement =
     Statement { name: "delete_silences_of", text: "DELETE FROM silence WHERE namespace_id = ?" };
+const DELETE_MAINTENANCE_OF: Statement =
+    Statement { name: "delete_maintenance_of", text: "DELETE FROM maintenance WHERE namespace_id = ?" };
 const DELETE_EVENTS_OF: Statement =
     Statement { name: "delete_alert_events_of", text: "DELETE FROM alert_event WHERE namespace_id = ?" };
 const DELETE_REPORT_OF: Statement =
@@ -99,6 +101,7 @@ impl Namespaces for SqlStore {
                 &DELETE_RULES_OF,
                 &DELETE_INCIDENTS_OF,
                 &DELETE_SILENCES_OF,
+                &DELETE_MAINTENANCE_OF,
                 &DELETE_EVENTS_OF,
                 &DELETE_REPORT_OF,
                 &DELETE_SPACE_OF,

@@ -17,7 +17,7 @@ macro_rules! select_job {
     ($rest:literal) => {
         concat!(
             "SELECT job.id, job.namespace_id, job.app_id, job.version, job_version.spec, job.anchor_at_ms, \
-             job_due.next_fire_at_ms, job.created_at_ms, job.updated_at_ms, job.calendar_id, job.calendar_version, \
+             COALESCE(job_due.held_from_ms, job_due.next_fire_at_ms) AS next_fire_at_ms, job.created_at_ms, job.updated_at_ms, job.calendar_id, job.calendar_version, \
              job.declared, job.declared_at_ms, job.undeclared_at_ms FROM job \
              JOIN job_version ON job_version.job_id = job.id AND job_version.version = job.version \
              JOIN job_due ON job_due.job_id = job.id ",

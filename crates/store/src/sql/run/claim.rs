@@ -17,7 +17,7 @@ use crate::{Claim, LeaseToken, Result};
 
 pub(in crate::sql) const READ_DUE: Statement = Statement {
     name: "read_due",
-    text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
+    text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
 const READ_DENSE_INSTANTS: Statement = Statement {
@@ -41,14 +41,14 @@ pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
 };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
-    text: "SELECT job_id, next_fire_at_ms, version, home, term FROM job_due \
+    text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term FROM job_due \
            WHERE job_id {in_list} AND {check}next_fire_at_ms IS NOT NULL{end} ORDER BY job_id {skip_locked}",
 };
 const MOVE_DUE: Statement = Statement {
     name: "move_due",
-    text: "UPDATE {join:iiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
-           follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END \
-           {from:iiiii} WHERE {of_rows:job_due.job_id}",
+    text: "UPDATE {join:iiiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
+           follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END, \
+           held_from_ms = v.column6 {from:iiiiii} WHERE {of_rows:job_due.job_id}",
 };
 const FIND_INSERTED: Statement = Statement {
     name: "find_inserted",
@@ -336,7 +336,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     for chunk in won.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
             let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
-            moved.opt_int(job.follows.map(RunId::get))
+            moved.opt_int(job.follows.map(RunId::get)).opt_at(job.held_from)
         });
         tx.execute_all(query, chunk.len()).await?;
         claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
@@ -356,6 +356,7 @@ fn due_job(row: &AnyRow) -> Result<DueJob> {
     Ok(DueJob {
         job: JobId::new(columns.int("job_id")?),
         next_fire_at: columns.at("next_fire_at_ms")?,
+        held_from: columns.opt_at("held_from_ms")?,
         version: columns.int("version")?,
         home: NodeId::new(columns.int("home")?),
         term: columns.int("term")?,

@@ -165,7 +165,12 @@ impl From<Entry> for EntryJson {
             Verdict::Calendar { calendar: name, day, moved_to } => {
                 calendar = Some(CalendarJson { name, day, moved_to });
             }
-            Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {}
+            Verdict::Maintenance { .. }
+            | Verdict::Paused
+            | Verdict::Undecided
+            | Verdict::Planned
+            | Verdict::Removed
+            | Verdict::Missing => {}
         }
         let last_fire_at = (entry.last != entry.first).then_some(entry.last);
         Self {

@@ -1,0 +1,128 @@
+//! Maintenance windows: planned, listed and ended by callers.
+
+use std::time::Duration;
+
+use rondel_core::maintenance::{FiresInside, LENGTH_MAX, MaintenanceWindow};
+use rondel_core::time::format_duration;
+use rondel_core::{AppId, FieldError, MaintenanceId, NamespaceId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
+
+use super::save::RuleError;
+use crate::node::Node;
+
+const REASON_LEN_MAX: usize = 1_000;
+/// How far ahead a window may begin: 366 days.
+const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// How long saving a window may take at most: a part of the lead that it has on the first fire inside.
+const SAVE_MAX: Duration = Duration::from_secs(5);
+
+/// When a window ends.
+#[derive(Clone, Copy, Debug)]
+pub enum WindowEnd {
+    /// At an instant.
+    At(Timestamp),
+    /// So long after its begin.
+    After(Duration),
+}
+
+/// A window to be.
+#[derive(Clone, Debug)]
+pub struct MaintenanceRequest {
+    /// The app with its name; `None` for all jobs of the namespace.
+    pub app: Option<(AppId, String)>,
+    /// Its begin; `None` for as soon as possible.
+    pub starts_at: Option<Timestamp>,
+    /// Its end.
+    pub end: WindowEnd,
+    /// What happens to the fires inside.
+    pub fires: FiresInside,
+    /// Why.
+    pub reason: String,
+}
+
+/// How far ahead a window begins at least: fires are claimed ahead, and one that is claimed is not taken back.
+#[must_use]
+pub fn maintenance_lead(node: &Node) -> Duration {
+    node.shared().config.maintenance_lead()
+}
+
+fn check(request: &MaintenanceRequest, now: Timestamp, lead: Duration) -> Result<(Timestamp, Timestamp), RuleError> {
+    let mut errors = Vec::new();
+    let earliest = (now + lead).ceil_second();
+    let starts_at = request.starts_at.unwrap_or(earliest);
+    if starts_at < earliest {
+        let lead = format_duration(lead);
+        let message = format!(
+            "{starts_at} is too early: fires are claimed up to {lead} ahead; {earliest} or later, or nothing for as soon as possible"
+        );
+        errors.push(FieldError::new("/starts_at", message));
+    }
+    if starts_at > now + AHEAD_MAX {
+        errors.push(FieldError::new("/starts_at", format!("{starts_at} is more than 366 days ahead")));
+    }
+    let (field, ends_at) = match request.end {
+        WindowEnd::At(at) => ("/ends_at", at),
+        WindowEnd::After(length) => ("/length", starts_at.saturating_add(length)),
+    };
+    if ends_at <= starts_at {
+        let message = format!("{ends_at} is not after the begin, {starts_at}");
+        errors.push(FieldError::new(field, message));
+    } else if ends_at.since(starts_at) > LENGTH_MAX {
+        let (length, max) = (format_duration(ends_at.since(starts_at)), format_duration(LENGTH_MAX));
+        errors.push(FieldError::new(field, format!("the window is {length} long; at most {max}")));
+    }
+    if request.reason.trim().is_empty() {
+        errors.push(FieldError::new("/reason", "is shown on every page; state why, such as \"moving the database\""));
+    } else if request.reason.chars().count() > REASON_LEN_MAX {
+        let count = request.reason.chars().count();
+        errors.push(FieldError::new("/reason", format!("has {count} characters; at most {REASON_LEN_MAX}")));
+    }
+    if errors.is_empty() { Ok((starts_at, ends_at)) } else { Err(RuleError::Invalid(errors)) }
+}
+
+/// Plans a maintenance window.
+///
+/// # Errors
+/// [`RuleError`].
+pub async fn add_maintenance(
+    node: &Node,
+    namespace: NamespaceId,
+    request: MaintenanceRequest,
+    author: &str,
+) -> Result<MaintenanceRecord, RuleError> {
+    let (began, now) = (node.shared().clock.boot_micros(), node.now());
+    let (starts_at, ends_at) = check(&request, now, maintenance_lead(node))?;
+    let MaintenanceRequest { app, fires, reason, .. } = request;
+    let id = MaintenanceId::new(node.new_id());
+    let (app, app_name) = app.unzip();
+    let window = MaintenanceWindow { id, namespace, app, starts_at, ends_at, fires };
+    let record = MaintenanceRecord { window, app_name, reason, author: author.to_owned(), created_at: now };
+    if !node.store().add_maintenance(&record).await? {
+        return Err(RuleError::TooMany { what: "maintenance windows", count: MAINTENANCE_COUNT_MAX });
+    }
+    let took = node.shared().clock.boot_micros().saturating_sub(began);
+    if u128::from(took.unsigned_abs()) > SAVE_MAX.as_micros() && starts_at <= node.now() + maintenance_lead(node) {
+        // Fires inside may be claimed by now.
+        node.store().end_maintenance(namespace, id, node.now()).await?;
+        return Err(StoreError::no_answer("add_maintenance").into());
+    }
+    Ok(record)
+}
+
+/// Ends a maintenance window now; one that has not begun never will. One that has ended stays as it is.
+///
+/// # Errors
+/// [`RuleError::NotFound`], or the store's.
+pub async fn end_maintenance(node: &Node, namespace: NamespaceId, id: MaintenanceId) -> Result<(), RuleError> {
+    match node.store().end_maintenance(namespace, id, node.now()).await? {
+        true => Ok(()),
+        false => Err(RuleError::NotFound("maintenance window")),
+    }
+}
+
+/// The windows of a namespace that are open now or begin within an hour, as this node read them last.
+#[must_use]
+pub fn near_maintenance(node: &Node, namespace: NamespaceId) -> Vec<MaintenanceRecord> {
+    node.shared().maintenance.near(namespace, node.now(), Duration::from_secs(3600))
+}

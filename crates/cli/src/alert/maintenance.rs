@@ -1,0 +1,81 @@
+//! `rondel alert maintenance`: times in which jobs do not fire.
+
+use clap::{Args, Subcommand};
+use rondel_core::Timestamp;
+use serde_json::{Value, json};
+
+use crate::client::{Client, text_of, time_of};
+use crate::delete::delete;
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use crate::view::View;
+
+#[derive(Debug, Args)]
+pub(crate) struct MaintenanceArgs {
+    #[command(subcommand)]
+    command: MaintenanceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum MaintenanceCommand {
+    /// List the windows that have not ended
+    List,
+    /// Plan a window: no job of the namespace, or of an app, fires inside
+    Add {
+        /// Only the jobs of this app
+        #[arg(long, value_name = "APP")]
+        app: Option<String>,
+        /// Its begin; a little more than a minute ahead if left out, since fires are claimed ahead
+        #[arg(long, value_name = "INSTANT")]
+        from: Option<String>,
+        /// For how long
+        #[arg(long = "for", value_name = "DURATION", required_unless_present = "until")]
+        length: Option<String>,
+        /// Until when
+        #[arg(long, value_name = "INSTANT", conflicts_with = "length")]
+        until: Option<String>,
+        /// What happens to the fires inside: skip, or hold (at the end, they meet the misfire policy of their job)
+        #[arg(long, value_name = "WHAT", default_value = "skip", value_parser = ["skip", "hold"])]
+        fires: String,
+        /// Why; shown on every page of the console
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// End a window now; jobs fire again within about a minute
+    End {
+        /// The window's id
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+const VIEW: View = View { name: "id", headers: &["ID", "APP", "STARTS", "ENDS", "FIRES", "AUTHOR", "REASON"], row };
+
+impl MaintenanceArgs {
+    pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        match self.command {
+            MaintenanceCommand::List => VIEW.list(&client.get(&["maintenance"], &[]).await?, format),
+            MaintenanceCommand::Add { app, from, length, until, fires, reason } => {
+                let body = json!({
+                    "app": app, "starts_at": from, "ends_at": until, "length": length, "fires": fires, "reason": reason,
+                });
+                VIEW.line(&client.post(&["maintenance"], &body.to_string()).await?, format)
+            }
+            MaintenanceCommand::End { id } => {
+                delete(client, &["maintenance", &id], &[], &format!("ended maintenance window {id}"), format).await
+            }
+        }
+    }
+}
+
+fn row(window: &Value, now: Timestamp) -> Vec<String> {
+    vec![
+        text_of(&window["id"]),
+        text_of(&window["app"]),
+        time_of(&window["starts_at"], now),
+        time_of(&window["ends_at"], now),
+        text_of(&window["fires"]),
+        text_of(&window["author"]),
+        text_of(&window["reason"]),
+    ]
+}

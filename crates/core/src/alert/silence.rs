@@ -1,0 +1,52 @@
+//! Silences, which keep messages back until their end.
+
+use serde::{Deserialize, Serialize};
+
+use super::rule::SubjectKind;
+use super::subject::Subject;
+use crate::time::Timestamp;
+
+/// What a silence keeps back: what all the given parts match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SilenceSpec {
+    /// Incidents of this rule.
+    pub rule: Option<String>,
+    /// Incidents about this job.
+    pub job: Option<String>,
+    /// Incidents about this app and its jobs.
+    pub app: Option<String>,
+}
+
+/// Keeps messages back until its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// What it matches.
+    pub spec: SilenceSpec,
+    /// Its end.
+    pub ends_at: Timestamp,
+    /// Whether it is a maintenance window: what is about servers and tokens is reported.
+    pub is_maintenance: bool,
+}
+
+impl Silence {
+    /// Whether it keeps messages about this subject of this rule back.
+    pub(super) fn matches(&self, rule: &str, subject: &Subject) -> bool {
+        let is_of_servers = matches!(subject.kind, SubjectKind::Node | SubjectKind::Token);
+        self.spec.matches(rule, subject) && !(self.is_maintenance && is_of_servers)
+    }
+}
+
+impl SilenceSpec {
+    /// Whether it keeps messages about this subject of this rule back.
+    #[must_use]
+    pub fn matches(&self, rule: &str, subject: &Subject) -> bool {
+        let is_job = |job: &str| subject.kind == SubjectKind::Job && subject.name == job;
+        let is_app = |app: &str| {
+            let own = (subject.kind == SubjectKind::App).then_some(subject.name.as_str());
+            subject.app.as_deref().or(own) == Some(app)
+        };
+        self.rule.as_deref().is_none_or(|name| name == rule)
+            && self.job.as_deref().is_none_or(is_job)
+            && self.app.as_deref().is_none_or(is_app)
+    }
+}

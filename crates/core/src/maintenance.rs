@@ -1,0 +1,142 @@
+//! Maintenance windows: times in which jobs do not fire, and what becomes of the fires inside.
+//!
+//! It is decided where fires are planned. Those inside of a window are skipped, or held: the job's cursor moves on without rows, and
+//! remembers from where. What is held meets the misfire policy when the job is planned outside of windows again. A job is looked at
+//! once a minute in a window, so that a window that ends early lets jobs fire again within that.
+
+use std::time::Duration;
+
+use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
+use crate::job::Job;
+use crate::misfire::{catch_up, skip_missed};
+use crate::plan::{Plan, PlannedFire, Window, missed_before, plan_before};
+use crate::schedule::just_before;
+use crate::spec::MisfireKeep;
+use crate::status::Trigger;
+use crate::time::Timestamp;
+use crate::word_enum::words;
+
+/// The longest window.
+pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How much of a window is planned at a time.
+pub const SLICE: Duration = Duration::from_secs(60);
+
+words! {
+    /// What happens to the fires inside of a maintenance window.
+    FiresInside {
+        /// They are skipped.
+        Skip = "skip",
+        /// At the end of the window the misfire policy of the job decides which of them run then; the others are skipped.
+        Hold = "hold",
+    }
+}
+
+/// A time in which the jobs of a namespace, or of an app, do not fire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaintenanceWindow {
+    /// Its id.
+    pub id: MaintenanceId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
+    /// The app; `None` for all jobs of the namespace.
+    pub app: Option<AppId>,
+    /// Its first instant.
+    pub starts_at: Timestamp,
+    /// The first instant after it.
+    pub ends_at: Timestamp,
+    /// What happens to the fires inside.
+    pub fires: FiresInside,
+}
+
+impl MaintenanceWindow {
+    /// Whether it is about the jobs of an app.
+    #[must_use]
+    pub fn covers(&self, namespace: NamespaceId, app: AppId) -> bool {
+        self.namespace == namespace && self.app.is_none_or(|its| its == app)
+    }
+
+    /// Whether an instant is inside.
+    #[must_use]
+    pub fn has(&self, at: Timestamp) -> bool {
+        self.starts_at <= at && at < self.ends_at
+    }
+}
+
+/// Where the plan of a job goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The first fire without a verdict, or where a window holds fires back, the instant at which the job is looked at again.
+    pub next_fire_at: Timestamp,
+    /// The first fire that is held back.
+    pub held_from: Option<Timestamp>,
+}
+
+/// Plans a job under the windows that are about it. Those that have ended count as well: a server that was away finds fires that were
+/// inside.
+#[must_use]
+pub fn plan_within(
+    job: &Job,
+    (id, anchor): (JobId, Timestamp),
+    cursor: Cursor,
+    window: Window,
+    closed: &[MaintenanceWindow],
+) -> Plan {
+    // What an ended one held meets the misfire policy anyway.
+    let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > window.now;
+    let closed: Vec<&MaintenanceWindow> = closed.iter().filter(counts).collect();
+    let inside = |at: Timestamp| closed.iter().filter(move |one| one.has(at));
+    let next = cursor.next_fire_at;
+    if let Some(end) = inside(next).map(|one| one.ends_at).max() {
+        let end = end.min(window.now.max(next) + SLICE);
+        if job.timetable.delay().is_some() {
+            // The wait of a delay goes on until the end.
+            return Plan { next: Some(end), ..Plan::default() };
+        }
+        if cursor.held_from.is_some() || inside(next).any(|one| one.fires == FiresInside::Hold) {
+            return held(cursor, end);
+        }
+        let holds = closed.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
+        let end = holds.filter(|starts_at| *starts_at > next).fold(end, std::cmp::min);
+        return skipped(job, anchor, (next, end));
+    }
+    if let Some(held_from) = cursor.held_from {
+        return decided(job, anchor, (held_from, next));
+    }
+    let present = inside(window.now).map(|one| one.ends_at).max();
+    if let Some(end) = present.filter(|_| next < missed_before(job, window)) {
+        // It was missed before the window, and found inside of it.
+        let end = end.min(window.now + SLICE);
+        return match job.timetable.delay() {
+            Some(_) => Plan { next: Some(end), ..Plan::default() },
+            None => held(cursor, end),
+        };
+    }
+    let begins = closed.iter().map(|one| one.starts_at).filter(|starts_at| *starts_at > next).min();
+    plan_before(job, (id, anchor), next, window, begins)
+}
+
+/// Nothing is decided up to `end`.
+fn held(cursor: Cursor, end: Timestamp) -> Plan {
+    Plan { next: Some(end), held_from: cursor.held_from.or(Some(cursor.next_fire_at)), ..Plan::default() }
+}
+
+/// Everything up to `end` is skipped.
+fn skipped(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
+    let all = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
+    let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
+    Plan { closed: all.span.into_iter().collect(), next, ..Plan::default() }
+}
+
+/// What was held back up to `end` meets the misfire policy, and runs from `end` on in the order of its instants.
+fn decided(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
+    let all = skip_missed(&job.timetable, anchor, from, end, catch_up(job));
+    let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
+    let due_at = std::iter::successors(Some(end), |at| Some(*at + Duration::from_millis(1)));
+    let kept = all.catch_up.into_iter().zip(due_at);
+    let fires =
+        kept.map(|(fire, due_at)| PlannedFire { fire_at: fire.at, due_at, trigger: Trigger::Misfire }).collect();
+    Plan { fires, closed: all.span.into_iter().collect(), next, ..Plan::default() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,26 @@
+//! Maintenance windows: what begins of the fires inside.
+
+use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
+
+use super::facts::Facts;
+use super::starts::{CLOCK_SLACK, place};
+use crate::truth::{Start, Truth};
+
+/// I13: no planned fire inside of a window begins before its end, and where no window holds fires, none begins at all.
+pub(super) fn heeded(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let holds = truth.windows.iter().any(|window| window.fires == FiresInside::Hold);
+    let is_wrong = |start: &Start, window: &MaintenanceWindow| {
+        let is_planned = facts.runs.get(&start.run).is_some_and(|run| run.cause == 0);
+        let is_covered = facts.jobs.get(&start.job).is_some_and(|job| window.covers(job.namespace, job.app));
+        let is_inside = is_planned && is_covered && window.has(start.fire_at);
+        is_inside && (!holds || start.at + CLOCK_SLACK < window.ends_at)
+    };
+    let mut found = Vec::new();
+    for window in &truth.windows {
+        for start in truth.starts.iter().filter(|start| is_wrong(start, window)) {
+            let (from, to) = (window.starts_at, window.ends_at);
+            found.push(format!("I13 maintenance: {} of {}, inside of {from} to {to}", place(start), start.fire_at));
+        }
+    }
+    found
+}

@@ -1,0 +1,96 @@
+//! Users plan maintenance windows, in some of the seeds, and end one early now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
+use rondel_core::{AppId, MaintenanceId, NamespaceId, Timestamp};
+use rondel_store::alerts::MaintenanceRecord;
+use rondel_store::{Alerts as _, Namespaces as _};
+use tokio::time::sleep;
+
+use crate::chance::{Chance, mix};
+use crate::faults::Hosts;
+use crate::profile::{Bounds, Profile};
+use crate::world::World;
+
+const NAMESPACE: NamespaceId = NamespaceId::new(1);
+/// Separates the draw of windows from other draws of the same seed.
+const WINDOWS: u64 = 0x3a1d_77ce;
+/// In how many of a million seeds windows are planned.
+const SHARE_PPM: u64 = 250_000;
+/// How far ahead a window begins at least: as far as fires are claimed, and for how long a server goes on without a look at the
+/// windows.
+const LEAD: Duration = Duration::from_secs(8);
+
+/// Whether fires are claimed much farther ahead than a seed lasts, or a step of the clock leaps over the lead: then windows are
+/// planned before the servers start.
+fn is_planned_first(profile: &Profile) -> bool {
+    profile.clock_faults || profile.bounds.dense_from != Bounds::usual().dense_from
+}
+
+/// Plans windows before any server is there.
+pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
+    let mut chance = Chance::new(mix(seed ^ WINDOWS));
+    if !chance.happens(SHARE_PPM) || !is_planned_first(&world.profile) {
+        return;
+    }
+    for _ in 0..chance.between(1, 2) {
+        let starts_at = world.now() + chance.millis(1_000, 12_000);
+        plan(world, &mut chance, (starts_at, last), None).await;
+    }
+}
+
+/// Plans windows while faults happen, as far ahead as the API would let users plan them.
+pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
+    let world = &hosts.world;
+    let mut chance = Chance::new(mix(seed ^ WINDOWS));
+    if !chance.happens(SHARE_PPM) || is_planned_first(&world.profile) {
+        return;
+    }
+    for _ in 0..chance.between(1, 2) {
+        sleep(chance.millis(0, 3_000)).await;
+        let app = world.store.app(NAMESPACE, "app0").await.ok().flatten().map(|app| app.id);
+        let app = app.filter(|_| chance.happens(400_000));
+        let starts_at = world.latest_now() + LEAD + chance.millis(0, 4_000);
+        let Some(planned) = plan(world, &mut chance, (starts_at, last), app).await else { continue };
+        if chance.happens(300_000) {
+            let early = starts_at + chance.millis(0, 3_000);
+            let world = Arc::clone(world);
+            hosts.world.tracker.spawn(async move {
+                sleep(early.since(world.now())).await;
+                end(&world, planned).await;
+            });
+        }
+    }
+}
+
+async fn plan(
+    world: &World,
+    chance: &mut Chance,
+    (starts_at, last): (Timestamp, Timestamp),
+    app: Option<AppId>,
+) -> Option<MaintenanceId> {
+    let ends_at = (starts_at + chance.millis(500, 10_000)).min(last);
+    let fires = *chance.pick(&[FiresInside::Skip, FiresInside::Hold]);
+    if ends_at <= starts_at {
+        return None;
+    }
+    let id = MaintenanceId::new(i64::try_from(world.truth().windows.len()).unwrap_or(0) + 1);
+    let window = MaintenanceWindow { id, namespace: NAMESPACE, app, starts_at, ends_at, fires };
+    world.record("window planned", id.get(), || format!("{window:?}"));
+    world.truth().windows.push(window.clone());
+    let (reason, author) = ("maintenance".to_owned(), "sim".to_owned());
+    let record = MaintenanceRecord { window, app_name: None, reason, author, created_at: world.now() };
+    world.store.add_maintenance(&record).await.ok().filter(|is_added| *is_added).map(|_| id)
+}
+
+async fn end(world: &World, id: MaintenanceId) {
+    let now = world.now();
+    world.record("window ended", id.get(), String::new);
+    world.store.end_maintenance(NAMESPACE, id, now).await.ok();
+    let mut truth = world.truth();
+    for window in truth.windows.iter_mut().filter(|window| window.id == id) {
+        window.ends_at = window.ends_at.min(now);
+    }
+}

@@ -1,0 +1,120 @@
+//! Checks of maintenance windows.
+
+use std::time::Duration;
+
+use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
+use rondel_core::{AppId, MaintenanceId, NodeId, Reason, RunStatus};
+
+use super::alerts::tenant;
+use super::{DEFAULT, claim, due, job, join, next_id, run};
+use crate::Store;
+use crate::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
+use crate::ledger::ClaimJob;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What goes in comes out; what has begun ends now, what has not becomes empty, and neither is ended twice.
+pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let namespace = tenant(store).await;
+    let window = |starts_at, app: Option<i64>| MaintenanceRecord {
+        window: MaintenanceWindow {
+            id: MaintenanceId::new(next_id()),
+            namespace,
+            app: app.map(AppId::new),
+            starts_at,
+            ends_at: starts_at + HOUR,
+            fires: FiresInside::Skip,
+        },
+        app_name: None,
+        reason: "moving the 数据库".to_owned(),
+        author: "ann".to_owned(),
+        created_at: now,
+    };
+    let (open, ahead) = (window(now, None), window(now + HOUR, Some(7)));
+    assert!(store.add_maintenance(&open).await.unwrap());
+    assert!(store.add_maintenance(&ahead).await.unwrap());
+    assert_eq!(store.maintenance(Some(namespace), now).await.unwrap(), [open.clone(), ahead.clone()]);
+    assert!(store.maintenance(None, now).await.unwrap().contains(&ahead));
+    assert_eq!(store.maintenance(Some(namespace), now + HOUR).await.unwrap(), std::slice::from_ref(&ahead));
+    let later = now + HOUR / 4;
+    assert!(!store.end_maintenance(DEFAULT, open.window.id, later).await.unwrap(), "another tenant's");
+    assert!(store.end_maintenance(namespace, open.window.id, later).await.unwrap());
+    assert!(store.end_maintenance(namespace, open.window.id, later + HOUR / 2).await.unwrap(), "again");
+    assert!(store.end_maintenance(namespace, ahead.window.id, later).await.unwrap());
+    assert!(!store.end_maintenance(namespace, MaintenanceId::new(next_id()), later).await.unwrap(), "there is none");
+    let left = store.maintenance(Some(namespace), now).await.unwrap();
+    let spans = left.iter().map(|one| (one.window.id, one.window.starts_at, one.window.ends_at));
+    let mut ended = vec![(open.window.id, now, later), (ahead.window.id, later, later)];
+    ended.sort_unstable_by_key(|one| one.0);
+    assert_eq!(spans.collect::<Vec<_>>(), ended, "what had not begun is empty");
+    assert!(store.maintenance(Some(namespace), later).await.unwrap().is_empty());
+    let mut old = window(now, None);
+    old.window.ends_at = now;
+    assert!(store.add_maintenance(&old).await.unwrap());
+    while store.forget_incidents(now + Duration::from_millis(1), 100).await.unwrap() > 0 {}
+    let left = store.maintenance(Some(namespace), now - HOUR).await.unwrap();
+    assert_eq!(left.len(), 2, "what ended long ago is removed: {left:?}");
+}
+
+/// A namespace has a bounded number of windows that have not ended.
+pub async fn windows_are_bounded(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let namespace = tenant(store).await;
+    let window = |ends_at| MaintenanceRecord {
+        window: MaintenanceWindow {
+            id: MaintenanceId::new(next_id()),
+            namespace,
+            app: None,
+            starts_at: now,
+            ends_at,
+            fires: FiresInside::Hold,
+        },
+        app_name: None,
+        reason: "r".to_owned(),
+        author: "ann".to_owned(),
+        created_at: now,
+    };
+    let mut last = window(now + HOUR);
+    for _ in 0..MAINTENANCE_COUNT_MAX {
+        assert!(store.add_maintenance(&last).await.unwrap());
+        last = window(now + HOUR);
+    }
+    assert!(!store.add_maintenance(&last).await.unwrap());
+    let first = store.maintenance(Some(namespace), now).await.unwrap()[0].window.id;
+    assert!(store.end_maintenance(namespace, first, now).await.unwrap());
+    assert!(store.add_maintenance(&last).await.unwrap(), "one that has ended does not count");
+}
+
+/// A claim that holds fires back moves the job on without rows; its next fire is the first that is held. An edit accounts for them.
+pub async fn what_is_held_back_is_the_next_fire(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let first = now.ceil_second();
+    let job = job(store, Some(first)).await;
+    let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
+    assert_eq!((seen.next_fire_at, seen.held_from), (first, None));
+    let look_at = first + Duration::from_secs(60);
+    let hold = ClaimJob { seen, next_fire_at: Some(look_at), held_from: Some(first), runs: Vec::new(), follows: None };
+    assert_eq!(store.claim(token, std::slice::from_ref(&hold)).await.unwrap().jobs.len(), 1);
+    let record = store.job(DEFAULT, &job.spec.name).await.unwrap().unwrap();
+    assert_eq!(record.next_fire_at, Some(first), "it has no row yet");
+    let held = due(store, &job, &[token.node]).await.unwrap();
+    assert_eq!((held.next_fire_at, held.held_from), (look_at, Some(first)));
+    assert_eq!(store.claim(token, &[hold]).await.unwrap().jobs, [], "it was seen before");
+    let decide = ClaimJob { seen: held, next_fire_at: Some(look_at), held_from: None, runs: Vec::new(), follows: None };
+    assert_eq!(store.claim(token, &[decide]).await.unwrap().jobs.len(), 1);
+    assert_eq!(due(store, &job, &[token.node]).await.unwrap().held_from, None);
+}
+
+/// The reason of fires inside of windows is kept.
+pub async fn a_run_is_skipped_by_a_window(store: &dyn Store) {
+    let token = join(store).await;
+    let first = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(first)).await;
+    let mut skipped = run(&job, token, first);
+    (skipped.status, skipped.reason, skipped.finished_at) =
+        (RunStatus::Skipped, Some(Reason::Maintenance), Some(first));
+    assert!(claim(store, token, &job, vec![skipped.clone()]).await.existing.is_empty());
+    assert_eq!(store.runs(&[skipped.id]).await.unwrap()[0].reason, Some(Reason::Maintenance));
+}

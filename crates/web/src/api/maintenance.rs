@@ -1,0 +1,209 @@
+//! Maintenance windows: planned, listed and ended.
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use rondel_admin::rules::{self, MaintenanceRequest, WindowEnd};
+use rondel_core::access::Permission::{Operate, View};
+use rondel_core::maintenance::FiresInside;
+use rondel_core::time::parse_duration;
+use rondel_core::{MaintenanceId, Timestamp, name};
+use rondel_store::alerts::MaintenanceRecord;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::page::Page;
+use crate::answer::json;
+use crate::body::{JsonBody, refuse_value};
+use crate::call::{Call, quoted};
+use crate::openapi::Doc;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::routes::Routes;
+
+/// A maintenance window to be.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "NewMaintenance")]
+pub(super) struct NewMaintenance {
+    /// Only the jobs of this app; left out for all jobs of the namespace.
+    #[serde(default)]
+    app: Option<String>,
+    /// Its first instant, more than a minute ahead; left out for as soon as possible, which is a little more than a minute ahead.
+    #[serde(default)]
+    starts_at: Option<Timestamp>,
+    /// The first instant after it, at most 7 days after its begin; either this or `length`.
+    #[serde(default)]
+    ends_at: Option<Timestamp>,
+    /// How long it is, such as `2h`; either this or `ends_at`.
+    #[serde(default)]
+    length: Option<String>,
+    /// What happens to the fires inside.
+    #[serde(default = "skip")]
+    fires: FiresInside,
+    /// Why; shown on every page of the console.
+    #[schemars(length(min = 1, max = 1000))]
+    reason: String,
+}
+
+const fn skip() -> FiresInside {
+    FiresInside::Skip
+}
+
+/// A maintenance window.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Maintenance")]
+pub(super) struct MaintenanceJson {
+    id: MaintenanceId,
+    app: Option<String>,
+    starts_at: Timestamp,
+    ends_at: Timestamp,
+    fires: FiresInside,
+    reason: String,
+    author: String,
+    created_at: Timestamp,
+    /// Whether it is open now.
+    open: bool,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/maintenance",
+            View,
+            list,
+            Doc::new("List maintenance windows", "Those that have not ended, the first end first.")
+                .json::<Page<MaintenanceJson>>(200, "The windows."),
+        )
+        .post(
+            "/api/v1/maintenance",
+            Operate,
+            add,
+            Doc::new(
+                "Plan a maintenance window",
+                "No job of the namespace, or of an app, fires inside. Its fires are skipped with the reason `maintenance`, or held: at \
+                 the end the misfire policy of each job decides which of them run. It begins a little more than a minute ahead at the \
+                 earliest, since fires are claimed ahead. Triggers by hand, and runs that are under way, are not affected.",
+            )
+            .json::<MaintenanceJson>(201, "The window.")
+            .refuses(&[Code::TooManyAlerts, Code::AppNotFound])
+            .example(json!({"length": "2h", "fires": "hold", "reason": "moving the database"})),
+        )
+        .delete(
+            "/api/v1/maintenance/{id}",
+            Operate,
+            end,
+            Doc::new(
+                "End a maintenance window",
+                "Jobs fire again within about a minute. One that has not begun never will; ending one again changes nothing.",
+            )
+            .empty("It has ended."),
+        )
+}
+
+/// The windows that the caller may look at.
+pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>, Problem> {
+    let mut all = call.engine().store().maintenance(Some(call.namespace.id), call.engine().now()).await?;
+    all.retain(|record| is_visible(call, record));
+    Ok(all)
+}
+
+/// Whether the caller may look at a window: at one of the whole namespace, and at those of apps that the caller sees.
+pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool {
+    record.window.app.is_none_or(|app| call.sees(app))
+}
+
+async fn list(call: Call) -> Result<Response, Problem> {
+    let now = call.engine().now();
+    let items = visible(&call).await?.into_iter().map(|record| show(record, now)).collect();
+    json(StatusCode::OK, &Page::<MaintenanceJson> { items, next_cursor: None })
+}
+
+async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Problem> {
+    let NewMaintenance { app, starts_at, ends_at, length, fires, reason } = body.read()?;
+    let end = match (ends_at, length) {
+        (Some(ends_at), None) => WindowEnd::At(ends_at),
+        (None, Some(length)) => {
+            let wrong =
+                |error| refuse_value("/length", format!("{} is no length: {error}; such as 2h", quoted(&length)));
+            WindowEnd::After(parse_duration(&length).map_err(wrong)?)
+        }
+        (Some(_), Some(_)) => return Err(refuse_value("/length", "stands beside ends_at; give one of them")),
+        (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),
+    };
+    let record = planned(&call, (app, fires), (starts_at, end), reason).await?;
+    let now = call.engine().now();
+    json(StatusCode::CREATED, &show(record, now))
+}
+
+/// Plans a window where the caller's roles reach, with a line in the audit log.
+pub(crate) async fn planned<Q>(
+    call: &Call<Q>,
+    (app, fires): (Option<String>, FiresInside),
+    (starts_at, end): (Option<Timestamp>, WindowEnd),
+    reason: String,
+) -> Result<MaintenanceRecord, Problem> {
+    let app = match app {
+        None => None,
+        Some(wanted) => {
+            name::check(&wanted).map_err(|message| refuse_value("/app", message))?;
+            let missing = || {
+                let detail = format!("there is no app {} in namespace {}", quoted(&wanted), call.namespace.name);
+                Problem::new(Code::AppNotFound, detail)
+            };
+            let app = call.engine().store().app(call.namespace.id, &wanted).await?.filter(|app| call.sees(app.id));
+            Some(app.ok_or_else(missing)?)
+        }
+    };
+    call.check(app.as_ref().map(|app| app.id), crate::call::forbidden)?;
+    let app = app.map(|app| (app.id, app.name));
+    let request = MaintenanceRequest { app, starts_at, end, fires, reason };
+    let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;
+    call.note.object(record.window.id.to_string());
+    call.note.changed_to(&audited(&record));
+    Ok(record)
+}
+
+async fn end(call: Call, Named(id, ..): Named<path::Maintenance>) -> Result<Response, Problem> {
+    ended(&call, &id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Ends a window where the caller's roles reach, with a line in the audit log.
+pub(crate) async fn ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
+    let missing = || {
+        let detail = format!("there is no maintenance window {}", quoted(wanted));
+        Problem::new(Code::MaintenanceNotFound, detail)
+    };
+    let id = wanted.parse::<MaintenanceId>().map_err(|_| missing())?;
+    // Ending one twice is no error.
+    let mut all = call.engine().store().maintenance(Some(call.namespace.id), Timestamp::EPOCH).await?;
+    all.retain(|record| record.window.id == id && is_visible(call, record));
+    let record = all.pop().ok_or_else(missing)?;
+    call.check(record.window.app, missing)?;
+    call.note.before(&audited(&record));
+    Ok(rules::end_maintenance(call.engine(), call.namespace.id, id).await?)
+}
+
+fn audited(record: &MaintenanceRecord) -> serde_json::Value {
+    let window = &record.window;
+    json!({
+        "app": record.app_name, "starts_at": window.starts_at, "ends_at": window.ends_at, "fires": window.fires,
+        "reason": record.reason,
+    })
+}
+
+fn show(record: MaintenanceRecord, now: Timestamp) -> MaintenanceJson {
+    let MaintenanceRecord { window, app_name, reason, author, created_at } = record;
+    MaintenanceJson {
+        open: window.has(now),
+        id: window.id,
+        app: app_name,
+        starts_at: window.starts_at,
+        ends_at: window.ends_at,
+        fires: window.fires,
+        reason,
+        author,
+        created_at,
+    }
+}

@@ -1,0 +1,45 @@
+//! A maintenance window as pages show it: in the list of windows, on top of every page while it is open or near, and in the form.
+
+use rondel_core::Timestamp;
+use rondel_core::maintenance::FiresInside;
+use rondel_store::alerts::MaintenanceRecord;
+
+use super::moment::Moment;
+use super::texts::Texts;
+
+/// A window on a page.
+#[derive(Debug)]
+pub(crate) struct WindowRow {
+    pub(crate) id: String,
+    pub(crate) what: String,
+    pub(crate) reason: String,
+    pub(crate) author: String,
+    pub(crate) starts: Moment,
+    pub(crate) ends: Moment,
+    pub(crate) is_open: bool,
+    pub(crate) holds: bool,
+}
+
+pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) -> WindowRow {
+    let window = &record.window;
+    WindowRow {
+        id: window.id.to_string(),
+        what: record.app_name.as_ref().map_or_else(|| t.maintenance_all.to_owned(), |app| t.maintenance_app(app)),
+        reason: record.reason.clone(),
+        author: record.author.clone(),
+        starts: Moment::new(window.starts_at, now, t),
+        ends: Moment::new(window.ends_at, now, t),
+        is_open: window.has(now),
+        holds: window.fires == FiresInside::Hold,
+    }
+}
+
+/// What was typed to plan a window.
+#[derive(Debug, Default)]
+pub(super) struct WindowForm {
+    pub(super) app: String,
+    pub(super) reason: String,
+    pub(super) holds: bool,
+    pub(super) starts: String,
+    pub(super) until: String,
+}

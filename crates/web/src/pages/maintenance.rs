@@ -1,0 +1,84 @@
+//! Maintenance windows on the page of alerts: planned and ended.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::rules::WindowEnd;
+use rondel_core::Timestamp;
+use rondel_core::maintenance::FiresInside;
+use rondel_core::words::asked_instants;
+
+use super::alerts::{Forms, show};
+use super::announced::WindowForm;
+use super::form::Fields;
+use super::shell::Page;
+use super::texts::Texts;
+use super::zones;
+use crate::api::maintenance;
+use crate::body::refuse_value;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::redirect::{own_path, to};
+
+impl WindowForm {
+    fn sent(fields: &Fields) -> Self {
+        let text = |field| fields.get(field).trim().to_owned();
+        Self {
+            app: text("app"),
+            reason: text("reason"),
+            holds: fields.get("fires") == "hold",
+            starts: text("starts"),
+            until: text("until"),
+        }
+    }
+
+    fn span(&self, length: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
+        let instant = |field: &str, text: &str| {
+            asked_instants(zones::shown().1, &text.replace('T', " "), now)
+                .and_then(|found| found.first().copied())
+                .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
+        };
+        let starts_at = (!self.starts.is_empty()).then(|| instant("/starts_at", &self.starts)).transpose()?;
+        let hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
+        let end = match length {
+            "1h" => hours(1),
+            "4h" => hours(4),
+            "8h" => hours(8),
+            _ => WindowEnd::At(instant("/ends_at", &self.until)?),
+        };
+        Ok((starts_at, end))
+    }
+}
+
+pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem> {
+    let form = WindowForm::sent(&fields);
+    let app = Some(form.app.clone()).filter(|app| !app.is_empty());
+    let fires = if form.holds { FiresInside::Hold } else { FiresInside::Skip };
+    let done = match form.span(fields.get("for"), page.engine().now(), page.t) {
+        Ok(span) => maintenance::planned(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
+        Err(problem) => page.call.check(None, crate::call::forbidden).and(Err(problem)),
+    };
+    match done {
+        Ok(()) => Ok(back(&fields)),
+        Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
+            let errors = super::calendar_form::messages(&problem, page.t.lang());
+            let forms = Forms { window: form, ..Forms::default() };
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+pub(super) async fn end(
+    page: Page,
+    Named(id, ..): Named<path::Maintenance>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    maintenance::ended(&page.call, &id).await?;
+    Ok(back(&fields))
+}
+
+fn back(fields: &Fields) -> Response {
+    to(own_path(fields.get("back")).unwrap_or("/alerts"))
+}
