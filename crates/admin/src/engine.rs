@@ -309,6 +309,19 @@ impl Engine {
         Ok(outgoing)
     }
 
+    /// The same of an executor that does not announce its handlers: it takes any.
+    ///
+    /// # Errors
+    /// A status with the reason why the executor is refused.
+    pub async fn open_session_of_any_handler(
+        &self,
+        messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
+        peer: &str,
+    ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
+        let (outgoing, _) = self.gateway.open(messages, (peer, None), &Pass::any_handler()).await?;
+        Ok(outgoing)
+    }
+
     /// Leaves: its jobs go to other nodes, as far as there are any; the scan and the ring stop, executors are notified, runs in
     /// their hands may end within `grace`, and their results become durable; then the lease is given back. What was not
     /// sent is durable and found by others.

@@ -64,6 +64,21 @@ pub fn check_handler(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// In the place of handlers: the executor takes any, and fails a run whose handler it does not have. No handler has this name.
+pub const ANY_HANDLER: &str = "*";
+
+/// Whether an executor with these handlers takes a run of this one.
+///
+/// ```
+/// use rondel_core::name::{ANY_HANDLER, takes_handler};
+///
+/// assert!(takes_handler(["a", "b"], "b") && takes_handler([ANY_HANDLER], "b"));
+/// assert!(!takes_handler(["a"], "b"));
+/// ```
+pub fn takes_handler<'a>(handlers: impl IntoIterator<Item = &'a str>, wanted: &str) -> bool {
+    handlers.into_iter().any(|one| one == wanted || one == ANY_HANDLER)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

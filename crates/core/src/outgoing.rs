@@ -140,14 +140,19 @@ pub fn kind(address: IpAddr) -> AddressKind {
     }
 }
 
+/// The setting that names the networks of executors that speak XXL-JOB's protocol.
+pub const XXL_SETTING: &str = "xxl_networks";
+
 /// An address that requests must not go to. Its text names the setting that would allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{address} is {kind}, which the setting {SETTING} does not name")]
+#[error("{address} is {kind}, which the setting {setting} does not name")]
 pub struct AddressRefused {
     /// The address.
     pub address: IpAddr,
     /// What it is for.
     pub kind: AddressKind,
+    /// The setting that would allow it.
+    pub setting: &'static str,
 }
 
 /// Addresses that are allowed beside the public ones.
@@ -160,13 +165,30 @@ pub struct AddressRefused {
 /// assert!(allowed.check([10, 2, 0, 1].into()).is_err() && allowed.check([127, 0, 0, 1].into()).is_err());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AllowedAddresses(Vec<IpNet>);
+pub struct AllowedAddresses {
+    networks: Vec<IpNet>,
+    /// Public addresses have to be named, too.
+    named_alone: bool,
+}
 
 impl AllowedAddresses {
     /// This host's own, for installations on one machine.
     #[must_use]
     pub fn loopback() -> Self {
-        Self(vec![IpNet::V4(v4(127, 0, 0, 0, 8)), IpNet::V6(Ipv6Net::from(Ipv6Addr::LOCALHOST))])
+        let networks = vec![IpNet::V4(v4(127, 0, 0, 0, 8)), IpNet::V6(Ipv6Net::from(Ipv6Addr::LOCALHOST))];
+        Self { networks, named_alone: false }
+    }
+
+    /// The same networks, and no public address beside them: for executors that a server dials.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { named_alone: true, ..self }
+    }
+
+    /// Whether no network is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty()
     }
 
     /// Networks such as `10.1.0.0/16`, and single addresses.
@@ -174,7 +196,8 @@ impl AllowedAddresses {
     /// # Errors
     /// A sentence about the first text that is neither.
     pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, String> {
-        texts.into_iter().map(|text| parse_network(text.as_ref())).collect::<Result<_, _>>().map(Self)
+        let networks = texts.into_iter().map(|text| parse_network(text.as_ref())).collect::<Result<_, _>>()?;
+        Ok(Self { networks, named_alone: false })
     }
 
     /// Whether requests may go there. A cloud's metadata address must be named by itself: no network that happens to hold it
@@ -189,10 +212,11 @@ impl AllowedAddresses {
             let is_single = network.prefix_len() == network.max_prefix_len();
             (network.contains(&canonical) || network.contains(&meant)) && (kind != AddressKind::Metadata || is_single)
         };
-        if kind == AddressKind::Public || self.0.iter().any(names) {
+        if (kind == AddressKind::Public && !self.named_alone) || self.networks.iter().any(names) {
             return Ok(());
         }
-        Err(AddressRefused { address: canonical, kind })
+        let setting = if self.named_alone { XXL_SETTING } else { SETTING };
+        Err(AddressRefused { address: canonical, kind, setting })
     }
 }
 
@@ -311,6 +335,17 @@ mod tests {
             refused.to_string(),
             "10.0.0.1 is a private address, which the setting outgoing_allow does not name"
         );
+    }
+
+    #[test]
+    fn a_list_that_stands_alone_opens_no_public_address() {
+        let allowed = AllowedAddresses::parse(["10.1.0.0/16", "1.1.1.0/24"]).unwrap().alone();
+        for good in ["10.1.2.3", "1.1.1.1"] {
+            assert_eq!(allowed.check(good.parse().unwrap()), Ok(()), "{good}");
+        }
+        let refused = allowed.check([8, 8, 8, 8].into()).unwrap_err().to_string();
+        assert_eq!(refused, "8.8.8.8 is a public address, which the setting xxl_networks does not name");
+        assert!(allowed.check([169, 254, 169, 254].into()).is_err());
     }
 
     #[test]

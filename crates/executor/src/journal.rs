@@ -308,6 +308,7 @@ impl From<Line> for v1::Result {
             finished_at_ms: line.finished_at_ms,
             job_id: line.job_id,
             silent_ms: line.silent_ms,
+            unreported_ms: 0,
         }
     }
 }

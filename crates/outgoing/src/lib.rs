@@ -48,6 +48,8 @@ pub struct Options {
     pub redirect_count_max: usize,
     /// As what it introduces itself.
     pub user_agent: &'static str,
+    /// How long a connection stays open for the next request; `None` for the client's own time.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// The client. A clone is the same one.
@@ -71,8 +73,12 @@ impl Outgoing {
     /// # Errors
     /// [`BuildError`].
     pub fn with_resolver(options: Options, resolver: Arc<dyn Resolve>) -> Result<Self, BuildError> {
-        let Options { allowed, redirect_count_max, user_agent } = options;
-        let client = Client::builder()
+        let Options { allowed, redirect_count_max, user_agent, idle_timeout } = options;
+        let builder = match idle_timeout {
+            Some(timeout) => Client::builder().pool_idle_timeout(timeout),
+            None => Client::builder(),
+        };
+        let client = builder
             .tls_backend_preconfigured(tls::client_config()?)
             .dns_resolver(Guarded::new(resolver, allowed.clone()))
             .redirect(redirects(redirect_count_max, allowed.clone()))

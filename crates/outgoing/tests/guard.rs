@@ -92,7 +92,8 @@ impl Resolve for Scripted {
 }
 
 fn options(allowed: &[&str]) -> Options {
-    Options { allowed: AllowedAddresses::parse(allowed).unwrap(), redirect_count_max: 3, user_agent: "test" }
+    let allowed = AllowedAddresses::parse(allowed).unwrap();
+    Options { allowed, redirect_count_max: 3, user_agent: "test", idle_timeout: None }
 }
 
 async fn get(client: &Outgoing, url: &str) -> Result<Response, RequestError> {

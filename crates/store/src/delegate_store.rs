@@ -84,6 +84,7 @@ macro_rules! delegate_store {
             };
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::upkeep::{JobStat, StuckJob};
+            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlRun};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
                 fn namespace(name: &str) -> Option<Namespace>;
@@ -386,6 +387,17 @@ macro_rules! delegate_store {
                 fn delete_report_schedule(namespace: NamespaceId) -> bool;
                 fn due_reports(now: Timestamp, limit: u32) -> Vec<ScheduledReport>;
                 fn write_report(write: &ReportWrite<'_>) -> bool;
+            } also {});
+            $crate::delegate_store!(@$wrapper, XxlExecutors {
+                fn register_xxl(executor: &XxlExecutor) -> ExecutorId;
+                fn unregister_xxl(app: AppId, address: &str, now: Timestamp) -> bool;
+                fn xxl_executors(since: Timestamp, limit: u32) -> Vec<XxlExecutor>;
+                fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
+                fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
+                fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> Vec<XxlRun>;
+                fn settle_xxl(log_ids: &[i64], now: Timestamp) -> ();
+                fn note_xxl_log(log_id: i64, next_line: i64) -> ();
+                fn forget_xxl(before: Timestamp, limit: u32) -> u64;
             } also {});
         };
     };

@@ -15,7 +15,8 @@
 //! - [`Alerts`]: rules of alerts, their incidents and silences;
 //! - [`Reports`]: failures by message, and when the report of a namespace is sent;
 //! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts;
-//!   [`Rollups`]: what charts and overviews read.
+//!   [`Rollups`]: what charts and overviews read;
+//! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs.
 //!
 //! Every transition states its old state and returns who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
@@ -53,6 +54,7 @@ mod streams;
 mod switches;
 pub mod traces;
 pub mod upkeep;
+pub mod xxl;
 
 pub use access::{Accounts, AuditLog, SignIns, Tokens};
 pub use alerts::Alerts;
@@ -78,6 +80,7 @@ pub use sealed::SecretKeys;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use traces::Traces;
 pub use upkeep::{Heal, Stats, Upkeep};
+pub use xxl::XxlExecutors;
 
 /// Declares [`Store`] as the sum of the traits of its areas.
 macro_rules! store_of {
@@ -123,5 +126,6 @@ store_of!(
     Stats,
     Rollups,
     SavedFilters,
-    Reports
+    Reports,
+    XxlExecutors
 );

@@ -8,6 +8,7 @@
 //! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
 //! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests, `holdings` what is held of them,
 //!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests, `shares` what one caller has of heavy work;
+//! - `mounted` has endpoints of another protocol beside the API;
 //! - `audit` writes the audit entry of a request, `denials` how many refusals it keeps, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `trace` is the span of a request;
@@ -45,6 +46,7 @@ mod job_order;
 mod keyed;
 mod limits;
 mod load;
+mod mounted;
 mod openapi;
 mod origin;
 mod overview;
@@ -77,6 +79,7 @@ pub mod yaml;
 pub use app::{app, openapi, route_table};
 pub use code::Code;
 pub use limits::HttpLimits;
+pub use mounted::{BodyRead, BodyReader, Mounted, MountedAnswer, MountedCall};
 pub use rate::Rate;
 pub use rondel_core::access::Permission;
 pub use route_info::{Access, RouteInfo};

@@ -15,6 +15,7 @@ use crate::holdings::Holdings;
 use crate::job_board::JobBoards;
 use crate::job_order::JobRanks;
 use crate::limits::HttpLimits;
+use crate::mounted::Mounted;
 use crate::origin::Entrance;
 use crate::rate::{Buckets, Rate};
 use crate::refused_lines::RefusedLines;
@@ -42,6 +43,8 @@ pub struct WebConfig {
     pub metrics_token: Option<Token>,
     /// The provider of sign-ins.
     pub oidc: Option<Arc<Oidc>>,
+    /// Endpoints of another protocol beside the API.
+    pub mounted: Option<Arc<dyn Mounted>>,
     /// Ends what is being followed.
     pub shutdown: CancellationToken,
 }
@@ -65,6 +68,7 @@ impl Default for WebConfig {
             hsts: false,
             metrics_token: None,
             oidc: None,
+            mounted: None,
             shutdown: CancellationToken::new(),
         }
     }

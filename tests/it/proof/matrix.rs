@@ -72,6 +72,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("save_alert_rule", RULES),
     ("write_alerts", RULES),
     ("write_report", REPORTS),
+    ("report_xxl", "executors of XXL-JOB only: see xxl.rs"),
+    ("send_xxl", "the same"),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
 const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_users.rs";

@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "rondel-failpoint",
             "rondel-store",
             "rondel-web",
+            "rondel-xxl",
         ],
     ),
     ("rondel-core", &[]),
@@ -37,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // In tests: programs such as users write, and the names of the places at which they die.
     ("rondel-tests", &["rondel-executor", "rondel-failpoint"]),
     ("rondel-web", &["rondel-admin", "rondel-core", "rondel-store"]),
+    ("rondel-xxl", &["rondel-admin", "rondel-core", "rondel-outgoing", "rondel-proto", "rondel-store"]),
 ];
 
 /// Outside crates with one home, and the crates that alone may name them, in tests as well.
@@ -80,8 +82,8 @@ const HOMES: &[(&str, &[&str])] = &[
     // Near names: of commands, and of fields in documents.
     ("strsim", &["rondel-cli", "rondel-core"]),
     ("syn", &["rondel-macros"]),
-    // The simulation has the status of a stream that is refused; the tests a collector of traces.
-    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim", "rondel-tests"]),
+    // The simulation and the bridge have the status of a stream that is refused; the tests a collector of traces.
+    ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim", "rondel-tests", "rondel-xxl"]),
     ("tonic-prost", &["rondel-proto"]),
     ("tower-http", &["rondel-web"]),
     // Its event parser knows lines and columns; in tests it reads the compose file.

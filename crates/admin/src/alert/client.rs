@@ -35,7 +35,7 @@ impl Refusal {
 /// Made when the first message is sent: reading the host's certificates takes time and memory.
 pub(crate) fn build(allowed: &AllowedAddresses) -> Result<Outgoing, String> {
     let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed: allowed.clone(), redirect_count_max: 0, user_agent };
+    let options = Options { allowed: allowed.clone(), redirect_count_max: 0, user_agent, idle_timeout: None };
     Outgoing::new(options).map_err(|error| chain(&error))
 }
 

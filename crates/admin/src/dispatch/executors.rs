@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
+use rondel_core::name::ANY_HANDLER;
 use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
 use rondel_core::select::Unmet;
@@ -67,7 +68,11 @@ impl Online {
     }
 
     fn is_fit(&self, job: &Job) -> bool {
-        self.handlers.contains(&job.handler) && job.select.admits(&self.given_name, &self.labels)
+        self.has_handler(&job.handler) && job.select.admits(&self.given_name, &self.labels)
+    }
+
+    fn has_handler(&self, handler: &str) -> bool {
+        self.handlers.contains(handler) || self.handlers.contains(ANY_HANDLER)
     }
 
     /// Whether it gets new runs, as soon as it has room: it does not shut down, and is not switched off.
@@ -83,7 +88,7 @@ impl Online {
     /// Why it takes no run of the job now.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
         let unmet = job.select.unmet(&self.given_name, &self.labels);
-        let (kind, condition) = match (self.handlers.contains(&job.handler), unmet, self.refusal(now)) {
+        let (kind, condition) = match (self.has_handler(&job.handler), unmet, self.refusal(now)) {
             (false, ..) => (ObstacleKind::Handler, None),
             (true, Some(Unmet::Name), _) => (ObstacleKind::NotSelected, None),
             (true, Some(Unmet::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),

@@ -94,6 +94,8 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
     let status = result.status();
     let outcome = match status {
         Status::Succeeded => Outcome::Succeeded,
+        Status::Failed if result.unreported_ms > 0 && result.retryable => Outcome::Lost(Reason::ExecutorLost),
+        Status::Failed if result.unreported_ms > 0 => Outcome::Unreported,
         Status::Failed if result.silent_ms > 0 => Outcome::Silenced { has_begun: result.started_at_ms != 0 },
         Status::Failed => Outcome::Failed { retryable: result.retryable },
         Status::TimedOut => Outcome::TimedOut,
@@ -177,6 +179,18 @@ mod tests {
         assert_eq!(bounded_depth(nested(51)), format!("{:?}", nested(51)));
         let texts = r#"{"a": "[[[[\"[[[[", "b": [{}, {}]}"#;
         assert_eq!((depth(texts), depth("7"), depth("]]]]")), (3, 0, 0));
+    }
+
+    #[test]
+    fn an_end_that_is_not_known_is_no_failure() {
+        let outcome = |retryable, unreported_ms| {
+            let status = v1::result::Status::Failed.into();
+            let result = v1::Result { status, retryable, unreported_ms, ..v1::Result::default() };
+            incoming(result, Timestamp::from_secs(1)).outcome
+        };
+        assert_eq!(outcome(true, 60_000), Outcome::Lost(Reason::ExecutorLost));
+        assert_eq!(outcome(false, 60_000), Outcome::Unreported);
+        assert_eq!(outcome(true, 0), Outcome::Failed { retryable: true });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, ExecutorId, NamespaceId, RunId};
+use rondel_core::{AppId, ExecutorId, NamespaceId, RunId, name};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::{PROTOCOL, v1};
 use rondel_store::cluster::{ExecutorRecord, HostProcess};
@@ -48,9 +48,12 @@ pub(super) async fn receive(
     }
 }
 
-pub(super) async fn check(shared: &Shared, hello: v1::Hello, pass: &Pass) -> Result<Greeted, Status> {
+pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) -> Result<Greeted, Status> {
     check_protocol(hello.protocol)?;
     bounds::check(&hello)?;
+    if pass.any_handler {
+        hello.handlers = vec![name::ANY_HANDLER.to_owned()];
+    }
     if shared.membership.switch() == Switch::Stopped {
         return Err(Status::unavailable(
             "this server is stopped by its switch; another one of the cluster takes executors",

@@ -136,6 +136,8 @@ pub(crate) struct Pass {
     /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,
     token: Option<TokenId>,
+    /// Its executors do not announce handlers, and take any.
+    any_handler: bool,
 }
 
 impl Pass {
@@ -147,7 +149,13 @@ impl Pass {
             names: None,
             authorization: None,
             token: None,
+            any_handler: false,
         }
+    }
+
+    /// Admits executors that do not announce handlers: the caller has verified their identity.
+    pub(crate) fn any_handler() -> Self {
+        Self { declares: false, any_handler: true, ..Self::everywhere() }
     }
 }
 
@@ -163,7 +171,7 @@ impl Pass {
         }
         let names = found.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
         let (rights, declares) = (principal.rights.clone(), principal.token.declares);
-        Ok(Self { rights, declares, names, authorization: None, token: Some(principal.token.id) })
+        Ok(Self { rights, declares, names, authorization: None, token: Some(principal.token.id), any_handler: false })
     }
 }
 

@@ -7,6 +7,7 @@ mod schemas;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use rondel_core::name::{ANY_HANDLER, takes_handler};
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 
 use crate::gateway::AppRows;
@@ -78,7 +79,7 @@ pub struct OnlineName {
 impl OnlineExecutor {
     /// Whether runs of this handler may go to it.
     pub(crate) fn takes(&self, handler: &str) -> bool {
-        !self.draining && self.handlers.iter().any(|one| one == handler)
+        !self.draining && takes_handler(self.handlers.iter().map(String::as_str), handler)
     }
 }
 
@@ -166,7 +167,7 @@ impl Registry {
         takers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
         for taker in takers {
-            for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
+            for name in taker.handlers.iter().filter(|name| *name != ANY_HANDLER).collect::<BTreeSet<_>>() {
                 by_handler.entry(name).or_default().push(taker);
             }
         }

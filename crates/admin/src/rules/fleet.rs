@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use rondel_core::alert::{Incident, Observation, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::name::takes_handler;
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::access::TokenQuery;
@@ -71,7 +72,8 @@ async fn with_handler(
     let Some(handler) = handler else { return Ok(executors) };
     let ids: Vec<ExecutorId> = executors.into_iter().map(|(_, executor)| executor).collect();
     let has = |handlers: &str| {
-        serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default().iter().any(|one| one == handler)
+        let handlers = serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default();
+        takes_handler(handlers.iter().map(String::as_str), handler)
     };
     let records = node.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
     Ok(records.iter().filter(|record| has(&record.handlers)).map(|record| (record.app, record.id)).collect())

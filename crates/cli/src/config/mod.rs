@@ -14,6 +14,7 @@ mod oidc;
 mod reference;
 mod server;
 mod values;
+mod xxl;
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
 pub(crate) use file::{ConfigFileArgs, print_agent, print_server};

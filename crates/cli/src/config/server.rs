@@ -13,6 +13,7 @@ use rondel_core::outgoing::AllowedAddresses;
 use rondel_core::{labels, name};
 use rondel_store::DatabaseUrl;
 use rondel_web::{Rate, TlsFiles};
+use rondel_xxl::XxlConfig;
 
 use super::check::{self, wrong};
 use super::http::HttpConfig;
@@ -151,6 +152,22 @@ settings! {
             help = "A network that webhooks may be in beside the public internet, such as 10.1.0.0/16; once per network"
         )]
         outgoing_allow: Vec<String> = Vec::new();
+        #[arg(
+            long,
+            global = true,
+            value_name = "NETWORK",
+            env = "RONDEL_SERVER_XXL_NETWORKS",
+            value_delimiter = ',',
+            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; once per network. \
+                    Without one such executors are not served"
+        )]
+        xxl_networks: Vec<String> = Vec::new();
+        /// A path under which executors of XXL-JOB find this server, beside / and /xxl-job-admin
+        #[arg(long, global = true, value_name = "PATH", env = "RONDEL_SERVER_XXL_PREFIX")]
+        xxl_prefix: String, example "\"/scheduler\"";
+        /// How long an executor of XXL-JOB may lack a run that it was given, without a callback for it, before the outcome counts as unknown
+        #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_XXL_CALLBACK_TIMEOUT")]
+        xxl_callback_timeout: Length = Length(Duration::from_secs(60));
         /// How often messages of alerts that are due are looked for
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_PERIOD")]
         alert_period: Length = Length(EngineConfig::default().alert_period);
@@ -218,6 +235,8 @@ pub(crate) struct ServerConfig {
     pub(crate) executor_certificates: Certificates,
     pub(crate) api_rate: Option<Rate>,
     pub(crate) outgoing_allow: AllowedAddresses,
+    /// How executors of XXL-JOB are served; `None` if they are not.
+    pub(crate) xxl: Option<XxlConfig>,
     pub(crate) executor_streams_per_token: usize,
     pub(crate) executor_streams_per_address: usize,
     /// Signing in through a provider; a section of its own in the file.
@@ -241,6 +260,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             executor_certificates: settings.executor_certificates.map_or(Certificates::Ignored, Certificates::from),
             api_rate: Rate::with_burst(settings.api_rate),
             outgoing_allow: check::outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
+            xxl: super::xxl::checked(&settings)?,
             executor_streams_per_token: streams("executor_streams_per_token", settings.executor_streams_per_token)?,
             executor_streams_per_address: streams(
                 "executor_streams_per_address",

@@ -1,6 +1,7 @@
 //! `rondel server`: one server of a cluster, or the only one.
 
 mod node;
+mod xxl;
 
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;

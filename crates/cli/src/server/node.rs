@@ -13,9 +13,11 @@ use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, WatchedHost, lifecycle::Until};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
 use rondel_web::{Port, Rate, Tls, WebConfig};
+use rondel_xxl::Bridge;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
+use super::xxl::XxlEndpoints;
 use crate::config::{HttpConfig, ServerConfig, ServerValues};
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
@@ -37,6 +39,8 @@ pub(crate) struct Node {
     rate: Option<Rate>,
     oidc: Option<Arc<Oidc>>,
     http: HttpConfig,
+    /// Executors of XXL-JOB are served.
+    xxl: Option<Bridge>,
     address: SocketAddr,
     /// Where others reach it, if that is set.
     advertise: Option<String>,
@@ -92,9 +96,11 @@ impl Node {
         let engine = Engine::start(store.clone(), engine_config, &lifecycle).await?;
         let is_tls = tls.is_some();
         let oidc = config.oidc.clone().map(Oidc::new).map(Arc::new);
+        let xxl = config.xxl.clone().map(|xxl| Bridge::start(engine.clone(), xxl, &lifecycle)).transpose();
+        let xxl = xxl.map_err(|error| Failure::of("cannot serve executors of XXL-JOB".to_owned(), &error))?;
         let (rate, advertise, http) = (config.api_rate, config.settings.advertise.clone(), config.http.clone());
         let node =
-            Self { engine, token, metrics_token, is_tls, rate, oidc, http, address, advertise, lifecycle, store };
+            Self { engine, token, metrics_token, is_tls, rate, oidc, http, xxl, address, advertise, lifecycle, store };
         if let Err(failure) = node.register_token().await {
             node.abandon().await;
             return Err(failure);
@@ -123,6 +129,7 @@ impl Node {
             rate: self.rate,
             oidc: self.oidc.clone(),
             metrics_token: self.metrics_token.clone(),
+            mounted: self.xxl.clone().map(|bridge| Arc::new(XxlEndpoints(bridge)) as _),
             ..WebConfig::default()
         };
         let app = rondel_web::app(self.engine.clone(), config);

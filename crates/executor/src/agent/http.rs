@@ -58,7 +58,7 @@ enum Expected {
 /// The client goes to the URL of the params, as far as this list allows.
 pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
+    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent, idle_timeout: None };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 

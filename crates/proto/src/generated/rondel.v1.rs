@@ -387,6 +387,10 @@ pub struct Result {
     /// servers that do not know this field.
     #[prost(int64, tag = "10")]
     pub silent_ms: i64,
+    /// Nothing was heard of the attempt for this long, and how it ended is not known; 0 for any other end. The status is FAILED, for
+    /// servers that do not know this field. With `retryable` it may never have begun, and counts as lost with its executor.
+    #[prost(int64, tag = "11")]
+    pub unreported_ms: i64,
 }
 /// Nested message and enum types in `Result`.
 pub mod result {

@@ -37,6 +37,7 @@ mod search;
 mod stats;
 mod traces;
 mod upkeep;
+mod xxl;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -85,6 +86,7 @@ pub use self::search::*;
 pub use self::stats::*;
 pub use self::traces::*;
 pub use self::upkeep::*;
+pub use self::xxl::*;
 
 use self::edits::{change, saved};
 
@@ -158,6 +160,9 @@ macro_rules! for_each_conformance_check {
             an_edit_finds_the_run_that_a_delay_follows,
             an_edit_meets_the_end_of_the_run_that_a_delay_follows,
             an_edit_sees_rows_that_jitter_puts_off,
+            executors_of_xxl_job_keep_their_ids,
+            a_number_of_xxl_job_is_sent_once,
+            the_first_report_of_xxl_job_counts,
             a_trace_is_found_by_its_run_and_forgotten_with_age,
             the_clock_goes_on,
             a_lease_is_held_by_one,

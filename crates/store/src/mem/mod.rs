@@ -24,6 +24,8 @@ mod saved_filters;
 mod stats;
 mod traces;
 mod upkeep;
+mod xxl;
+mod xxl_rows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -139,6 +141,7 @@ struct State {
     declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// By the owner's id.
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
+    xxl: xxl_rows::Xxl,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
     /// The spans that asked for runs.

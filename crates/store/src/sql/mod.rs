@@ -38,6 +38,7 @@ mod traces;
 mod trials;
 mod upkeep;
 mod url;
+mod xxl;
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};

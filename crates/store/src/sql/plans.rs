@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     access, alerts, calendars, catalog, changes, channels, declarations, executors, heal, logs, outbox, reports,
-    request_keys, rollups, run, saved_filters,
+    request_keys, rollups, run, saved_filters, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -104,6 +104,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&declarations::READ_MARKS, "declared_set_seen"),
         (&saved_filters::READ_FILTERS, "(owner_id=?)"),
         (&saved_filters::DELETE_FILTER, "(owner_id=? AND page=? AND name=?)"),
+        (&xxl::READ_EXECUTOR, "(app_id=? AND address=?)"),
+        (&xxl::LIST_EXECUTORS, "xxl_executor_seen (last_seen_at_ms>?)"),
+        (&xxl::READ_UNSETTLED, "xxl_run_executor (executor_id=? AND state=?)"),
+        (&xxl::FIND_OLD_RUNS, "xxl_run_over (state=? AND reported_at_ms<?)"),
         (&saved_filters::DELETE_FILTERS_OF_OWNER, "(owner_id=?)"),
         (&saved_filters::DELETE_ORPHANED_FILTERS, "api_token_line (line_id=?)"),
         (&request_keys::FIND_OLD_CALL, "request_key_began (began_at_ms<?)"),

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use rondel_core::name::takes_handler;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 use rondel_store::ledger::LimitName;
@@ -125,7 +126,8 @@ impl Candidate {
 
     fn is_fit(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
-        self.app == ready.run.app && self.handlers.contains(&job.handler) && job.select.admits(&self.name, &self.labels)
+        let has_handler = takes_handler(self.handlers.iter().map(String::as_str), &job.handler);
+        self.app == ready.run.app && has_handler && job.select.admits(&self.name, &self.labels)
     }
 }
 

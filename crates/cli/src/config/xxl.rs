@@ -1,0 +1,41 @@
+//! The settings about executors of XXL-JOB, checked.
+
+use std::time::Duration;
+
+use rondel_core::outgoing::{AllowedAddresses, XXL_SETTING};
+use rondel_xxl::XxlConfig;
+
+use super::check::wrong;
+use super::layer::Layer;
+use super::server::{ServerSettings, ServerValues};
+use super::values::Length;
+use crate::exit::Failure;
+
+const SECTION: &str = ServerSettings::SECTION;
+/// Executors that lost the way to a server send their callbacks again within half a minute; tests are not that patient.
+const XXL_CALLBACK_MIN: Duration = Duration::from_secs(1);
+const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// How executors of XXL-JOB are served: not at all where no network is named.
+pub(super) fn checked(settings: &ServerValues) -> Result<Option<XxlConfig>, Failure> {
+    let refuse = |key, sentence: String| Err(wrong(SECTION, key, sentence));
+    let networks = AllowedAddresses::parse(settings.xxl_networks.clone());
+    let networks = networks.map_err(|sentence| wrong(SECTION, XXL_SETTING, sentence))?;
+    let timeout = settings.xxl_callback_timeout;
+    if !(XXL_CALLBACK_MIN..=XXL_CALLBACK_MAX).contains(&timeout.0) {
+        let (least, most) = (Length(XXL_CALLBACK_MIN), Length(XXL_CALLBACK_MAX));
+        return refuse("xxl_callback_timeout", format!("{timeout} is not from {least} to {most}"));
+    }
+    if let Some(prefix) = &settings.xxl_prefix {
+        let is_path = |part: &str| {
+            !part.is_empty() && part.chars().all(|sign| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '_' | '.'))
+        };
+        let parts = prefix.strip_prefix('/').map(|rest| rest.trim_end_matches('/').split('/').collect::<Vec<_>>());
+        let is_own = |first: &&str| matches!(*first, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway");
+        if !parts.is_some_and(|parts| parts.iter().all(|part| is_path(part)) && !parts.first().is_some_and(is_own)) {
+            return refuse("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
+        }
+    }
+    let (prefix, callback_timeout) = (settings.xxl_prefix.clone(), timeout.0);
+    Ok((!networks.is_empty()).then_some(XxlConfig { networks, prefix, callback_timeout }))
+}

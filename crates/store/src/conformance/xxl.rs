@@ -1,0 +1,132 @@
+//! Checks of what is kept about executors that speak XXL-JOB's protocol.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
+
+use super::{join, next_id};
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlState};
+use crate::{LeaseToken, Store};
+
+fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timestamp) -> XxlExecutor {
+    XxlExecutor {
+        id: ExecutorId::new(id),
+        namespace: NamespaceId::new(1),
+        app,
+        address: address.to_owned(),
+        token: token.to_owned(),
+        first_seen_at: seen_at,
+        last_seen_at: seen_at,
+        left_at: None,
+    }
+}
+
+/// A run of the job `base + job`, sent to the executor `base + executor`.
+fn new(base: i64, job: i64, executor: i64) -> NewXxlRun {
+    let (job, executor) = (JobId::new(base + job), ExecutorId::new(base + executor));
+    NewXxlRun { run: RunId::new(next_id()), attempt: 1, job, executor, app: AppId::new(base) }
+}
+
+/// An address has one executor, with the token that it sent last, until it signs off, and again once it is back.
+pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
+    let at = Timestamp::from_secs;
+    let base = next_id() * 10;
+    let app = AppId::new(base);
+    let known = |id: i64, address: &str, token: &str, seen| executor(app, base + id, (address, token), at(seen));
+    let id = |id: i64| ExecutorId::new(base + id);
+    let (one, two) = ("http://10.0.0.5:9999", "http://10.0.0.6:9999/支付");
+    assert_eq!(store.register_xxl(&known(1, one, "a", 100)).await.unwrap(), id(1));
+    assert_eq!(store.register_xxl(&known(2, one, "b", 130)).await.unwrap(), id(1));
+    assert_eq!(store.register_xxl(&known(3, two, "c", 120)).await.unwrap(), id(3));
+    // Two servers hear of an address for the first time.
+    let (fourth, fifth) = (known(4, "http://h", "d", 90), known(5, "http://h", "d", 90));
+    let (first, second) = tokio::join!(store.register_xxl(&fourth), store.register_xxl(&fifth));
+    assert_eq!(first.unwrap(), second.unwrap());
+    let found = store.xxl_executors(at(100), 10).await.unwrap();
+    let expected = [XxlExecutor { first_seen_at: at(100), ..known(1, one, "b", 130) }, known(3, two, "c", 120)];
+    assert_eq!(found, expected);
+    assert_eq!(store.xxl_executors(at(100), 1).await.unwrap().len(), 1);
+    assert!(!store.unregister_xxl(AppId::new(base + 1), one, at(140)).await.unwrap(), "another app's");
+    assert!(store.unregister_xxl(app, one, at(140)).await.unwrap());
+    assert!(!store.unregister_xxl(app, one, at(141)).await.unwrap());
+    assert_eq!(store.xxl_executors(at(125), 10).await.unwrap()[0].left_at, Some(at(140)));
+    store.register_xxl(&known(6, one, "b", 150)).await.unwrap();
+    assert_eq!(store.xxl_executors(at(150), 10).await.unwrap()[0].left_at, None, "it is back");
+}
+
+/// Numbers rise, fit into 32 bits, and are given under a lease alone; a job keeps its number.
+pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let base = next_id() * 100;
+    let runs = [new(base, 71, 1), new(base, 72, 1), new(base, 71, 2)];
+    let sent = store.send_xxl(token, &runs, now).await.unwrap().unwrap();
+    let again = [new(base, 71, 1), new(base, 73, 1)];
+    let (one, two) = tokio::join!(store.send_xxl(token, &again, now), store.send_xxl(token, &again, now));
+    let all: Vec<_> = sent.iter().cloned().chain(one.unwrap().unwrap()).chain(two.unwrap().unwrap()).collect();
+    let ids: BTreeSet<i64> = all.iter().map(|run| run.log_id).collect();
+    assert_eq!(ids.len(), 7, "each has a number of its own: {ids:?}");
+    assert!(ids.iter().all(|id| (1_000_000_000..1_000_001_000).contains(id)), "{ids:?}");
+    for run in &all {
+        let same = all.iter().filter(|other| other.number == run.number).map(|other| other.job);
+        assert_eq!(same.collect::<BTreeSet<_>>(), BTreeSet::from([run.job]));
+        assert!(run.number >= 1_000_000_000 && run.state == XxlState::Open && run.log_line == 1);
+    }
+    let fenced = LeaseToken { epoch: token.epoch - 1, ..token };
+    assert_eq!(store.send_xxl(fenced, &again, now).await.unwrap(), None, "without a lease nothing is sent");
+    let unsettled = store.unsettled_xxl(ExecutorId::new(base + 2), 10).await.unwrap();
+    assert_eq!(unsettled, [sent[2].clone()]);
+    assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 2).await.unwrap(), sent[..2]);
+}
+
+/// The first report of an attempt counts, of its own app alone, and it goes when it is old.
+pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap();
+    let base = next_id() * 100;
+    let runs = [new(base, 71, 1), new(base, 71, 1)];
+    let sent = store.send_xxl(token, &runs, now).await.unwrap().unwrap();
+    let (first, second) = (sent[0].log_id, sent[1].log_id);
+    let report = |log_id, code, message: Option<&str>| XxlReport { log_id, code, message: message.map(str::to_owned) };
+    let app = AppId::new(base);
+    assert!(store.report_xxl(AppId::new(base + 1), &[report(first, 200, None)], now).await.unwrap().is_empty());
+    let long = "ä".repeat(XXL_MESSAGE_LEN_MAX + 5);
+    let reports = [report(first, 200, Some("good")), report(first, 500, Some("bad")), report(7, 200, None)];
+    let found = store.report_xxl(app, &reports, now).await.unwrap();
+    assert_eq!(found.len(), 1, "one row of three reports");
+    let found = &found[0];
+    assert_eq!((found.state, found.code, found.message.as_deref()), (XxlState::Reported, Some(200), Some("good")));
+    let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap();
+    assert_eq!(found[0].message.as_ref().map(|text| text.chars().count()), Some(XXL_MESSAGE_LEN_MAX));
+    // A stop counts over a callback that came while it was under way, and not over a verdict.
+    let stopped = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
+    for (code, expected) in [(200, 200), (-1, -1), (500, -1)] {
+        let found = store.report_xxl(app, &[report(stopped, code, None)], now).await.unwrap();
+        assert_eq!(found[0].code, Some(expected), "{code}");
+    }
+    store.settle_xxl(&[stopped], now).await.unwrap();
+    assert_eq!(store.report_xxl(app, &[report(stopped, -1, Some("again"))], now).await.unwrap()[0].message, None);
+    // What the server assumed gives way to the executor's own report, even after the verdict.
+    let third = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
+    for (code, expected) in [(-2, -2), (-3, -2), (200, 200), (500, 200), (-2, 200)] {
+        let found = store.report_xxl(app, &[report(third, code, None)], now).await.unwrap();
+        assert_eq!((found[0].state, found[0].code), (XxlState::Reported, Some(expected)), "{code}");
+        if code == -3 {
+            store.settle_xxl(&[third], now).await.unwrap();
+        }
+    }
+    store.settle_xxl(&[third], now).await.unwrap();
+    store.note_xxl_log(first, 12).await.unwrap();
+    store.note_xxl_log(first, 5).await.unwrap();
+    assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap()[0].log_line, 12);
+    store.settle_xxl(&[first, 7], now).await.unwrap();
+    let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap();
+    assert_eq!((found[0].state, found[0].code), (XxlState::Settled, Some(200)));
+    let left: Vec<i64> =
+        store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap().iter().map(|run| run.log_id).collect();
+    assert_eq!(left, [second]);
+    assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
+    assert_eq!(store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap(), 3, "what is settled alone");
+    assert!(store.report_xxl(app, &[report(first, 200, None)], now).await.unwrap().is_empty());
+}

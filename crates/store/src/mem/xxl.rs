@@ -1,0 +1,121 @@
+//! Executors that speak XXL-JOB's protocol.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::{AppId, ExecutorId, Timestamp};
+
+use super::xxl_rows::NUMBERS_BEFORE;
+use super::{MemStore, size};
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlReport, XxlRun, XxlState};
+use crate::{LeaseToken, Result, XxlExecutors};
+
+#[async_trait]
+impl XxlExecutors for MemStore {
+    async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId> {
+        let mut state = self.state();
+        let key = (executor.app, executor.address.clone());
+        let kept = state.xxl.executors.entry(key).or_insert_with(|| executor.clone());
+        (kept.token, kept.last_seen_at, kept.left_at) = (executor.token.clone(), executor.last_seen_at, None);
+        Ok(kept.id)
+    }
+
+    async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
+        let mut state = self.state();
+        let kept = state.xxl.executors.get_mut(&(app, address.to_owned())).filter(|kept| kept.left_at.is_none());
+        Ok(kept.map(|kept| kept.left_at = Some(now)).is_some())
+    }
+
+    async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+        let state = self.state();
+        let mut found: Vec<XxlExecutor> =
+            state.xxl.executors.values().filter(|kept| kept.last_seen_at >= since).cloned().collect();
+        found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
+        found.truncate(size(limit));
+        Ok(found)
+    }
+
+    async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
+        let present = self.now();
+        let mut state = self.state();
+        if !state.holds(token, present) {
+            return Ok(None);
+        }
+        let mut numbered = Vec::with_capacity(runs.len());
+        for run in runs {
+            let number = state.xxl.number(run.job);
+            state.xxl.last_log_id = state.xxl.last_log_id.max(NUMBERS_BEFORE) + 1;
+            let row = XxlRun {
+                log_id: state.xxl.last_log_id,
+                run: run.run,
+                attempt: run.attempt,
+                job: run.job,
+                number,
+                executor: run.executor,
+                app: run.app,
+                sent_at: now,
+                state: XxlState::Open,
+                code: None,
+                message: None,
+                reported_at: None,
+                log_line: 1,
+            };
+            state.xxl.runs.insert(row.log_id, row.clone());
+            numbered.push(row);
+        }
+        Ok(Some(numbered))
+    }
+
+    async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
+        let state = self.state();
+        let is_its = |run: &&XxlRun| run.executor == executor && run.state != XxlState::Settled;
+        Ok(state.xxl.runs.values().filter(is_its).take(size(limit)).cloned().collect())
+    }
+
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<Vec<XxlRun>> {
+        let mut state = self.state();
+        let mut found = BTreeMap::new();
+        for report in reports {
+            let Some(run) = state.xxl.runs.get_mut(&report.log_id).filter(|run| run.app == app) else { continue };
+            let is_assumed = run.code.is_some_and(|code| code < -1) && report.code >= 0;
+            let is_stopped = report.code == XXL_STOPPED && run.state != XxlState::Settled;
+            if run.state == XxlState::Open || is_assumed || is_stopped {
+                let message = report.message.as_ref();
+                let cut =
+                    |message: &String| message.chars().filter(|sign| *sign != '\0').take(XXL_MESSAGE_LEN_MAX).collect();
+                (run.state, run.code, run.message) = (XxlState::Reported, Some(report.code), message.map(cut));
+                run.reported_at = Some(now);
+            }
+            found.insert(run.log_id, run.clone());
+        }
+        Ok(found.into_values().collect())
+    }
+
+    async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        for log_id in log_ids {
+            if let Some(run) = state.xxl.runs.get_mut(log_id) {
+                run.state = XxlState::Settled;
+                run.reported_at.get_or_insert(now);
+            }
+        }
+        Ok(())
+    }
+
+    async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()> {
+        if let Some(run) = self.state().xxl.runs.get_mut(&log_id) {
+            run.log_line = run.log_line.max(next_line);
+        }
+        Ok(())
+    }
+
+    async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let is_old = |run: &&XxlRun| run.state == XxlState::Settled && run.reported_at.is_some_and(|at| at < before);
+        let old: Vec<i64> = state.xxl.runs.values().filter(is_old).take(size(limit)).map(|run| run.log_id).collect();
+        for log_id in &old {
+            state.xxl.runs.remove(log_id);
+        }
+        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,26 @@
+//! What is kept about executors that speak XXL-JOB's protocol.
+
+use std::collections::BTreeMap;
+
+use rondel_core::{AppId, JobId};
+
+use crate::xxl::{XxlExecutor, XxlRun};
+
+/// The numbers before the first ones.
+pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
+
+/// What is kept about such executors.
+#[derive(Debug, Default)]
+pub(super) struct Xxl {
+    pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,
+    pub(super) numbers: BTreeMap<JobId, i32>,
+    pub(super) runs: BTreeMap<i64, XxlRun>,
+    pub(super) last_log_id: i64,
+}
+
+impl Xxl {
+    pub(super) fn number(&mut self, job: JobId) -> i32 {
+        let next = NUMBERS_BEFORE + 1 + i64::try_from(self.numbers.len()).unwrap_or(i64::MAX);
+        *self.numbers.entry(job).or_insert_with(|| i32::try_from(next).unwrap_or(i32::MAX))
+    }
+}

@@ -1,0 +1,315 @@
+//! Executors that speak XXL-JOB's protocol.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
+use sqlx::any::AnyRow;
+
+use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use super::{SqlStore, Tx, failure, transact};
+use crate::settle::without_nul;
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlReport, XxlRun, XxlState};
+use crate::{LeaseToken, Result, XxlExecutors};
+
+macro_rules! select_run {
+    ($rest:literal) => {
+        concat!(
+            "SELECT log_id, run_id, attempt, job_id, number, executor_id, app_id, sent_at_ms, state, code, message, \
+             reported_at_ms, log_line FROM xxl_run ",
+            $rest
+        )
+    };
+}
+
+const INSERT_EXECUTOR: Statement = Statement {
+    name: "insert_xxl_executor",
+    text: "INSERT {ignore} INTO xxl_executor (id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms) \
+           VALUES (?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+};
+const SEE_EXECUTOR: Statement = Statement {
+    name: "see_xxl_executor",
+    text: "UPDATE xxl_executor SET token = ?, last_seen_at_ms = ?, left_at_ms = NULL WHERE app_id = ? AND address = ?",
+};
+pub(super) const READ_EXECUTOR: Statement =
+    Statement { name: "read_xxl_executor", text: "SELECT id FROM xxl_executor WHERE app_id = ? AND address = ?" };
+const LEAVE_EXECUTOR: Statement = Statement {
+    name: "leave_xxl_executor",
+    text: "UPDATE xxl_executor SET left_at_ms = ? WHERE app_id = ? AND address = ? AND left_at_ms IS NULL",
+};
+pub(super) const LIST_EXECUTORS: Statement = Statement {
+    name: "list_xxl_executors",
+    text: "SELECT id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms, left_at_ms \
+           FROM xxl_executor WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?",
+};
+/// Holds the row until the end, so that no other node fences the lease meanwhile.
+const LOCK_LEASE: Statement = Statement {
+    name: "lock_xxl_lease",
+    text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} {for_update}",
+};
+const LOCK_COUNTER: Statement =
+    Statement { name: "lock_xxl_counter", text: "SELECT next_value FROM xxl_counter WHERE name = ? {for_update}" };
+const MOVE_COUNTER: Statement =
+    Statement { name: "move_xxl_counter", text: "UPDATE xxl_counter SET next_value = next_value + ? WHERE name = ?" };
+const READ_NUMBERS: Statement =
+    Statement { name: "read_xxl_numbers", text: "SELECT job_id, number FROM xxl_job WHERE job_id {in_list}" };
+const INSERT_NUMBERS: Statement = Statement {
+    name: "insert_xxl_numbers",
+    text: "INSERT {ignore} INTO xxl_job (job_id, number) {values:ii} {or_ignore}",
+};
+const INSERT_RUNS: Statement = Statement {
+    name: "insert_xxl_runs",
+    text: "INSERT {ignore} INTO xxl_run (log_id, run_id, attempt, job_id, number, executor_id, app_id, sent_at_ms, state, log_line) \
+           {values:iiiiiiiiii} {or_ignore}",
+};
+pub(super) const READ_UNSETTLED: Statement = Statement {
+    name: "read_unsettled_xxl",
+    text: select_run!("WHERE executor_id = ? AND state IN (0, 1) ORDER BY log_id LIMIT ?"),
+};
+const REPORT_RUN: Statement = Statement {
+    name: "report_xxl_run",
+    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? \
+           WHERE log_id = ? AND app_id = ? AND state = 0",
+};
+/// A stop counts over a callback that came while it was under way.
+const REPORT_STOPPED_RUN: Statement = Statement {
+    name: "report_stopped_xxl_run",
+    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? \
+           WHERE log_id = ? AND app_id = ? AND state < 2",
+};
+/// The end that the server assumed was not true: the executor reports one after all.
+const REPORT_LATE_RUN: Statement = Statement {
+    name: "report_late_xxl_run",
+    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? \
+           WHERE log_id = ? AND app_id = ? AND code < -1",
+};
+const READ_RUNS: Statement = Statement { name: "read_xxl_runs", text: select_run!("WHERE log_id {in_list}") };
+const SETTLE_RUNS: Statement = Statement {
+    name: "settle_xxl_runs",
+    text: "UPDATE xxl_run SET state = 2, reported_at_ms = COALESCE(reported_at_ms, ?) \
+           WHERE log_id {in_list} AND {check}state < 2{end}",
+};
+const NOTE_LOG: Statement =
+    Statement { name: "note_xxl_log", text: "UPDATE xxl_run SET log_line = ? WHERE log_id = ? AND log_line < ?" };
+pub(super) const FIND_OLD_RUNS: Statement = Statement {
+    name: "find_old_xxl_runs",
+    text: "SELECT log_id FROM xxl_run WHERE state = 2 AND reported_at_ms < ? ORDER BY reported_at_ms LIMIT ?",
+};
+const DELETE_RUNS: Statement =
+    Statement { name: "delete_xxl_runs", text: "DELETE FROM xxl_run WHERE log_id {in_list}" };
+
+/// Where the token of an executor is kept: no sealed text of another place is good there.
+fn place(app: AppId, address: &str) -> String {
+    format!("xxl_executor.token {app} {address}")
+}
+
+#[async_trait]
+impl XxlExecutors for SqlStore {
+    async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId> {
+        let (app, address) = (executor.app.get(), executor.address.as_str());
+        let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
+        let token = sealed.map_err(|message| failure::refused("register_xxl", &message))?;
+        let see = Query::new(&SEE_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
+        if self.execute(see).await? == 0 {
+            let insert = Query::new(&INSERT_EXECUTOR).int(executor.id.get()).int(executor.namespace.get()).int(app);
+            let insert = insert.text(address).text(&token).at(executor.first_seen_at).at(executor.last_seen_at);
+            self.execute(insert).await?;
+        }
+        let row = self.row(Query::new(&READ_EXECUTOR).int(app).text(address)).await?;
+        let Some(row) = row else { return Ok(executor.id) };
+        Reader::new(&row, "xxl_executor").int("id").map(ExecutorId::new)
+    }
+
+    async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
+        let leave = Query::new(&LEAVE_EXECUTOR).at(now).int(app.get()).text(address);
+        Ok(self.execute(leave).await? > 0)
+    }
+
+    async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+        let rows = self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match self.xxl_executor(row) {
+                Ok(executor) => found.push(executor),
+                // No key of this server opens its token. It sends the token anew when it registers again.
+                Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
+        transact!(self, "send_xxl", |tx| {
+            let lease = tx.row(Query::new(&LOCK_LEASE).int(token.node.get()).int(token.epoch)).await?;
+            match lease {
+                None => Ok(None),
+                Some(_) => tx.number_xxl(runs, now).await.map(Some),
+            }
+        })
+    }
+
+    async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
+        let rows = self.rows(Query::new(&READ_UNSETTLED).int(executor.get()).int(limit.into())).await?;
+        rows.iter().map(read_run).collect()
+    }
+
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<Vec<XxlRun>> {
+        transact!(self, "report_xxl", |tx| {
+            let mut found = Vec::with_capacity(reports.len());
+            for chunk in reports.chunks(CHUNK_MAX) {
+                for report in chunk {
+                    let message = report.message.as_deref().map(kept_message);
+                    let update = |statement| {
+                        let query = Query::new(statement).int(report.code.into()).opt_text(message.as_deref());
+                        query.at(now).int(report.log_id).int(app.get())
+                    };
+                    let first = if report.code == XXL_STOPPED { &REPORT_STOPPED_RUN } else { &REPORT_RUN };
+                    if tx.execute(update(first)).await? == 0 && report.code >= 0 {
+                        tx.execute(update(&REPORT_LATE_RUN)).await?;
+                    }
+                }
+                let ids: Vec<i64> = chunk.iter().map(|report| report.log_id).collect();
+                for row in tx.rows(Query::new(&READ_RUNS).list(ids.into_iter())).await? {
+                    found.push(read_run(&row)?);
+                }
+            }
+            found.retain(|run| run.app == app);
+            Ok(found)
+        })
+    }
+
+    async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {
+        for chunk in log_ids.chunks(CHUNK_MAX) {
+            self.execute(Query::new(&SETTLE_RUNS).at(now).list(chunk.iter().copied())).await?;
+        }
+        Ok(())
+    }
+
+    async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()> {
+        self.execute(Query::new(&NOTE_LOG).int(next_line).int(log_id).int(next_line)).await.map(drop)
+    }
+
+    async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
+        let rows = self.rows(Query::new(&FIND_OLD_RUNS).at(before).int(limit)).await?;
+        let ids = read_ids(&rows, "xxl_run", "log_id")?;
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        self.execute(Query::new(&DELETE_RUNS).list(ids.into_iter())).await
+    }
+}
+
+impl SqlStore {
+    fn xxl_executor(&self, row: &AnyRow) -> Result<XxlExecutor> {
+        let mut columns = Reader::new(row, "xxl_executor");
+        let id = ExecutorId::new(columns.int("id")?);
+        let namespace = NamespaceId::new(columns.int("namespace_id")?);
+        let app = AppId::new(columns.int("app_id")?);
+        let address = columns.text("address")?;
+        let kept = columns.text("token")?;
+        let opened = self.sealer.open(&place(app, &address), &kept);
+        let token = opened.map_err(|message| columns.corrupt("token", message))?;
+        let (first_seen_at, last_seen_at) = (columns.at("first_seen_at_ms")?, columns.at("last_seen_at_ms")?);
+        let left_at = columns.opt_at("left_at_ms")?;
+        Ok(XxlExecutor { id, namespace, app, address, token, first_seen_at, last_seen_at, left_at })
+    }
+}
+
+impl Tx<'_> {
+    /// So many numbers in a row; the first of them.
+    async fn take_xxl_numbers(&mut self, name: &str, count: usize) -> Result<i64> {
+        let row = self.row(Query::new(&LOCK_COUNTER).text(name)).await?;
+        let row = row.ok_or_else(|| failure::refused("send_xxl", "xxl_counter has lost a row"))?;
+        let first = Reader::new(&row, "xxl_counter").int("next_value")?;
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.execute_all(Query::new(&MOVE_COUNTER).int(count).text(name), 1).await?;
+        Ok(first)
+    }
+
+    async fn number_xxl(&mut self, runs: &[NewXxlRun], now: Timestamp) -> Result<Vec<XxlRun>> {
+        let mut numbered = Vec::with_capacity(runs.len());
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let first = self.take_xxl_numbers("log", chunk.len()).await?;
+            let numbers = self.xxl_job_numbers(chunk).await?;
+            let rows = (first..).zip(chunk).map(|(log_id, run)| XxlRun {
+                log_id,
+                run: run.run,
+                attempt: run.attempt,
+                job: run.job,
+                number: numbers.get(&run.job).copied().unwrap_or_default(),
+                executor: run.executor,
+                app: run.app,
+                sent_at: now,
+                state: XxlState::Open,
+                code: None,
+                message: None,
+                reported_at: None,
+                log_line: 1,
+            });
+            let rows: Vec<XxlRun> = rows.collect();
+            let insert = Query::new(&INSERT_RUNS).rows(&rows, |query, row| {
+                let query = query.int(row.log_id).int(row.run.get()).int(row.attempt.into()).int(row.job.get());
+                let query = query.int(row.number.into()).int(row.executor.get()).int(row.app.get()).at(row.sent_at);
+                query.int(XxlState::Open.number()).int(1)
+            });
+            self.execute_all(insert, rows.len()).await?;
+            numbered.extend(rows);
+        }
+        Ok(numbered)
+    }
+
+    /// The numbers of these jobs. The counter of runs is locked, so that no other transaction numbers a job meanwhile.
+    async fn xxl_job_numbers(&mut self, runs: &[NewXxlRun]) -> Result<HashMap<JobId, i32>> {
+        let mut jobs: Vec<JobId> = runs.iter().map(|run| run.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut numbers = HashMap::with_capacity(jobs.len());
+        for row in self.rows(Query::new(&READ_NUMBERS).list(jobs.iter().map(|job| job.get()))).await? {
+            let mut columns = Reader::new(&row, "xxl_job");
+            let job = JobId::new(columns.int("job_id")?);
+            numbers.insert(job, columns.small("number")?);
+        }
+        jobs.retain(|job| !numbers.contains_key(job));
+        if !jobs.is_empty() {
+            let first = self.take_xxl_numbers("job", jobs.len()).await?;
+            let new: Vec<(JobId, i64)> = jobs.into_iter().zip(first..).collect();
+            let insert =
+                Query::new(&INSERT_NUMBERS).rows(&new, |query, (job, number)| query.int(job.get()).int(*number));
+            self.execute_all(insert, new.len()).await?;
+            for (job, number) in new {
+                let number =
+                    i32::try_from(number).map_err(|_| failure::refused("send_xxl", "no number is left for a job"))?;
+                numbers.insert(job, number);
+            }
+        }
+        Ok(numbers)
+    }
+}
+
+/// Cut to what is kept.
+fn kept_message(message: &str) -> String {
+    without_nul(&message.chars().take(XXL_MESSAGE_LEN_MAX).collect::<String>()).into_owned()
+}
+
+fn read_run(row: &AnyRow) -> Result<XxlRun> {
+    let mut columns = Reader::new(row, "xxl_run");
+    Ok(XxlRun {
+        log_id: columns.int("log_id")?,
+        run: RunId::new(columns.int("run_id")?),
+        attempt: columns.small("attempt")?,
+        job: JobId::new(columns.int("job_id")?),
+        number: columns.small("number")?,
+        executor: ExecutorId::new(columns.int("executor_id")?),
+        app: AppId::new(columns.int("app_id")?),
+        sent_at: columns.at("sent_at_ms")?,
+        state: {
+            let number = columns.int("state")?;
+            XxlState::of_number(number).ok_or_else(|| columns.corrupt("state", format!("{number} is no state")))?
+        },
+        code: columns.opt_small("code")?,
+        message: columns.opt_text("message")?,
+        reported_at: columns.opt_at("reported_at_ms")?,
+        log_line: columns.int("log_line")?,
+    })
+}

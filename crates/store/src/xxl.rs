@@ -1,0 +1,167 @@
+//! Executors that speak XXL-JOB's protocol: their addresses, and the numbers by which they know jobs and runs.
+//!
+//! An attempt has a row before its request is sent, so that the row exists wherever the executor may have the attempt, and no number
+//! is sent twice.
+
+use async_trait::async_trait;
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
+
+use crate::LeaseToken;
+use crate::error::Result;
+
+/// The most rows that one call writes.
+pub const XXL_BATCH_MAX: usize = 512;
+/// The longest message that is kept, in characters.
+pub const XXL_MESSAGE_LEN_MAX: usize = 15_000;
+
+/// The code of an attempt that the executor stopped when it was asked to.
+pub const XXL_STOPPED: i32 = -1;
+
+/// A registered executor.
+#[derive(Clone, PartialEq, Eq)]
+pub struct XxlExecutor {
+    /// Its incarnation.
+    pub id: ExecutorId,
+    /// The namespace of its app.
+    pub namespace: NamespaceId,
+    /// Its app.
+    pub app: AppId,
+    /// Where servers reach it, without a slash at the end.
+    pub address: String,
+    /// The token that it is called with.
+    pub token: String,
+    /// When it first registered.
+    pub first_seen_at: Timestamp,
+    /// When it last registered.
+    pub last_seen_at: Timestamp,
+    /// When it signed off.
+    pub left_at: Option<Timestamp>,
+}
+
+impl std::fmt::Debug for XxlExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("XxlExecutor");
+        debug.field("id", &self.id).field("app", &self.app).field("address", &self.address);
+        debug.field("last_seen_at", &self.last_seen_at).field("left_at", &self.left_at).finish_non_exhaustive()
+    }
+}
+
+/// An attempt that is about to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewXxlRun {
+    /// The run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+    /// Its job.
+    pub job: JobId,
+    /// The executor.
+    pub executor: ExecutorId,
+    /// Its app.
+    pub app: AppId,
+}
+
+/// What is known of the end of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XxlState {
+    /// Nothing.
+    Open,
+    /// An end is known, and no verdict was stored.
+    Reported,
+    /// A verdict was stored, or the attempt never began.
+    Settled,
+}
+
+impl XxlState {
+    pub(crate) const fn number(self) -> i64 {
+        match self {
+            Self::Open => 0,
+            Self::Reported => 1,
+            Self::Settled => 2,
+        }
+    }
+
+    pub(crate) const fn of_number(number: i64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Open),
+            1 => Some(Self::Reported),
+            2 => Some(Self::Settled),
+            _ => None,
+        }
+    }
+}
+
+/// An attempt that was sent, or may have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XxlRun {
+    /// The number by which the executor knows it.
+    pub log_id: i64,
+    /// The run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+    /// Its job.
+    pub job: JobId,
+    /// The number by which the executor knows the job.
+    pub number: i32,
+    /// The executor.
+    pub executor: ExecutorId,
+    /// Its app.
+    pub app: AppId,
+    /// When the row was written.
+    pub sent_at: Timestamp,
+    /// What is known of its end.
+    pub state: XxlState,
+    /// The code of the end.
+    pub code: Option<i32>,
+    /// The message of the end.
+    pub message: Option<String>,
+    /// When the end was known.
+    pub reported_at: Option<Timestamp>,
+    /// The next line of its log that is not stored, from 1.
+    pub log_line: i64,
+}
+
+/// The end of an attempt, as an executor reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XxlReport {
+    /// The number by which the executor knows the attempt.
+    pub log_id: i64,
+    /// The code.
+    pub code: i32,
+    /// The message.
+    pub message: Option<String>,
+}
+
+/// Executors that speak XXL-JOB's protocol.
+#[async_trait]
+pub trait XxlExecutors {
+    /// Registers an executor, or records that it registered again: then its first id stays, which is the answer.
+    async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId>;
+
+    /// Records that an executor signed off; false where it is not registered.
+    async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool>;
+
+    /// The executors that registered since then, signed off or not.
+    async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
+
+    /// Gives attempts their numbers, before they are sent. `None` where the lease does not hold: then nothing may be sent.
+    async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;
+
+    /// The attempts of an executor that have no stored verdict, the oldest first.
+    async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>>;
+
+    /// Records the ends of attempts of an app. The first one of each counts; one that the server assumed, with a code below -1, gives way
+    /// to what the executor reports, and all but a settled one to [`XXL_STOPPED`]. Answers with the rows as they are then; numbers that the
+    /// app does not have are left out.
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<Vec<XxlRun>>;
+
+    /// Records that attempts have their verdicts, or never began.
+    async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()>;
+
+    /// Records which line of a log comes next.
+    async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;
+
+    /// Removes settled attempts whose ends were known before then, and answers how many.
+    async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64>;
+}

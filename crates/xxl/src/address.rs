@@ -1,0 +1,104 @@
+//! The address that an executor registers, and the name that it has by it.
+
+use rondel_core::name;
+use rondel_outgoing::Url;
+use sha2::{Digest as _, Sha256};
+
+/// The longest address.
+const LEN_MAX: usize = 255;
+/// Bytes of the hash that keeps names apart.
+const HASH_BYTES: usize = 4;
+
+/// Where an executor listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Without a slash at the end.
+    text: String,
+    url: Url,
+}
+
+impl Address {
+    /// Reads an address such as `http://10.0.0.5:9999/`; a path before the methods is allowed.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim().trim_end_matches('/');
+        let shown: String = text.chars().take(100).collect();
+        let wrong = |why: &str| Err(format!("registryValue: {shown:?} {why}; write it as http://10.0.0.5:9999/"));
+        if text.len() > LEN_MAX {
+            return wrong(&format!("has more than {LEN_MAX} bytes"));
+        }
+        let Ok(url) = Url::parse(text) else { return wrong("is not an address") };
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+            return wrong("is not an address of HTTP");
+        }
+        if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
+            return wrong("has more than a host, a port and a path");
+        }
+        Ok(Self { text: text.to_owned(), url })
+    }
+
+    /// Without a slash at the end.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The address of the executor.
+    pub(crate) const fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The URL of one of its methods, such as `run`.
+    pub(crate) fn method(&self, method: &str) -> Result<Url, String> {
+        Url::parse(&format!("{}/{method}", self.text)).map_err(|error| error.to_string())
+    }
+
+    /// A name for the executor: host and port, with a hash where these are not all.
+    pub(crate) fn name(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let port = self.url.port_or_known_default().unwrap_or_default();
+        let plain = format!("{host}-{port}");
+        let kept = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || matches!(sign, '.' | '-');
+        let is_whole = self.text == format!("http://{host}:{port}") && plain.chars().all(kept);
+        if is_whole && name::check(&plain).is_ok() {
+            return plain;
+        }
+        let digest = Sha256::digest(self.text.as_bytes());
+        let hash: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        let readable: String = plain.chars().map(|sign| if kept(sign) { sign } else { '-' }).take(60).collect();
+        format!("x-{readable}-{hash}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_to_methods_and_names() {
+        for (text, run, begins) in [
+            ("http://10.0.0.5:9999/", "http://10.0.0.5:9999/run", "10.0.0.5-9999"),
+            ("http://10.0.0.5:9999", "http://10.0.0.5:9999/run", "10.0.0.5-9999"),
+            ("http://10.0.0.5:9999/job", "http://10.0.0.5:9999/job/run", "x-10.0.0.5-9999-"),
+            ("https://worker.example/", "https://worker.example/run", "x-worker.example-443-"),
+            ("http://[fd00::1]:80/", "http://[fd00::1]/run", "x-fd00--1-80-"),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!(address.method("run").unwrap().as_str(), run);
+            assert!(address.name().starts_with(begins), "{}", address.name());
+            name::check(&address.name()).unwrap();
+        }
+        let names = ["http://h:1/a", "http://h:1/b", "https://h:1", "http://h:1"];
+        let names: std::collections::BTreeSet<String> =
+            names.iter().map(|text| Address::parse(text).unwrap().name()).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_field() {
+        let long = format!("http://h/{}", "a".repeat(300));
+        for text in ["", "10.0.0.5:9999", "ftp://h/", "http://", "http://u:p@h/", "http://h/?a=b", "file:///etc", &long]
+        {
+            let sentence = Address::parse(text).unwrap_err();
+            assert!(sentence.starts_with("registryValue: "), "{text}: {sentence}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What executors call, and a link for each of them.
+//!
+//! Every server keeps a link to every registered executor, whichever of them it registers with: the registrations are in the store.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rondel_admin::{Engine, Lifecycle, Until};
+use rondel_core::error_chain::chain;
+use rondel_core::{AppId, ExecutorId, NamespaceId};
+use rondel_outgoing::BuildError;
+use rondel_store::StoreError;
+use rondel_store::xxl::XxlExecutor;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::address::Address;
+use crate::client::{Client, Peer};
+use crate::config::XxlConfig;
+use crate::lines::LineLimit;
+use crate::link::{Identity, Link, LinkHandle, Presence};
+
+/// How long an executor counts as registered after it last registered: three times the usual period.
+const REGISTERED_FOR: Duration = Duration::from_secs(90);
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+const FORGET_PERIOD: Duration = Duration::from_secs(10);
+/// How long the numbers of ended attempts are kept, so that a late callback is still of use.
+const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+const FORGET_COUNT: u32 = 500;
+/// Executors of all apps.
+const EXECUTOR_COUNT_MAX: u32 = 10_000;
+/// All bodies that are read at the same time, in KiB.
+const BODIES_KIB_MAX: usize = 64 * 1024;
+
+/// What links and the bridge share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) config: XxlConfig,
+    pub(crate) client: Client,
+    pub(crate) log_limit: LineLimit,
+    lifecycle: Lifecycle,
+}
+
+impl Shared {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.lifecycle.hard.clone();
+        self.lifecycle.spawn("xxl call", Until::Done, async move {
+            stop.run_until_cancelled(task).await;
+        });
+    }
+
+    pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
+        if let Some(count) = self.log_limit.count(what) {
+            tracing::warn!(error = %chain(error), count, "cannot {what} of executors of XXL-JOB");
+        }
+    }
+}
+
+/// The app of a token.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) id: AppId,
+    pub(crate) name: String,
+    pub(crate) namespace: NamespaceId,
+}
+
+/// Serves executors that speak XXL-JOB's protocol. A clone is the same one.
+#[derive(Clone, Debug)]
+pub struct Bridge(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    links: Mutex<BTreeMap<ExecutorId, LinkHandle>>,
+    /// Good tokens by their hashes, until they are looked up again.
+    pub(crate) tokens: Mutex<HashMap<String, (App, Instant)>>,
+    pub(crate) body_room: Arc<Semaphore>,
+    pub(crate) poke: Notify,
+}
+
+impl Bridge {
+    /// Starts it; it ends with the lifecycle.
+    ///
+    /// # Errors
+    /// Where TLS cannot be set up.
+    pub fn start(engine: Engine, config: XxlConfig, lifecycle: &Lifecycle) -> Result<Self, BuildError> {
+        let client = Client::new(&config)?;
+        let log_limit = LineLimit::default();
+        let shared = Arc::new(Shared { engine, config, client, log_limit, lifecycle: lifecycle.clone() });
+        let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
+        let (links, tokens, poke) = (Mutex::default(), Mutex::default(), Notify::new());
+        let bridge = Self(Arc::new(Inner { shared, links, tokens, body_room, poke }));
+        let (looking, stop) = (bridge.clone(), lifecycle.hard.clone());
+        lifecycle.spawn("xxl", Until::Hard, async move {
+            stop.run_until_cancelled(looking.look_again_and_again()).await;
+        });
+        Ok(bridge)
+    }
+
+    /// The paths that it answers, but for the method at the end.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        self.0.shared.config.prefixes().into_iter().map(|prefix| format!("{prefix}/api")).collect()
+    }
+
+    async fn look_again_and_again(&self) {
+        let mut look = interval(LOOK_PERIOD);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut forgotten_at = Instant::now();
+        loop {
+            tokio::select! {
+                _ = look.tick() => {}
+                () = self.0.poke.notified() => {}
+            }
+            if let Err(error) = self.look().await {
+                self.0.shared.store_failed("read registrations", &error);
+            }
+            if forgotten_at.elapsed() >= FORGET_PERIOD {
+                forgotten_at = Instant::now();
+                let engine = &self.0.shared.engine;
+                if let Err(error) = engine.store().forget_xxl(engine.now() - KEPT_FOR, FORGET_COUNT).await {
+                    self.0.shared.store_failed("forget attempts", &error);
+                }
+            }
+        }
+    }
+
+    /// Opens links to executors that have registered, and ends those of executors that have not for too long.
+    async fn look(&self) -> Result<(), StoreError> {
+        let engine = &self.0.shared.engine;
+        let since = engine.now() - REGISTERED_FOR;
+        let found = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
+        let mut missing = Vec::new();
+        {
+            let mut links = self.links();
+            links.retain(|_, handle| !handle.events.is_closed());
+            for handle in
+                links.iter().filter(|(id, _)| !found.iter().any(|one| one.id == **id)).map(|(_, handle)| handle)
+            {
+                handle
+                    .presence
+                    .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
+            }
+            for executor in found {
+                let Some(handle) = links.get(&executor.id) else {
+                    missing.push(executor);
+                    continue;
+                };
+                let wanted = if executor.left_at.is_some() { Presence::Leaving } else { Presence::Here };
+                // A link that ends is replaced once it has ended.
+                let is_news = |presence: &mut Presence| {
+                    *presence != Presence::Gone && std::mem::replace(presence, wanted) != wanted
+                };
+                handle.presence.send_if_modified(is_news);
+                handle.peer.send_if_modified(|peer| {
+                    let is_news = peer.token != executor.token;
+                    peer.token = executor.token;
+                    is_news
+                });
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let namespaces = engine.store().namespaces().await?;
+        let mut apps: HashMap<NamespaceId, Vec<rondel_store::catalog::App>> = HashMap::new();
+        for executor in missing {
+            let Some(namespace) = namespaces.iter().find(|one| one.id == executor.namespace) else { continue };
+            let known = match apps.entry(namespace.id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(engine.store().apps(namespace.id).await?),
+            };
+            let app = known.iter().find(|app| app.id == executor.app);
+            if let Some(app) = app {
+                self.open(&executor, &namespace.name, &app.name);
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, executor: &XxlExecutor, namespace: &str, app: &str) {
+        let Ok(address) = Address::parse(&executor.address) else { return };
+        let identity = Identity {
+            id: executor.id,
+            app: executor.app,
+            namespace: executor.namespace,
+            namespace_name: namespace.to_owned(),
+            app_name: app.to_owned(),
+            name: address.name(),
+        };
+        let peer = Peer { address, token: executor.token.clone() };
+        let (link, handle) = Link::new(&self.0.shared, identity, peer);
+        if executor.left_at.is_some() {
+            handle.presence.send_replace(Presence::Leaving);
+        }
+        self.links().insert(executor.id, handle);
+        let lifecycle = &self.0.shared.lifecycle;
+        lifecycle.spawn("xxl link", Until::Done, link.run(lifecycle.hard.clone()));
+    }
+
+    pub(crate) fn links(&self) -> MutexGuard<'_, BTreeMap<ExecutorId, LinkHandle>> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,129 @@
+//! Calls to executors: to allowed addresses alone, without redirects, with bounds on time, size and number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_outgoing::header::{CONTENT_TYPE, HeaderName};
+use rondel_outgoing::{BuildError, Method, Options, Outgoing, StatusCode, failure};
+use tokio::sync::Semaphore;
+
+use crate::address::Address;
+use crate::config::XxlConfig;
+use crate::wire::{self, Answer};
+
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token");
+const JSON: &str = "application/json;charset=UTF-8";
+/// How long an executor may take to accept a run: it may have to compile a script first.
+const RUN_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same for the other calls.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Some executors close connections that were idle for 5 s, without a word.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest answer; a log may be long.
+const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
+/// Calls to all executors at the same time.
+const CALL_COUNT_MAX: usize = 256;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CallError {
+    /// The request never left: the executor has nothing of it.
+    NotSent(String),
+    /// The executor refused the request as such.
+    Refused(String),
+    /// The executor may have the request.
+    Unclear(String),
+}
+
+impl CallError {
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            Self::NotSent(words) | Self::Refused(words) | Self::Unclear(words) => words,
+        }
+    }
+}
+
+/// Calls executors.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    outgoing: Outgoing,
+    permits: Arc<Semaphore>,
+}
+
+impl Client {
+    pub(crate) fn new(config: &XxlConfig) -> Result<Self, BuildError> {
+        let outgoing = Outgoing::new(Options {
+            allowed: config.networks.clone().alone(),
+            redirect_count_max: 0,
+            user_agent: "rondel",
+            idle_timeout: Some(IDLE_TIMEOUT),
+        })?;
+        Ok(Self { outgoing, permits: Arc::new(Semaphore::new(CALL_COUNT_MAX)) })
+    }
+
+    /// Asks an executor to run an attempt.
+    pub(crate) async fn run(&self, to: &Peer, body: Vec<u8>) -> Result<Answer, CallError> {
+        self.call(to, "run", body, RUN_TIMEOUT).await
+    }
+
+    /// Another call, which may be repeated.
+    pub(crate) async fn ask(&self, to: &Peer, method: &str, body: Vec<u8>) -> Result<Answer, CallError> {
+        self.call(to, method, body, CALL_TIMEOUT).await
+    }
+
+    async fn call(&self, to: &Peer, method: &str, body: Vec<u8>, timeout: Duration) -> Result<Answer, CallError> {
+        let not_sent = |words: String| CallError::NotSent(format!("POST {method} to {}: {words}", to.address.as_str()));
+        let unclear = |words: String| CallError::Unclear(format!("POST {method} to {}: {words}", to.address.as_str()));
+        let url = to.address.method(method).map_err(not_sent)?;
+        let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server stops".to_owned())) };
+        let request = self.outgoing.request(Method::POST, url).map_err(|refused| not_sent(refused.to_string()))?;
+        let request = request.header(CONTENT_TYPE, JSON).header(TOKEN_HEADER, to.token.as_str());
+        let answered = request.timeout(timeout).body(body).send().await;
+        let mut response = answered.map_err(|error| {
+            let was_sent = !(error.is_connect() || error.is_builder());
+            let words = failure(error);
+            if was_sent { unclear(words) } else { not_sent(words) }
+        })?;
+        let status = response.status();
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() <= ANSWER_LEN_MAX => body.extend_from_slice(&chunk),
+                Ok(Some(_)) => return Err(unclear(format!("the answer has more than {ANSWER_LEN_MAX} bytes"))),
+                Ok(None) => break,
+                Err(error) => return Err(unclear(failure(error))),
+            }
+        }
+        let refuses = matches!(
+            status,
+            StatusCode::BAD_REQUEST
+                | StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
+                | StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::UNSUPPORTED_MEDIA_TYPE
+        );
+        if refuses {
+            return Err(CallError::Refused(format!("POST {method} to {}: it answered {status}", to.address.as_str())));
+        }
+        if !status.is_success() {
+            return Err(unclear(format!("it answered {status}")));
+        }
+        wire::executor_answer(&body).map_err(unclear)
+    }
+}
+
+/// Whom a call goes to.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) address: Address,
+    /// The token that it registered with.
+    pub(crate) token: String,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("address", &self.address).finish_non_exhaustive()
+    }
+}

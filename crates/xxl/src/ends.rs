@@ -1,0 +1,108 @@
+//! From the end of an attempt, as it is kept, to the result that the engine gets.
+
+use rondel_proto::v1;
+use rondel_proto::v1::result::Status;
+use rondel_store::xxl::{XXL_STOPPED, XxlRun};
+
+use crate::wire::{CODE_FAILED, CODE_GOOD, CODE_TIMED_OUT};
+
+/// The executor was asked to stop the attempt, and did.
+pub(crate) const CODE_KILLED: i32 = XXL_STOPPED;
+/// The executor has no run of the job, and no callback came: what became of the attempt is not known.
+pub(crate) const CODE_UNKNOWN: i32 = -2;
+/// The same, and it is not known whether the attempt ever reached the executor.
+pub(crate) const CODE_LOST: i32 = -3;
+/// The longest message of a result, in characters.
+const MESSAGE_LEN_MAX: usize = 1_000;
+
+/// The result of an attempt whose end is known.
+pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
+    let code = row.code.unwrap_or(CODE_FAILED);
+    let status = match code {
+        CODE_GOOD => Status::Succeeded,
+        CODE_TIMED_OUT => Status::TimedOut,
+        CODE_KILLED => Status::Cancelled,
+        _ => Status::Failed,
+    };
+    let finished_at_ms = row.reported_at.unwrap_or(row.sent_at).as_millis();
+    let silent_ms = finished_at_ms.saturating_sub(row.sent_at.as_millis()).max(1);
+    v1::Result {
+        run_id: row.run.get(),
+        attempt: row.attempt,
+        status: status.into(),
+        message: message(code, row.message.as_deref().unwrap_or_default()),
+        result: String::new(),
+        retryable: code != CODE_UNKNOWN,
+        started_at_ms,
+        finished_at_ms,
+        job_id: row.job.get(),
+        silent_ms: 0,
+        unreported_ms: if matches!(code, CODE_UNKNOWN | CODE_LOST) { silent_ms } else { 0 },
+    }
+}
+
+/// One line; the whole text is in the log.
+fn message(code: i32, text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let line: String = line.chars().take(MESSAGE_LEN_MAX).collect();
+    match code {
+        _ if !line.is_empty() => line,
+        code if code > 0 && !matches!(code, CODE_GOOD | CODE_TIMED_OUT | CODE_FAILED) => format!("code {code}"),
+        _ => line,
+    }
+}
+
+/// The lines of a message that a result has no room for.
+pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
+    let text = row.message.as_deref().unwrap_or_default().trim();
+    if !text.contains('\n') && text.chars().count() <= MESSAGE_LEN_MAX {
+        return Vec::new();
+    }
+    text.lines().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, ExecutorId, JobId, RunId, Timestamp};
+    use rondel_store::xxl::XxlState;
+
+    use super::*;
+
+    fn row(code: i32, message: Option<&str>) -> XxlRun {
+        XxlRun {
+            log_id: 1,
+            run: RunId::new(1),
+            attempt: 2,
+            job: JobId::new(2),
+            number: 1,
+            executor: ExecutorId::new(3),
+            app: AppId::new(4),
+            sent_at: Timestamp::from_secs(10),
+            state: XxlState::Reported,
+            code: Some(code),
+            message: message.map(str::to_owned),
+            reported_at: Some(Timestamp::from_secs(70)),
+            log_line: 1,
+        }
+    }
+
+    #[test]
+    fn codes_become_verdicts() {
+        for (code, message, status, shown, retryable, unreported_ms) in [
+            (200, Some("done"), Status::Succeeded, "done", true, 0),
+            (200, None, Status::Succeeded, "", true, 0),
+            (500, Some("\n java.lang.Error: x\n\tat a"), Status::Failed, "java.lang.Error: x", true, 0),
+            (502, Some("job execute timeout "), Status::TimedOut, "job execute timeout", true, 0),
+            (201, None, Status::Failed, "code 201", true, 0),
+            (CODE_KILLED, Some("cancelled by ann"), Status::Cancelled, "cancelled by ann", true, 0),
+            (CODE_UNKNOWN, Some("no callback"), Status::Failed, "no callback", false, 60_000),
+            (CODE_LOST, Some("no callback"), Status::Failed, "no callback", true, 60_000),
+        ] {
+            let result = result(&row(code, message), 11_000);
+            let found = (result.status(), result.message.as_str(), result.retryable, result.unreported_ms);
+            assert_eq!(found, (status, shown, retryable, unreported_ms), "{code}");
+        }
+        assert_eq!(further_lines(&row(500, Some("one\ntwo"))), ["one", "two"]);
+        assert!(further_lines(&row(200, Some("done"))).is_empty());
+    }
+}

@@ -1,0 +1,373 @@
+//! An executor's end of a session of the engine: it takes triggers, calls the executor, and reports what comes of them.
+
+mod calls;
+mod offer;
+mod reports;
+mod rounds;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rondel_core::spec::OverlapPolicy;
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId};
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_proto::{PROTOCOL, v1};
+use rondel_store::StoreError;
+use rondel_store::xxl::XxlRun;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use self::calls::Calls;
+use crate::bridge::Shared;
+use crate::client::{CallError, Peer};
+use crate::table::Table;
+use crate::wire::{Answer, LogPage};
+
+/// Runs that an executor has at the same time: such executors do not report how many they take.
+const SLOTS: u32 = 200;
+/// Attempts of an executor without a verdict that are read at once.
+const UNSETTLED_MAX: u32 = 50_000;
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_secs(1);
+/// How long a link waits before it opens its session again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often the store is read for what other servers sent to the executor and heard from it.
+const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
+/// The same while the executor has no run.
+const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
+/// How long an attempt runs before the executor is asked whether it has it, and how often it is asked.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+/// The same where the executor has not accepted it.
+const ASK_SOON: Duration = Duration::from_secs(2);
+/// How long an attempt runs before its log is read, and how often it is read.
+const PULL_PERIOD: Duration = Duration::from_secs(3);
+const EVENT_CAPACITY: usize = 1_024;
+const UP_CAPACITY: usize = 1_024;
+
+/// Whether the executor takes runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It is registered.
+    Here,
+    /// It signed off, and finishes what it has.
+    Leaving,
+    /// It has not registered for too long.
+    Gone,
+}
+
+/// Who the executor is.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: ExecutorId,
+    pub(crate) app: AppId,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) namespace_name: String,
+    pub(crate) app_name: String,
+    pub(crate) name: String,
+}
+
+/// What happened outside of the session.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Callbacks are stored.
+    Reported(Vec<XxlRun>),
+    /// What came of the request to run an attempt.
+    Sent(i64, Result<Answer, CallError>),
+    /// What came of the request to stop one.
+    Killed(i64, Result<Answer, CallError>),
+    /// Whether the executor has a run of a job, asked then.
+    Idle(i32, Instant, Result<Answer, CallError>),
+    /// Lines of a log; with `true` the last ones.
+    Pulled(i64, LogPage, bool),
+    /// The jobs for which it is free.
+    Probed(i64, Vec<i64>),
+    /// Whether it was there.
+    Beat(bool),
+}
+
+/// What the bridge keeps of a link.
+#[derive(Debug)]
+pub(crate) struct LinkHandle {
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) presence: watch::Sender<Presence>,
+    pub(crate) peer: watch::Sender<Peer>,
+}
+
+/// A link.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    identity: Identity,
+    events: mpsc::Receiver<Event>,
+    presence: watch::Receiver<Presence>,
+    calls: Calls,
+    table: Table,
+    policies: HashMap<JobId, (OverlapPolicy, Instant)>,
+    /// The last call found no listener at the address.
+    is_unreachable: bool,
+    is_beating: bool,
+    reconciled_at: Instant,
+    was_refused: bool,
+}
+
+/// Why a session ends.
+#[derive(Debug)]
+enum End {
+    /// The stream ended, or the store failed: it is opened again.
+    Again,
+    /// The executor has signed off and has no run.
+    Left,
+    /// The executor is gone.
+    Over,
+}
+
+/// How long the policy of a job is remembered.
+const POLICY_PERIOD: Duration = Duration::from_secs(10);
+
+/// A session under way.
+struct Session {
+    up: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
+    /// Ends the heartbeats with it.
+    _beats: tokio_util::sync::DropGuard,
+    load: Arc<AtomicU32>,
+    is_draining: bool,
+}
+
+impl Session {
+    /// False where the stream has ended.
+    async fn send(&self, body: Body) -> bool {
+        self.up.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
+    }
+}
+
+impl Link {
+    /// A link and the handle of it.
+    pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Peer) -> (Self, LinkHandle) {
+        let (sender, events) = mpsc::channel(EVENT_CAPACITY);
+        let (presence_sender, presence) = watch::channel(Presence::Here);
+        let (peer_sender, peer) = watch::channel(peer);
+        let calls = Calls::new(shared, sender.clone(), peer);
+        let link = Self {
+            shared: Arc::clone(shared),
+            identity,
+            events,
+            presence,
+            calls,
+            table: Table::default(),
+            policies: HashMap::new(),
+            is_unreachable: false,
+            is_beating: false,
+            reconciled_at: Instant::now(),
+            was_refused: false,
+        };
+        (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender })
+    }
+
+    /// Keeps a session open until the executor is gone.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let session = async {
+            loop {
+                match self.session().await {
+                    End::Again => tokio::time::sleep(RETRY_AFTER).await,
+                    End::Left => self.until_it_is_back().await,
+                    End::Over => break,
+                }
+                if *self.presence.borrow() == Presence::Gone {
+                    break;
+                }
+            }
+        };
+        stop.run_until_cancelled(session).await;
+    }
+
+    /// Waits until an executor that signed off registers again, reports an end at last, or is gone.
+    async fn until_it_is_back(&mut self) {
+        while *self.presence.borrow() == Presence::Leaving {
+            tokio::select! {
+                changed = self.presence.changed() => if changed.is_err() { return },
+                event = self.events.recv() => match event {
+                    // The store has the rows: the next session begins with them.
+                    Some(Event::Reported(_)) | None => return,
+                    Some(_) => {}
+                },
+            }
+        }
+    }
+
+    async fn unsettled(&self) -> Result<Vec<XxlRun>, StoreError> {
+        self.shared.engine.store().unsettled_xxl(self.identity.id, UNSETTLED_MAX).await
+    }
+
+    async fn session(&mut self) -> End {
+        let Ok(rows) = self.unsettled().await.inspect_err(|error| self.shared.store_failed("read attempts", error))
+        else {
+            return End::Again;
+        };
+        self.table.reconcile(rows, Instant::now());
+        self.reconciled_at = Instant::now();
+        let (up, messages) = mpsc::channel(UP_CAPACITY);
+        let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
+        if up.send(Ok(hello)).await.is_err() {
+            return End::Again;
+        }
+        let peer = self.calls.address();
+        let opened = self.shared.engine.open_session_of_any_handler(ReceiverStream::new(messages), &peer).await;
+        let mut down = match opened {
+            Ok(down) => down,
+            Err(status) => {
+                if !std::mem::replace(&mut self.was_refused, true) {
+                    tracing::warn!(
+                        executor = peer,
+                        reason = status.message(),
+                        "the session of an executor was refused"
+                    );
+                }
+                return End::Again;
+            }
+        };
+        self.was_refused = false;
+        let welcome = timeout(WELCOME_TIMEOUT, down.recv()).await;
+        let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else { return End::Again };
+        welcome.fences.iter().for_each(|fence| self.table.fence(fence));
+        let load = Arc::new(AtomicU32::new(0));
+        let beats = self.beats(&up, &load, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
+        let mut session = Session { up, _beats: beats, load, is_draining: false };
+        let reported: Vec<i64> = self.table.entries().filter(|one| !one.is_open()).map(|one| one.row.log_id).collect();
+        if !self.deliver(&session, &reported).await {
+            return End::Again;
+        }
+        self.serve(&mut session, &mut down).await
+    }
+
+    async fn serve(&mut self, session: &mut Session, down: &mut mpsc::Receiver<v1::ServerMessage>) -> End {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let is_up = tokio::select! {
+                message = down.recv() => match message.and_then(|message| message.body) {
+                    Some(body) => self.take(session, body).await,
+                    None => false,
+                },
+                event = self.events.recv() => match event {
+                    Some(event) => self.heed(session, event).await,
+                    None => return End::Over,
+                },
+                _ = tick.tick() => self.tick(session).await,
+            };
+            session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
+            if !is_up {
+                return End::Again;
+            }
+            let presence = *self.presence.borrow();
+            match presence {
+                // A stream that drains does not take runs again.
+                Presence::Here if session.is_draining => return End::Again,
+                Presence::Here => {}
+                Presence::Leaving if !session.is_draining => {
+                    session.is_draining = true;
+                    if !session.send(Body::Draining(v1::Draining {})).await {
+                        return End::Again;
+                    }
+                }
+                Presence::Leaving if self.table.entries().next().is_none() => return End::Left,
+                Presence::Leaving => {}
+                Presence::Gone => {
+                    tracing::info!(
+                        executor = self.identity.name,
+                        app = self.identity.app_name,
+                        "an executor of XXL-JOB is gone"
+                    );
+                    return End::Over;
+                }
+            }
+        }
+    }
+
+    fn hello(&self) -> v1::Hello {
+        let (held, finished) = self.table.inventory();
+        v1::Hello {
+            namespace: self.identity.namespace_name.clone(),
+            app: self.identity.app_name.clone(),
+            name: self.identity.name.clone(),
+            incarnation: self.identity.id.get(),
+            sdk_version: "xxl-job".to_owned(),
+            weight: 1,
+            slots: SLOTS,
+            protocol: PROTOCOL,
+            held,
+            finished,
+            ..v1::Hello::default()
+        }
+    }
+
+    /// Heartbeats of their own, so that a slow database does not end the stream.
+    fn beats(
+        &self,
+        up: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
+        load: &Arc<AtomicU32>,
+        period: Duration,
+    ) -> tokio_util::sync::DropGuard {
+        let stop = CancellationToken::new();
+        let (stopped, up, load) = (stop.clone(), up.downgrade(), Arc::clone(load));
+        self.shared.spawn(async move {
+            let mut beat = interval(period);
+            beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut sequence = 0;
+            while stopped.run_until_cancelled(beat.tick()).await.is_some() {
+                sequence += 1;
+                let running = load.load(Ordering::Relaxed);
+                let message = v1::Heartbeat { running, sequence, ..v1::Heartbeat::default() };
+                let Some(up) = up.upgrade() else { break };
+                if up.send(Ok(v1::ExecutorMessage { body: Some(Body::Heartbeat(message)) })).await.is_err() {
+                    break;
+                }
+            }
+        });
+        stop.drop_guard()
+    }
+
+    async fn take(&mut self, session: &Session, body: Down) -> bool {
+        match body {
+            Down::Triggers(triggers) => self.offer(session, triggers).await,
+            Down::Cancels(cancels) => {
+                for cancel in cancels.cancels {
+                    self.cancel(RunId::new(cancel.run_id), cancel.attempt, &cancel.by);
+                }
+                true
+            }
+            Down::ResultAcks(acks) => self.acked(&acks.acks).await,
+            Down::Fence(fence) => self.answer_fence(session, &fence).await,
+            Down::Probes(probes) => {
+                let numbers = probes.job_ids.iter().map(|job| (*job, self.table.number_of(JobId::new(*job)))).collect();
+                if !self.is_unreachable {
+                    self.calls.probe(probes.probe_id, numbers);
+                }
+                true
+            }
+            Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
+            Down::Drain(_) | Down::DeclarationProblems(_) => true,
+        }
+    }
+
+    async fn heed(&mut self, session: &Session, event: Event) -> bool {
+        match event {
+            Event::Reported(rows) => self.reported(session, rows).await,
+            Event::Sent(log_id, answer) => self.sent(session, log_id, answer).await,
+            Event::Killed(log_id, answer) => self.killed(session, log_id, answer).await,
+            Event::Idle(number, asked_at, answer) => self.idle(number, asked_at, answer),
+            Event::Pulled(log_id, page, is_last) => self.pulled(session, log_id, page, is_last).await,
+            Event::Probed(probe_id, free_job_ids) => {
+                session.send(Body::ProbeReplies(v1::ProbeReplies { probe_id, free_job_ids })).await
+            }
+            Event::Beat(is_there) => {
+                (self.is_unreachable, self.is_beating) = (!is_there, false);
+                true
+            }
+        }
+    }
+}

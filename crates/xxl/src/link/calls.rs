@@ -1,0 +1,123 @@
+//! Calls of a link: each is a task of its own and comes back as an event. A few at the same time for each executor.
+
+use std::sync::Arc;
+
+use rondel_store::xxl::XxlRun;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
+
+use super::Event;
+use crate::bridge::Shared;
+use crate::client::Peer;
+use crate::wire::{self, LogPage};
+
+/// Calls to one executor at the same time.
+const CALL_COUNT_MAX: usize = 16;
+/// Of these, how many read logs: runs are not to wait for them.
+const PULL_COUNT_MAX: usize = 4;
+/// Pages that one read of a log takes at most.
+const PAGE_COUNT_MAX: usize = 100;
+/// Jobs that one probe asks about at most.
+const PROBE_COUNT_MAX: usize = 50;
+
+#[derive(Clone, Debug)]
+pub(super) struct Calls {
+    shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
+    peer: watch::Receiver<Peer>,
+    permits: Arc<Semaphore>,
+    pulls: Arc<Semaphore>,
+}
+
+impl Calls {
+    pub(super) fn new(shared: &Arc<Shared>, events: mpsc::Sender<Event>, peer: watch::Receiver<Peer>) -> Self {
+        let (permits, pulls) = (Semaphore::new(CALL_COUNT_MAX), Semaphore::new(PULL_COUNT_MAX));
+        Self { shared: Arc::clone(shared), events, peer, permits: Arc::new(permits), pulls: Arc::new(pulls) }
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.peer.borrow().address.as_str().to_owned()
+    }
+
+    fn peer(&self) -> Peer {
+        self.peer.borrow().clone()
+    }
+
+    /// Where the link is gone, the event is dropped.
+    fn spawn(&self, call: impl Future<Output = Event> + Send + 'static) {
+        let (events, permits) = (self.events.clone(), Arc::clone(&self.permits));
+        self.shared.spawn(async move {
+            let event = {
+                let Ok(_permit) = permits.acquire().await else { return };
+                call.await
+            };
+            drop(events.send(event).await);
+        });
+    }
+
+    pub(super) fn run(&self, log_id: i64, body: Vec<u8>) {
+        let (client, peer) = (self.shared.client.clone(), self.peer());
+        self.spawn(async move { Event::Sent(log_id, client.run(&peer, body).await) });
+    }
+
+    pub(super) fn kill(&self, log_id: i64, number: i32) {
+        let (client, peer) = (self.shared.client.clone(), self.peer());
+        self.spawn(async move { Event::Killed(log_id, client.ask(&peer, "kill", wire::of_job(number)).await) });
+    }
+
+    pub(super) fn idle(&self, number: i32) {
+        let (client, peer) = (self.shared.client.clone(), self.peer());
+        self.spawn(async move {
+            let asked_at = Instant::now();
+            Event::Idle(number, asked_at, client.ask(&peer, "idleBeat", wire::of_job(number)).await)
+        });
+    }
+
+    pub(super) fn beat(&self) {
+        let (client, peer) = (self.shared.client.clone(), self.peer());
+        self.spawn(async move { Event::Beat(client.ask(&peer, "beat", wire::empty()).await.is_ok()) });
+    }
+
+    /// Asks for which of the jobs the executor is free. It knows no job without a number.
+    pub(super) fn probe(&self, probe_id: i64, jobs: Vec<(i64, Option<i32>)>) {
+        let (client, peer) = (self.shared.client.clone(), self.peer());
+        self.spawn(async move {
+            let mut free = Vec::new();
+            for (job, number) in jobs.into_iter().take(PROBE_COUNT_MAX) {
+                let answer = match number {
+                    Some(number) => client.ask(&peer, "idleBeat", wire::of_job(number)).await,
+                    None => client.ask(&peer, "beat", wire::empty()).await,
+                };
+                match answer {
+                    Ok(answer) if answer.is_good() => free.push(job),
+                    Ok(_) => {}
+                    Err(_) => return Event::Beat(false),
+                }
+            }
+            Event::Probed(probe_id, free)
+        });
+    }
+
+    /// Reads what is new in a log.
+    pub(super) fn pull(&self, row: &XxlRun, is_over: bool) {
+        let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
+        let (log_id, sent_at_ms, mut from) = (row.log_id, row.sent_at.as_millis(), row.log_line);
+        let pulls = Arc::clone(&self.pulls);
+        let page_count = if is_over { PAGE_COUNT_MAX } else { 1 };
+        self.shared.spawn(async move {
+            let Ok(_permit) = pulls.acquire().await else { return };
+            for _ in 0..page_count {
+                let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await;
+                let page = answer.map(|answer| wire::log_page(&answer, from)).unwrap_or_default();
+                if page.next_line <= from {
+                    break;
+                }
+                from = page.next_line;
+                if events.send(Event::Pulled(log_id, page, false)).await.is_err() {
+                    return;
+                }
+            }
+            drop(events.send(Event::Pulled(log_id, LogPage { lines: Vec::new(), next_line: from }, true)).await);
+        });
+    }
+}

@@ -1,0 +1,136 @@
+//! Triggers: which of them are taken, their numbers, and the requests that are made of them.
+
+use rondel_core::spec::OverlapPolicy;
+use rondel_core::{JobId, NodeId, RunId};
+use rondel_proto::ITEM_COUNT_MAX;
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::{self, RefusedWhy};
+use rondel_store::LeaseToken;
+use rondel_store::xxl::{NewXxlRun, XxlRun};
+use tokio::time::Instant;
+
+use super::{Link, POLICY_PERIOD, SLOTS, Session};
+use crate::request;
+use crate::table::Kill;
+use crate::wire::CODE_FAILED;
+
+impl Link {
+    /// Gives triggers their numbers and sends them. What the store refuses was not sent.
+    pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
+        let origin = (triggers.node_id, triggers.node_epoch);
+        let (mut replies, mut taken) = (Vec::new(), Vec::new());
+        for trigger in triggers.triggers {
+            let (run, attempt) = (RunId::new(trigger.run_id), trigger.attempt);
+            if self.table.of_attempt(run, attempt).is_some() {
+                replies.push(reply(v1::reply::Kind::Accepted, run, attempt));
+                continue;
+            }
+            let why = match () {
+                () if self.table.is_fenced(origin) => Some(RefusedWhy::Fenced),
+                () if session.is_draining => Some(RefusedWhy::Draining),
+                () if self.is_unreachable => Some(RefusedWhy::Full),
+                () if self.table.open_count() + taken.len() >= slots() => Some(RefusedWhy::Full),
+                () => None,
+            };
+            match why {
+                Some(why) => replies.push(refusal((run, attempt), why, trigger.fence_n)),
+                None => taken.push(trigger),
+            }
+        }
+        let token = LeaseToken { node: NodeId::new(origin.0), epoch: origin.1 };
+        let rows = if taken.is_empty() { Some(Vec::new()) } else { self.number(token, &taken).await };
+        let Some(rows) = rows else { return false };
+        let mut requests = Vec::with_capacity(rows.len());
+        if rows.is_empty() {
+            let refused =
+                taken.iter().map(|one| refusal((RunId::new(one.run_id), one.attempt), RefusedWhy::Fenced, one.fence_n));
+            replies.extend(refused);
+        } else {
+            self.learn_policies(&taken).await;
+            for (row, trigger) in rows.into_iter().zip(&taken) {
+                replies.push(reply(v1::reply::Kind::Accepted, row.run, row.attempt));
+                let policy = self.policies.get(&row.job).map_or(OverlapPolicy::Serial, |(policy, _)| *policy);
+                let made = request::request(trigger, &row, policy);
+                requests.push((row.log_id, made));
+                self.table.insert(row, trigger.fence_n, Instant::now());
+            }
+        }
+        if !send_replies(session, replies).await {
+            return false;
+        }
+        for (log_id, made) in requests {
+            match made {
+                Ok(request) => self.calls.run(log_id, request.body()),
+                Err(sentence) if !self.end(session, log_id, CODE_FAILED, &sentence).await => return false,
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    /// `None` where the store failed; no rows where the lease does not hold.
+    pub(super) async fn number(&self, token: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
+        let new = |trigger: &v1::Trigger| NewXxlRun {
+            run: RunId::new(trigger.run_id),
+            attempt: trigger.attempt,
+            job: JobId::new(trigger.job_id),
+            executor: self.identity.id,
+            app: self.identity.app,
+        };
+        let new: Vec<NewXxlRun> = triggers.iter().map(new).collect();
+        let engine = &self.shared.engine;
+        match engine.store().send_xxl(token, &new, engine.now()).await {
+            Ok(rows) => Some(rows.unwrap_or_default()),
+            Err(error) => {
+                self.shared.store_failed("number attempts", &error);
+                None
+            }
+        }
+    }
+
+    /// The overlap policies of the jobs, for executors that still have a run of them.
+    pub(super) async fn learn_policies(&mut self, triggers: &[v1::Trigger]) {
+        let now = Instant::now();
+        self.policies.retain(|_, (_, at)| now.duration_since(*at) < POLICY_PERIOD);
+        let unknown = |trigger: &&v1::Trigger| !self.policies.contains_key(&JobId::new(trigger.job_id));
+        let mut names: Vec<&str> = triggers.iter().filter(unknown).map(|trigger| trigger.job.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() {
+            return;
+        }
+        match self.shared.engine.store().jobs_named(self.identity.namespace, &names).await {
+            Ok(jobs) => self.policies.extend(jobs.into_iter().map(|job| (job.id, (job.spec.overlap.policy, now)))),
+            Err(error) => self.shared.store_failed("read jobs", &error),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
+        let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
+        if !matches!(entry.kill, Some(Kill::Asked(_))) {
+            entry.kill = Some(Kill::Asked(by.to_owned()));
+            self.calls.kill(entry.row.log_id, entry.row.number);
+        }
+    }
+}
+
+fn slots() -> usize {
+    usize::try_from(SLOTS).unwrap_or(usize::MAX)
+}
+
+pub(super) fn reply(kind: v1::reply::Kind, run: RunId, attempt: i32) -> v1::Reply {
+    v1::Reply { kind: kind.into(), run_id: run.get(), attempt, ..v1::Reply::default() }
+}
+
+pub(super) fn refusal((run, attempt): (RunId, i32), why: RefusedWhy, fence_n: i64) -> v1::Reply {
+    v1::Reply { refused: why.into(), fence_n, ..reply(v1::reply::Kind::Refused, run, attempt) }
+}
+
+async fn send_replies(session: &Session, replies: Vec<v1::Reply>) -> bool {
+    for part in replies.chunks(ITEM_COUNT_MAX) {
+        if !session.send(Body::Replies(v1::Replies { replies: part.to_vec() })).await {
+            return false;
+        }
+    }
+    true
+}

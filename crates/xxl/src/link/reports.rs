@@ -1,0 +1,220 @@
+//! What becomes of attempts: what the executor answers, what it reports, and what the engine gets of it.
+
+use rondel_core::RunId;
+use rondel_proto::ITEM_COUNT_MAX;
+use rondel_proto::v1::executor_message::Body;
+use rondel_proto::v1::{self, RefusedWhy};
+use rondel_store::xxl::{XxlReport, XxlRun, XxlState};
+use tokio::time::Instant;
+
+use super::offer::{refusal, reply};
+use super::{Link, Session, TICK};
+use crate::client::CallError;
+use crate::ends::{self, CODE_KILLED};
+use crate::log;
+use crate::table::Kill;
+use crate::wire::{Answer, CODE_FAILED, LogPage};
+
+impl Link {
+    /// Ends of attempts that are in the store.
+    pub(super) async fn reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
+        let mut ended = Vec::new();
+        for row in rows {
+            if row.state == XxlState::Settled {
+                continue;
+            }
+            // A report may come after the end was assumed, and its attempt forgotten here.
+            if self.table.get_mut(row.log_id).is_none_or(|entry| entry.has_assumed_end()) {
+                self.table.insert(row.clone(), 0, Instant::now());
+                ended.push(row.log_id);
+                continue;
+            }
+            let Some(entry) = self.table.get_mut(row.log_id).filter(|entry| entry.is_open()) else { continue };
+            ended.push(row.log_id);
+            entry.is_proven = true;
+            entry.row = XxlRun { log_line: entry.row.log_line, ..row };
+        }
+        self.deliver(session, &ended).await
+    }
+
+    pub(super) async fn sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
+        self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
+        let Some(entry) = self.table.get_mut(log_id) else { return true };
+        match answer {
+            Ok(answer) if !answer.is_good() => self.end(session, log_id, answer.code, &answer.words()).await,
+            Err(CallError::Refused(words)) => self.end(session, log_id, CODE_FAILED, &words).await,
+            Err(CallError::NotSent(words)) => {
+                let executor = &self.identity.name;
+                if let Some(count) = self.shared.log_limit.count(&format!("unreachable {executor}")) {
+                    tracing::warn!(executor, reason = words, count, "an executor of XXL-JOB cannot be reached");
+                }
+                self.hand_back(session, log_id).await
+            }
+            answer => {
+                // Without an answer the executor may have it: it is asked, and its callback awaited.
+                (entry.is_proven, entry.idle_since) = (answer.is_ok(), None);
+                if let Err(error) = answer {
+                    tracing::debug!(
+                        executor = self.identity.name,
+                        log_id,
+                        reason = error.words(),
+                        "no clear answer to a run"
+                    );
+                }
+                entry.started_at_ms = self.shared.engine.now().as_millis();
+                let started = v1::Reply {
+                    started_at_ms: entry.started_at_ms,
+                    ..reply(v1::reply::Kind::Started, entry.row.run, entry.row.attempt)
+                };
+                session.send(Body::Replies(v1::Replies { replies: vec![started] })).await
+            }
+        }
+    }
+
+    /// The request never left: the engine sends the run elsewhere.
+    pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
+        let engine = &self.shared.engine;
+        if let Err(error) = engine.store().settle_xxl(&[log_id], engine.now()).await {
+            self.shared.store_failed("settle attempts", &error);
+            return false;
+        }
+        let Some(entry) = self.table.remove(log_id) else { return true };
+        let refusal = refusal((entry.row.run, entry.row.attempt), RefusedWhy::Full, entry.fence_n);
+        session.send(Body::Replies(v1::Replies { replies: vec![refusal] })).await
+    }
+
+    /// What the executor answered to the request to stop an attempt: then that end counts, also over a callback that came meanwhile.
+    pub(super) async fn killed(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
+        let Some(entry) = self.table.get_mut(log_id).filter(|entry| entry.result_sent_at.is_none()) else {
+            return true;
+        };
+        let by = match entry.kill.replace(Kill::Failed) {
+            Some(Kill::Asked(by)) => by,
+            _ => String::new(),
+        };
+        let words = match &answer {
+            Ok(answer) if answer.is_good() => {
+                // The callback that the stop brings about may be in the store by now.
+                let message = rondel_core::outcome::cancelled_by(&by);
+                let is_open = entry.is_open();
+                (entry.row.code, entry.row.message) = (Some(CODE_KILLED), Some(message.clone()));
+                if is_open {
+                    return self.end(session, log_id, CODE_KILLED, &message).await;
+                }
+                return self.deliver(session, &[log_id]).await;
+            }
+            Ok(answer) => answer.words(),
+            Err(error) => error.words().to_owned(),
+        };
+        tracing::info!(executor = self.identity.name, log_id, reason = words, "an executor did not stop a run");
+        let is_over = !entry.is_open();
+        !is_over || self.deliver(session, &[log_id]).await
+    }
+
+    pub(super) async fn pulled(&mut self, session: &Session, log_id: i64, page: LogPage, is_last: bool) -> bool {
+        let now_ms = self.shared.engine.now().as_millis();
+        let Some(entry) = self.table.get_mut(log_id) else { return true };
+        let first = entry.row.log_line;
+        let mut chunks = log::chunks(&entry.row, first, page.lines, now_ms);
+        entry.row.log_line = page.next_line.max(first);
+        let (next_line, is_open) = (entry.row.log_line, entry.is_open());
+        if is_last {
+            entry.is_pulling = false;
+            if !is_open {
+                entry.has_whole_log = true;
+                chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
+            }
+        }
+        for chunk in chunks {
+            if !session.send(Body::Logs(v1::Logs { chunks: vec![chunk] })).await {
+                return false;
+            }
+        }
+        if next_line > first
+            && is_open
+            && let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await
+        {
+            self.shared.store_failed("note logs", &error);
+        }
+        self.table.forget(Instant::now());
+        true
+    }
+
+    /// Records the end of an attempt that the executor does not report itself, and reports it. A callback that came before counts.
+    pub(super) async fn end(&mut self, session: &Session, log_id: i64, code: i32, message: &str) -> bool {
+        let engine = &self.shared.engine;
+        let report = XxlReport { log_id, code, message: Some(message.to_owned()) };
+        match engine.store().report_xxl(self.identity.app, &[report], engine.now()).await {
+            Ok(rows) => self.reported(session, rows).await,
+            Err(error) => {
+                self.shared.store_failed("end attempts", &error);
+                false
+            }
+        }
+    }
+
+    /// Reports ends to the engine, and has the rest of the logs read. One whose stop is under way waits for that.
+    pub(super) async fn deliver(&mut self, session: &Session, log_ids: &[i64]) -> bool {
+        let now = Instant::now();
+        let mut results = Vec::new();
+        for log_id in log_ids {
+            let Some(entry) = self.table.get_mut(*log_id) else { continue };
+            if matches!(entry.kill, Some(Kill::Asked(_))) {
+                continue;
+            }
+            entry.result_sent_at = Some(now);
+            results.push(ends::result(&entry.row, entry.started_at_ms));
+            if !entry.is_pulling && !entry.has_whole_log {
+                entry.is_pulling = true;
+                self.calls.pull(&entry.row, true);
+            }
+        }
+        for part in results.chunks(ITEM_COUNT_MAX) {
+            if !session.send(Body::Results(v1::Results { results: part.to_vec() })).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(super) async fn acked(&mut self, acks: &[v1::ResultAck]) -> bool {
+        let now = Instant::now();
+        let mut settled = Vec::with_capacity(acks.len());
+        for ack in acks {
+            if let Some(entry) = self.table.of_attempt(RunId::new(ack.run_id), ack.attempt)
+                && !entry.is_open()
+            {
+                entry.acked_at.get_or_insert(now);
+                settled.push(entry.row.log_id);
+            }
+        }
+        let engine = &self.shared.engine;
+        if let Err(error) = engine.store().settle_xxl(&settled, engine.now()).await {
+            // They are found again, and answered as repeated ones.
+            self.shared.store_failed("settle attempts", &error);
+            return false;
+        }
+        self.table.forget(now);
+        true
+    }
+
+    /// What the store has at this moment is all that the executor may have: nothing more of the fenced lease gets a number.
+    pub(super) async fn answer_fence(&mut self, session: &Session, fence: &v1::Fence) -> bool {
+        self.table.fence(fence);
+        let rows = match self.unsettled().await {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.shared.store_failed("read attempts", &error);
+                return false;
+            }
+        };
+        self.table.reconcile(rows, Instant::now());
+        let (held, finished) = self.table.inventory();
+        let reply = v1::FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished };
+        if !session.send(Body::FenceReply(reply)).await {
+            return false;
+        }
+        let reported: Vec<i64> = self.table.unanswered(Instant::now() + TICK * 10);
+        self.deliver(session, &reported).await
+    }
+}

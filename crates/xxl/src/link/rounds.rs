@@ -1,0 +1,111 @@
+//! What a link looks after by the clock: attempts that are asked about, logs that are read, results that are sent again.
+
+use tokio::time::Instant;
+
+use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, Session};
+use crate::client::CallError;
+use crate::ends::{CODE_LOST, CODE_UNKNOWN};
+use crate::wire::Answer;
+
+impl Link {
+    pub(super) async fn tick(&mut self, session: &Session) -> bool {
+        let now = Instant::now();
+        let period = if self.table.open_count() > 0 { RECONCILE_PERIOD } else { RECONCILE_IDLE_PERIOD };
+        if now.duration_since(self.reconciled_at) >= period {
+            self.reconciled_at = now;
+            match self.unsettled().await {
+                Ok(rows) => drop(self.table.reconcile(rows, now)),
+                Err(error) => self.shared.store_failed("read attempts", &error),
+            }
+        }
+        self.table.forget(now);
+        let unanswered = self.table.unanswered(now);
+        if !self.deliver(session, &unanswered).await {
+            return false;
+        }
+        if self.is_unreachable {
+            if !std::mem::replace(&mut self.is_beating, true) {
+                self.calls.beat();
+            }
+            return true;
+        }
+        self.ask(now);
+        self.pull(now);
+        self.give_up(session, now).await
+    }
+
+    /// Asks about attempts that have run for a while.
+    pub(super) fn ask(&mut self, now: Instant) {
+        let mut numbers = Vec::new();
+        for entry in self.table.entries_mut().filter(|entry| entry.is_open()) {
+            let after = if entry.is_proven { ASK_AFTER } else { ASK_SOON };
+            let last = entry.asked_at.unwrap_or(entry.known_since);
+            if now.duration_since(last) >= after {
+                entry.asked_at = Some(now);
+                numbers.push(entry.row.number);
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in numbers {
+            self.calls.idle(number);
+        }
+    }
+
+    /// Reads the logs of attempts that run.
+    pub(super) fn pull(&mut self, now: Instant) {
+        for entry in self.table.entries_mut().filter(|entry| entry.is_open() && !entry.is_pulling) {
+            let last = entry.pulled_at.unwrap_or(entry.known_since);
+            if now.duration_since(last) >= PULL_PERIOD {
+                (entry.pulled_at, entry.is_pulling) = (Some(now), true);
+                self.calls.pull(&entry.row, false);
+            }
+        }
+    }
+
+    /// Ends attempts that the executor does not have, and for which no callback came in time.
+    pub(super) async fn give_up(&mut self, session: &Session, now: Instant) -> bool {
+        let patience = self.shared.config.callback_timeout;
+        let is_over = |since: Instant| now.duration_since(since) >= patience;
+        let lost = self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(is_over));
+        let lost: Vec<(i64, bool)> = lost.map(|entry| (entry.row.log_id, entry.is_proven)).collect();
+        for (log_id, is_proven) in lost {
+            let seconds = patience.as_secs();
+            let name = &self.identity.name;
+            let (code, message) = match is_proven {
+                true => (
+                    CODE_UNKNOWN,
+                    format!("executor {name} no longer has the run, and sent no callback for {seconds} s"),
+                ),
+                false => {
+                    (CODE_LOST, format!("executor {name} does not have the run, and sent no callback for {seconds} s"))
+                }
+            };
+            if !self.end(session, log_id, code, &message).await {
+                return false;
+            }
+        }
+        true
+    }
+    /// Whether the executor has a run of the job: one that has none and sends no callback has lost it.
+    pub(super) fn idle(&mut self, number: i32, asked_at: Instant, answer: Result<Answer, CallError>) -> bool {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.is_unreachable |= matches!(error, CallError::NotSent(_));
+                return true;
+            }
+        };
+        for entry in self.table.entries_mut().filter(|entry| entry.is_open() && entry.row.number == number) {
+            if entry.known_since > asked_at {
+                continue;
+            }
+            if answer.is_good() {
+                entry.idle_since.get_or_insert(asked_at);
+            } else {
+                (entry.idle_since, entry.is_proven) = (None, true);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,84 @@
+//! From pages of an executor's log to chunks of the engine's.
+
+use rondel_proto::v1::{LogChunk, LogLine};
+use rondel_store::xxl::XxlRun;
+
+/// Lines of one chunk.
+const LINE_COUNT_MAX: usize = 500;
+/// Bytes of text of one chunk.
+const TEXT_LEN_MAX: usize = 256 * 1024;
+/// The longest line, in bytes.
+const LINE_LEN_MAX: usize = 16 * 1024;
+/// What the message of an end is numbered from, behind all lines of the log.
+const MESSAGE_SEQUENCE: i64 = 1 << 40;
+const LEVEL: &str = "stdout";
+const MESSAGE_LEVEL: &str = "error";
+
+/// The chunks of lines that begin with the line `first`. The number of a chunk is that of its first line, so that one that comes
+/// twice is stored once.
+pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
+    pack(row, (first, LEVEL), lines, at_ms)
+}
+
+/// The chunks of a message that a result has no room for.
+pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
+    pack(row, (MESSAGE_SEQUENCE, MESSAGE_LEVEL), lines, at_ms)
+}
+
+fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
+    let mut chunks: Vec<LogChunk> = Vec::new();
+    let mut len = 0;
+    for (sequence, mut text) in (first..).zip(lines) {
+        if text.len() > LINE_LEN_MAX {
+            text.truncate(text.floor_char_boundary(LINE_LEN_MAX));
+            text.push('…');
+        }
+        len += text.len();
+        let line = LogLine { at_ms, level: level.to_owned(), text };
+        match chunks.last_mut().filter(|chunk| chunk.lines.len() < LINE_COUNT_MAX && len <= TEXT_LEN_MAX) {
+            Some(chunk) => chunk.lines.push(line),
+            None => {
+                len = line.text.len();
+                let (run_id, attempt) = (row.run.get(), row.attempt);
+                chunks.push(LogChunk { run_id, attempt, sequence, lines: vec![line], dropped: 0 });
+            }
+        }
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, ExecutorId, JobId, RunId, Timestamp};
+    use rondel_store::xxl::XxlState;
+
+    use super::*;
+
+    #[test]
+    fn chunks_are_bounded_and_numbered_by_their_first_lines() {
+        let row = XxlRun {
+            log_id: 1,
+            run: RunId::new(5),
+            attempt: 1,
+            job: JobId::new(2),
+            number: 1,
+            executor: ExecutorId::new(3),
+            app: AppId::new(4),
+            sent_at: Timestamp::EPOCH,
+            state: XxlState::Open,
+            code: None,
+            message: None,
+            reported_at: None,
+            log_line: 1,
+        };
+        let short: Vec<String> = (0..1_100).map(|number| number.to_string()).collect();
+        let numbers =
+            |chunks: &[LogChunk]| chunks.iter().map(|one| (one.sequence, one.lines.len())).collect::<Vec<_>>();
+        assert_eq!(numbers(&chunks(&row, 7, short, 0)), [(7, 500), (507, 500), (1_007, 100)]);
+        let long = vec!["ä".repeat(20_000); 40];
+        let packed = chunks(&row, 1, long, 0);
+        assert!(packed.iter().flat_map(|chunk| &chunk.lines).all(|line| line.text.len() <= LINE_LEN_MAX + 3));
+        assert_eq!(numbers(&packed), [(1, 15), (16, 15), (31, 10)]);
+        assert!(chunks(&row, 1, Vec::new(), 0).is_empty());
+    }
+}

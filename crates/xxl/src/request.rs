@@ -1,0 +1,148 @@
+//! From a trigger of the engine to the request that an executor gets.
+
+use rondel_core::spec::OverlapPolicy;
+use rondel_proto::v1::Trigger;
+use rondel_store::xxl::XxlRun;
+use serde_json::Value;
+
+use crate::wire::RunRequest;
+
+/// Handlers that stand for a script in the parameters, as executors call its kind.
+const SCRIPTS: [&str; 7] =
+    ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
+const BEAN: &str = "BEAN";
+/// Numbers of scripts have at most so many bits: all executors read them exactly.
+const VERSION_BITS: u32 = 40;
+
+/// How an executor that still has a run of the job treats the next one, after the engine has decided that it may start.
+pub(crate) const fn block_strategy(policy: OverlapPolicy) -> &'static str {
+    match policy {
+        OverlapPolicy::Discard => "DISCARD_LATER",
+        OverlapPolicy::Cover => "COVER_EARLY",
+        OverlapPolicy::Serial | OverlapPolicy::Allow => "SERIAL_EXECUTION",
+    }
+}
+
+/// The request for an attempt; a sentence where its parameters are of no use.
+pub(crate) fn request(trigger: &Trigger, row: &XxlRun, policy: OverlapPolicy) -> Result<RunRequest, String> {
+    let params: Value = serde_json::from_str(&trigger.params).unwrap_or(Value::Null);
+    let script = SCRIPTS.into_iter().find(|kind| *kind == trigger.handler);
+    let (glue_type, handler, params, source) = match script {
+        Some(kind) => {
+            let (source, params) = script_of(kind, &params)?;
+            (kind, String::new(), params, source)
+        }
+        None => (BEAN, trigger.handler.clone(), text_of(&params), String::new()),
+    };
+    Ok(RunRequest {
+        job_id: row.number,
+        executor_handler: handler,
+        executor_params: params,
+        executor_block_strategy: block_strategy(policy),
+        executor_timeout: trigger.timeout_ms.max(0).saturating_add(999) / 1_000,
+        log_id: row.log_id,
+        log_date_time: row.sent_at.as_millis(),
+        glue_type,
+        glue_updatetime: if script.is_some() { version(&source) } else { 0 },
+        glue_source: source,
+        broadcast_index: trigger.shard_index.max(0),
+        broadcast_total: trigger.shard_total.max(1),
+    })
+}
+
+/// The source and the parameter of a script.
+fn script_of(kind: &str, params: &Value) -> Result<(String, String), String> {
+    let source = params.get("source").and_then(Value::as_str).filter(|source| !source.trim().is_empty());
+    let Some(source) = source else {
+        return Err(format!("params: {kind} needs an object with the script as \"source\", and may have \"param\""));
+    };
+    Ok((source.to_owned(), params.get("param").map(text_of).unwrap_or_default()))
+}
+
+/// Parameters as executors get them: a text as it is, nothing as an empty one, and anything else as JSON.
+fn text_of(params: &Value) -> String {
+    match params {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Object(fields) if fields.is_empty() => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// A number that differs between scripts: executors keep what they made of one under it.
+fn version(source: &str) -> i64 {
+    // FNV-1a, so that the number is the same on every server.
+    let hash = source
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    i64::try_from(hash >> (u64::BITS - VERSION_BITS)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, ExecutorId, JobId, RunId, Timestamp};
+    use rondel_store::xxl::XxlState;
+
+    use super::*;
+
+    fn row() -> XxlRun {
+        XxlRun {
+            log_id: 1_000_000_007,
+            run: RunId::new(1),
+            attempt: 1,
+            job: JobId::new(2),
+            number: 1_000_000_001,
+            executor: ExecutorId::new(3),
+            app: AppId::new(4),
+            sent_at: Timestamp::from_millis(1_795_277_978_308),
+            state: XxlState::Open,
+            code: None,
+            message: None,
+            reported_at: None,
+            log_line: 1,
+        }
+    }
+
+    fn made(handler: &str, params: &str) -> Result<RunRequest, String> {
+        let trigger = Trigger {
+            handler: handler.to_owned(),
+            params: params.to_owned(),
+            timeout_ms: 1_500,
+            shard_total: 1,
+            ..Trigger::default()
+        };
+        request(&trigger, &row(), OverlapPolicy::Cover)
+    }
+
+    #[test]
+    fn parameters_are_texts() {
+        for (params, expected) in [
+            (r#""hello \"you\"""#, "hello \"you\""),
+            ("null", ""),
+            ("{}", ""),
+            ("", ""),
+            (r#"{"a":1}"#, r#"{"a":1}"#),
+            ("[1,2]", "[1,2]"),
+            ("7", "7"),
+        ] {
+            assert_eq!(made("h", params).unwrap().executor_params, expected, "{params}");
+        }
+        let request = made("h", "null").unwrap();
+        assert_eq!((request.glue_type, request.executor_handler.as_str(), request.executor_timeout), ("BEAN", "h", 2));
+        assert_eq!((request.broadcast_index, request.broadcast_total), (0, 1));
+        assert_eq!((request.job_id, request.executor_block_strategy), (1_000_000_001, "COVER_EARLY"));
+    }
+
+    #[test]
+    fn a_script_goes_with_its_kind_and_version() {
+        let one = made("GLUE_SHELL", r#"{"source": "echo 1\n", "param": "p"}"#).unwrap();
+        assert_eq!((one.glue_type, one.executor_handler.as_str()), ("GLUE_SHELL", ""));
+        assert_eq!((one.glue_source.as_str(), one.executor_params.as_str()), ("echo 1\n", "p"));
+        let two = made("GLUE_SHELL", r#"{"source": "echo 2\n"}"#).unwrap();
+        assert_ne!(one.glue_updatetime, two.glue_updatetime);
+        assert!((0..1 << VERSION_BITS).contains(&one.glue_updatetime));
+        for params in ["null", r#""echo""#, r#"{"source": " "}"#, r#"{"source": 7}"#] {
+            assert!(made("GLUE_PYTHON", params).unwrap_err().starts_with("params: GLUE_PYTHON needs"), "{params}");
+        }
+    }
+}

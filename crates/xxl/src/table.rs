@@ -1,0 +1,253 @@
+//! The attempts of one executor, as a link of this server knows them. What must last is in the store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use rondel_core::{JobId, RunId};
+use rondel_proto::v1::{Fence, RunRef};
+use rondel_store::xxl::{XxlRun, XxlState};
+use tokio::time::Instant;
+
+/// How long the rest of a log may take after the end of its attempt.
+const LOG_PATIENCE: Duration = Duration::from_secs(30);
+/// After how long a result without an answer is sent again.
+const RESEND_AFTER: Duration = Duration::from_secs(2);
+
+/// A request to stop an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kill {
+    /// The executor was asked, and has not answered.
+    Asked(String),
+    /// It has not stopped the attempt.
+    Failed,
+}
+
+/// An attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) row: XxlRun,
+    /// The number of its trigger; 0 where another server, or this one before a restart, sent it.
+    pub(crate) fence_n: i64,
+    /// The executor was heard about it: it has it, or had it.
+    pub(crate) is_proven: bool,
+    pub(crate) started_at_ms: i64,
+    pub(crate) known_since: Instant,
+    pub(crate) kill: Option<Kill>,
+    /// Since when the executor has had no run of its job.
+    pub(crate) idle_since: Option<Instant>,
+    pub(crate) asked_at: Option<Instant>,
+    pub(crate) pulled_at: Option<Instant>,
+    pub(crate) is_pulling: bool,
+    pub(crate) has_whole_log: bool,
+    pub(crate) result_sent_at: Option<Instant>,
+    pub(crate) acked_at: Option<Instant>,
+}
+
+impl Entry {
+    pub(crate) fn is_open(&self) -> bool {
+        self.row.state == XxlState::Open
+    }
+
+    /// The server assumed its end: the executor's own report takes its place.
+    pub(crate) fn has_assumed_end(&self) -> bool {
+        self.row.code.is_some_and(|code| code < -1)
+    }
+
+    fn run_ref(&self) -> RunRef {
+        let (run_id, attempt) = (self.row.run.get(), self.row.attempt);
+        RunRef { run_id, attempt, started_at_ms: self.started_at_ms, not_begun: false }
+    }
+}
+
+/// The attempts of an executor.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    entries: BTreeMap<i64, Entry>,
+    keys: HashMap<(RunId, i32), i64>,
+    /// The highest epoch of each node whose triggers are refused.
+    fences: BTreeMap<i64, i64>,
+    numbers: HashMap<JobId, i32>,
+}
+
+impl Table {
+    /// Takes up what the store has, after a start and again and again: other servers send attempts to the executor too, and hear
+    /// of their ends. Answers which ends are new here.
+    pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<i64> {
+        let known: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
+        let has_verdict = |entry: &Entry| entry.acked_at.is_none() && !known.contains_key(&entry.row.log_id);
+        let over: Vec<i64> =
+            self.entries.values().filter(|entry| has_verdict(entry)).map(|entry| entry.row.log_id).collect();
+        for log_id in over {
+            self.remove(log_id);
+        }
+        let mut reported = Vec::new();
+        for row in rows {
+            let (log_id, is_over) = (row.log_id, row.state != XxlState::Open);
+            match self.entries.get_mut(&log_id) {
+                Some(entry) if entry.is_open() && is_over => {
+                    entry.row = XxlRun { log_line: entry.row.log_line, ..row };
+                    reported.push(log_id);
+                }
+                Some(_) => {}
+                None => {
+                    self.insert(row, 0, now);
+                    if is_over {
+                        reported.push(log_id);
+                    }
+                }
+            }
+        }
+        reported
+    }
+
+    pub(crate) fn insert(&mut self, row: XxlRun, fence_n: i64, now: Instant) {
+        self.numbers.insert(row.job, row.number);
+        self.keys.insert((row.run, row.attempt), row.log_id);
+        let started_at_ms = row.sent_at.as_millis();
+        let entry = Entry {
+            row,
+            fence_n,
+            is_proven: false,
+            started_at_ms,
+            known_since: now,
+            kill: None,
+            idle_since: None,
+            asked_at: None,
+            pulled_at: None,
+            is_pulling: false,
+            has_whole_log: false,
+            result_sent_at: None,
+            acked_at: None,
+        };
+        self.entries.insert(entry.row.log_id, entry);
+    }
+
+    pub(crate) fn remove(&mut self, log_id: i64) -> Option<Entry> {
+        let entry = self.entries.remove(&log_id)?;
+        let key = (entry.row.run, entry.row.attempt);
+        if self.keys.get(&key) == Some(&log_id) {
+            self.keys.remove(&key);
+        }
+        Some(entry)
+    }
+
+    pub(crate) fn get_mut(&mut self, log_id: i64) -> Option<&mut Entry> {
+        self.entries.get_mut(&log_id)
+    }
+
+    pub(crate) fn of_attempt(&mut self, run: RunId, attempt: i32) -> Option<&mut Entry> {
+        self.keys.get(&(run, attempt)).and_then(|log_id| self.entries.get_mut(log_id))
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.entries.values_mut()
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        self.entries.values().filter(|entry| entry.is_open()).count()
+    }
+
+    /// The attempts that a hello, or the answer to a fence, lists: without an end, and with one that has no verdict.
+    pub(crate) fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
+        let unacked = self.entries.values().filter(|entry| entry.acked_at.is_none());
+        let (held, finished): (Vec<&Entry>, Vec<&Entry>) = unacked.partition(|entry| entry.is_open());
+        let refs = |entries: Vec<&Entry>| entries.into_iter().map(Entry::run_ref).collect();
+        (refs(held), refs(finished))
+    }
+
+    pub(crate) fn fence(&mut self, fence: &Fence) {
+        let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
+        *fenced = (*fenced).max(fence.node_epoch);
+    }
+
+    pub(crate) fn is_fenced(&self, (node, epoch): (i64, i64)) -> bool {
+        self.fences.get(&node).is_some_and(|fenced| epoch <= *fenced)
+    }
+
+    /// The number of a job, if the executor ever got a run of it from here.
+    pub(crate) fn number_of(&self, job: JobId) -> Option<i32> {
+        self.numbers.get(&job).copied()
+    }
+
+    /// The ends that no server has answered in time.
+    pub(crate) fn unanswered(&self, now: Instant) -> Vec<i64> {
+        let is_late = |entry: &&Entry| {
+            let waited = entry.result_sent_at.is_none_or(|at| now.duration_since(at) >= RESEND_AFTER);
+            !entry.is_open() && entry.acked_at.is_none() && waited
+        };
+        self.entries.values().filter(is_late).map(|entry| entry.row.log_id).collect()
+    }
+
+    /// Forgets the attempts that have their verdicts and their logs.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        let is_done = |entry: &&Entry| {
+            entry.acked_at.is_some_and(|at| entry.has_whole_log || now.duration_since(at) >= LOG_PATIENCE)
+        };
+        let done: Vec<i64> = self.entries.values().filter(is_done).map(|entry| entry.row.log_id).collect();
+        for log_id in done {
+            self.remove(log_id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, ExecutorId, Timestamp};
+
+    use super::*;
+
+    fn row(log_id: i64, state: XxlState) -> XxlRun {
+        XxlRun {
+            log_id,
+            run: RunId::new(log_id * 10),
+            attempt: 1,
+            job: JobId::new(2),
+            number: 1_000_000_000,
+            executor: ExecutorId::new(3),
+            app: AppId::new(4),
+            sent_at: Timestamp::from_secs(1),
+            state,
+            code: None,
+            message: None,
+            reported_at: None,
+            log_line: 1,
+        }
+    }
+
+    fn ids(refs: &[RunRef]) -> Vec<i64> {
+        refs.iter().map(|one| one.run_id).collect()
+    }
+
+    #[tokio::test]
+    async fn what_the_store_has_is_taken_up() {
+        let now = Instant::now();
+        let mut table = Table::default();
+        assert_eq!(table.reconcile(vec![row(1, XxlState::Open), row(2, XxlState::Reported)], now), [2]);
+        let (held, finished) = table.inventory();
+        assert_eq!((ids(&held), ids(&finished)), (vec![10], vec![20]));
+        // Another server heard of the end of 1, and sent 3; 2 has its verdict.
+        assert_eq!(table.reconcile(vec![row(1, XxlState::Reported), row(3, XxlState::Open)], now), [1]);
+        let (held, finished) = table.inventory();
+        assert_eq!((ids(&held), ids(&finished)), (vec![30], vec![10]));
+        assert!(table.of_attempt(RunId::new(20), 1).is_none());
+        assert_eq!((table.open_count(), table.unanswered(now)), (1, vec![1]));
+        table.get_mut(1).unwrap().acked_at = Some(now);
+        table.forget(now);
+        assert!(table.get_mut(1).is_some(), "its log is not whole");
+        table.forget(now + LOG_PATIENCE);
+        assert!(table.get_mut(1).is_none());
+        assert_eq!(table.number_of(JobId::new(2)), Some(1_000_000_000));
+    }
+
+    #[test]
+    fn fences_stay() {
+        let mut table = Table::default();
+        table.fence(&Fence { node_id: 1, node_epoch: 5 });
+        table.fence(&Fence { node_id: 1, node_epoch: 4 });
+        assert!(table.is_fenced((1, 5)) && !table.is_fenced((1, 6)) && !table.is_fenced((2, 1)));
+    }
+}

@@ -1,0 +1,235 @@
+//! The bodies of both directions, in every dialect in use: what is written suits all of them, and what is read may come from any.
+//!
+//! | | 2.2 | 2.3 to 3.2 | 3.3 to 3.4 | 3.5 |
+//! |---|---|---|---|---|
+//! | a callback's end | `executeResult` | `handleCode` | `handleCode` | `handleCode` |
+//! | callbacks | an array | an array | an array | `callbackList` |
+//! | an answer's payload | `content` | `content` | `data` | `data` |
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// A handler ended well.
+pub(crate) const CODE_GOOD: i32 = 200;
+/// A handler failed.
+pub(crate) const CODE_FAILED: i32 = 500;
+/// A handler was stopped at its timeout.
+pub(crate) const CODE_TIMED_OUT: i32 = 502;
+
+/// The most callbacks in one call.
+const CALLBACK_COUNT_MAX: usize = 10_000;
+
+/// An executor that registers or signs off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    /// The name of its app.
+    pub(crate) app: String,
+    /// Its address.
+    pub(crate) address: String,
+}
+
+/// The end of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Callback {
+    pub(crate) log_id: i64,
+    pub(crate) code: i32,
+    pub(crate) message: Option<String>,
+}
+
+/// The body of the answer to a call that succeeded.
+pub(crate) fn good() -> Vec<u8> {
+    answer(CODE_GOOD, Some("Success"))
+}
+
+/// The body of the answer to a call that is refused.
+pub(crate) fn refused(message: &str) -> Vec<u8> {
+    answer(CODE_FAILED, Some(message))
+}
+
+fn answer(code: i32, message: Option<&str>) -> Vec<u8> {
+    let body = json!({"code": code, "msg": message, "content": null, "data": null, "success": code == CODE_GOOD});
+    body.to_string().into_bytes()
+}
+
+/// Reads the body of `registry` and `registryRemove`.
+pub(crate) fn registration(body: &[u8]) -> Result<Registration, String> {
+    let document = object(body)?;
+    let field = |name: &str| match document.get(name) {
+        Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+        Some(other) if !other.is_null() && !other.is_string() => Err(format!("{name}: {other} is not a text")),
+        _ => Err(format!("Illegal Argument. {name} is missing")),
+    };
+    field("registryGroup")?;
+    Ok(Registration { app: field("registryKey")?, address: field("registryValue")? })
+}
+
+/// Reads the body of `callback`.
+pub(crate) fn callbacks(body: &[u8]) -> Result<Vec<Callback>, String> {
+    let items = match parse(body)? {
+        Value::Array(items) => items,
+        Value::Object(mut document) => match document.remove("callbackList") {
+            Some(Value::Array(items)) => items,
+            _ => return Err("the body is neither a list of callbacks nor has one as callbackList".to_owned()),
+        },
+        _ => return Err("the body is not a list of callbacks".to_owned()),
+    };
+    if items.len() > CALLBACK_COUNT_MAX {
+        return Err(format!("{} callbacks are too many for one call; the most is {CALLBACK_COUNT_MAX}", items.len()));
+    }
+    items
+        .iter()
+        .enumerate()
+        .map(|(index, item)| callback(item).map_err(|why| format!("callback {index}: {why}")))
+        .collect()
+}
+
+fn callback(item: &Value) -> Result<Callback, String> {
+    let item = item.as_object().ok_or("it is not an object")?;
+    let log_id = item.get("logId").and_then(integer).ok_or("logId is not a number")?;
+    let result = item.get("executeResult").and_then(Value::as_object);
+    // Without any code it failed, as an unknown code does.
+    let own = item.get("handleCode").and_then(integer);
+    let (code, message) = match own {
+        Some(code) => (Some(code), text(item, "handleMsg")),
+        None => (
+            result.and_then(|result| result.get("code")).and_then(integer),
+            result.and_then(|result| text(result, "msg")).or_else(|| text(item, "handleMsg")),
+        ),
+    };
+    let code = code.and_then(|code| i32::try_from(code).ok()).filter(|code| *code >= 0).unwrap_or(CODE_FAILED);
+    Ok(Callback { log_id, code, message })
+}
+
+/// The request to run an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunRequest {
+    pub(crate) job_id: i32,
+    pub(crate) executor_handler: String,
+    pub(crate) executor_params: String,
+    pub(crate) executor_block_strategy: &'static str,
+    pub(crate) executor_timeout: i64,
+    pub(crate) log_id: i64,
+    pub(crate) log_date_time: i64,
+    pub(crate) glue_type: &'static str,
+    pub(crate) glue_source: String,
+    pub(crate) glue_updatetime: i64,
+    pub(crate) broadcast_index: i32,
+    pub(crate) broadcast_total: i32,
+}
+
+impl RunRequest {
+    pub(crate) fn body(&self) -> Vec<u8> {
+        // A type of texts and numbers is always written.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// The body of `/idleBeat` and `/kill`.
+pub(crate) fn of_job(number: i32) -> Vec<u8> {
+    json!({"jobId": number}).to_string().into_bytes()
+}
+
+/// The body of `/beat`: some executors insist on a body.
+pub(crate) fn empty() -> Vec<u8> {
+    b"{}".to_vec()
+}
+
+/// The body of `/log`.
+pub(crate) fn log_request(log_id: i64, sent_at_ms: i64, from_line: i64) -> Vec<u8> {
+    let body = json!({"logDateTim": sent_at_ms, "logDateTime": sent_at_ms, "logId": log_id, "fromLineNum": from_line});
+    body.to_string().into_bytes()
+}
+
+/// The answer of an executor.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) message: Option<String>,
+    payload: Option<Value>,
+}
+
+impl Answer {
+    pub(crate) fn is_good(&self) -> bool {
+        self.code == CODE_GOOD
+    }
+
+    /// The message, or the code where there is none.
+    pub(crate) fn words(&self) -> String {
+        let payload = self.payload.as_ref().and_then(Value::as_str).map(str::to_owned);
+        let words = self.message.clone().filter(|message| !message.is_empty()).or(payload);
+        words.unwrap_or_else(|| format!("code {}", self.code))
+    }
+}
+
+/// Reads the answer of an executor: an object, or, from the one in Go, a list with a callback.
+pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
+    let document = match parse(body)? {
+        Value::Object(document) => document,
+        Value::Array(items) => match items.into_iter().next() {
+            Some(Value::Object(document)) => document,
+            _ => return Err("the answer is an empty list".to_owned()),
+        },
+        _ => return Err("the answer is not an object".to_owned()),
+    };
+    let result = document.get("executeResult").and_then(Value::as_object);
+    let code = ["code", "handleCode"].into_iter().find_map(|name| document.get(name).and_then(integer));
+    let code = code.or_else(|| result.and_then(|result| result.get("code")).and_then(integer));
+    let code = code.ok_or("the answer has no code")?;
+    let message = text(&document, "msg").or_else(|| text(&document, "handleMsg"));
+    let payload = ["data", "content"].into_iter().find_map(|name| document.get(name).filter(|value| !value.is_null()));
+    Ok(Answer { code: i32::try_from(code).unwrap_or(CODE_FAILED), message, payload: payload.cloned() })
+}
+
+/// Lines of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogPage {
+    pub(crate) lines: Vec<String>,
+    /// The line after them.
+    pub(crate) next_line: i64,
+}
+
+/// Reads the answer to `/log`. An executor that has nothing answers so in many ways: a page without lines, an earlier last line,
+/// a sentence about a file that it does not have.
+pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
+    let nothing = LogPage { lines: Vec::new(), next_line: from_line };
+    let Some(page) = answer.payload.as_ref().and_then(Value::as_object).filter(|_| answer.is_good()) else {
+        return nothing;
+    };
+    let content = page.get("logContent").and_then(Value::as_str).unwrap_or_default();
+    let to_line = page.get("toLineNum").and_then(integer).unwrap_or_default();
+    let content = content.strip_suffix('\n').unwrap_or(content);
+    if to_line < from_line || content.is_empty() {
+        return nothing;
+    }
+    let lines: Vec<String> = content.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect();
+    LogPage { lines, next_line: to_line.saturating_add(1) }
+}
+
+fn parse(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|error| format!("the body is not JSON: {error}"))
+}
+
+fn object(body: &[u8]) -> Result<Map<String, Value>, String> {
+    match parse(body)? {
+        Value::Object(document) => Ok(document),
+        _ => Err("the body is not an object".to_owned()),
+    }
+}
+
+/// A number, or a text that is one.
+fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Number(number) => number.as_i64(),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
+    object.get(name).and_then(Value::as_str).map(str::to_owned).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

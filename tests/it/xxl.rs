@@ -1,0 +1,391 @@
+//! Executors that speak XXL-JOB's protocol: each dialect by an executor of the tests' own, and pyxxl.
+
+mod python;
+mod stand_in;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rondel_tests::{Api, Backend, ScratchDb, Server, scratch, wait_until};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use self::stand_in::{DIALECTS, Dialect, StandIn};
+use crate::on_each_database;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const NETWORKS: [&str; 2] = ["--xxl-networks", "127.0.0.0/8"];
+
+async fn server(db: &ScratchDb, more: &[&str]) -> Server {
+    Server::start_with(db, &[&NETWORKS, more].concat()).await
+}
+
+/// A job without a schedule, whose app is made with it.
+async fn job(api: &Api, (name, app, handler): (&str, &str, &str), more: Value) {
+    let mut job = json!({"name": name, "app": app, "handler": handler});
+    job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    api.post("/api/v1/jobs", job).await.expect(201);
+}
+
+/// A token of executors of an app.
+async fn token(api: &Api, app: &str) -> String {
+    let grants = json!([{"role": "executor", "namespace": "default", "app": app}]);
+    let body = json!({"kind": "executor", "name": format!("xxl-{app}"), "grants": grants});
+    api.post("/api/v1/tokens", body).await.expect(201)["token"].as_str().expect("a secret").to_owned()
+}
+
+async fn online(api: &Api, app: &str, count: usize) -> Vec<Value> {
+    wait_until(LIMIT, &format!("{count} executors of {app} are online"), async || {
+        let all = api.get("/api/v1/executors").await.expect(200);
+        let its: Vec<Value> = all["items"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(|one| one["app"] == app && one["status"] == "online")
+            .cloned()
+            .collect();
+        if its.len() == count { Ok(its) } else { Err(its) }
+    })
+    .await
+}
+
+async fn start(api: &Api, job: &str, params: Value) -> String {
+    let run = api.post(&format!("/api/v1/jobs/{job}/runs"), json!({"params": params})).await.expect(201);
+    run["id"].as_str().map_or_else(|| run["id"].to_string(), str::to_owned)
+}
+
+async fn run_of(api: &Api, run: &str) -> Value {
+    api.get(&format!("/api/v1/runs/{run}")).await.expect(200)
+}
+
+/// The run, once it has this status.
+async fn reaches(api: &Api, run: &str, status: &str) -> Value {
+    wait_until(LIMIT, &format!("run {run} is {status}"), async || {
+        let found = run_of(api, run).await;
+        if found["status"] == status { Ok(found) } else { Err(found) }
+    })
+    .await
+}
+
+async fn log_of(api: &Api, run: &str) -> String {
+    let page = api.get(&format!("/api/v1/runs/{run}/logs?limit=1000")).await.expect(200);
+    let lines = page["items"].as_array().expect("a list").iter().filter_map(|line| line["line"].as_str());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+async fn log_has(api: &Api, run: &str, text: &str) {
+    wait_until(LIMIT, &format!("the log of {run} has {text:?}"), async || {
+        let log = log_of(api, run).await;
+        if log.contains(text) { Ok(()) } else { Err(log) }
+    })
+    .await;
+}
+
+/// Each dialect in an app of its own: results, failures with retries, parameters, scripts, logs, a broadcast.
+async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
+    let server = server(&db, &[]).await;
+    let api = server.api();
+    for dialect in DIALECTS {
+        let app = format!("{dialect:?}").to_lowercase();
+        let named = |name: &str| format!("{app}-{name}");
+        job(&api, (&named("echo"), &app, "echo"), json!({"timeout": "90s"})).await;
+        job(&api, (&named("fail"), &app, "fail"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+        job(&api, (&named("late"), &app, "late"), json!({})).await;
+        job(&api, (&named("none"), &app, "nosuch"), json!({})).await;
+        job(&api, (&named("shell"), &app, "GLUE_SHELL"), json!({})).await;
+        job(&api, (&named("all"), &app, "echo"), json!({"route": "broadcast"})).await;
+        let token = token(&api, &app).await;
+        let one = StandIn::start(dialect, server.url(), (&app, &token)).await;
+        one.register().await;
+        one.register().await;
+        let listed = online(&api, &app, 1).await;
+        assert!(listed[0]["name"].as_str().is_some_and(|name| name.contains("127.0.0.1")), "{listed:?}");
+
+        let run = start(&api, &named("echo"), json!("hello \"you\" 你好")).await;
+        let ended = reaches(&api, &run, "succeeded").await;
+        assert_eq!(ended["message"], "hello \"you\" 你好 0/1", "{ended:#}");
+        log_has(&api, &run, "echo of hello \"you\" 你好\ndone").await;
+        let request = one.wait_for("run", 1).await[0].clone();
+        let fields: BTreeSet<&str> = request.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(fields.len(), 12, "{request}");
+        assert_eq!(
+            (&request["executorTimeout"], &request["executorBlockStrategy"]),
+            (&json!(90), &json!("SERIAL_EXECUTION"))
+        );
+        assert!(
+            request["logId"].as_i64().is_some_and(|id| (1_000_000_000..i64::from(i32::MAX)).contains(&id)),
+            "{request}"
+        );
+        assert!(
+            request["jobId"].as_i64().is_some_and(|id| (1_000_000_000..i64::from(i32::MAX)).contains(&id)),
+            "{request}"
+        );
+
+        let failed = start(&api, &named("fail"), Value::Null).await;
+        let ended = reaches(&api, &failed, "failed").await;
+        assert_eq!((&ended["message"], &ended["attempt"]), (&json!("asked to fail"), &json!(2)), "{ended:#}");
+        log_has(&api, &failed, "at Demo.java:7").await;
+        let sent = one.calls("run");
+        let ids: BTreeSet<i64> = sent.iter().filter_map(|call| call["logId"].as_i64()).collect();
+        assert_eq!(ids.len(), sent.len(), "no log id is sent twice: {sent:?}");
+
+        let late = start(&api, &named("late"), Value::Null).await;
+        reaches(&api, &late, "timed_out").await;
+        let none = start(&api, &named("none"), Value::Null).await;
+        let ended = reaches(&api, &none, "failed").await;
+        assert_eq!(ended["message"], "job handler [nosuch] not found.", "{ended:#}");
+        let shell = start(&api, &named("shell"), json!({"source": "echo 1\n", "param": "p"})).await;
+        let ended = reaches(&api, &shell, "succeeded").await;
+        assert_eq!(ended["message"], "echo 1 p", "{ended:#}");
+        let wrong = start(&api, &named("shell"), json!("echo 1")).await;
+        let ended = reaches(&api, &wrong, "failed").await;
+        assert!(
+            ended["message"].as_str().is_some_and(|text| text.starts_with("params: GLUE_SHELL needs")),
+            "{ended:#}"
+        );
+
+        let two = StandIn::start(dialect, server.url(), (&app, &token)).await;
+        two.register().await;
+        online(&api, &app, 2).await;
+        let before = (one.calls("run").len(), two.calls("run").len());
+        let all = start(&api, &named("all"), json!("x")).await;
+        reaches(&api, &all, "succeeded").await;
+        let shards: BTreeSet<(i64, i64)> = [(&one, before.0), (&two, before.1)]
+            .into_iter()
+            .flat_map(|(one, before)| one.calls("run").into_iter().skip(before))
+            .filter_map(|call| Some((call["broadcastIndex"].as_i64()?, call["broadcastTotal"].as_i64()?)))
+            .collect();
+        assert_eq!(shards, BTreeSet::from([(0, 2), (1, 2)]));
+        two.sign_off().await;
+        online(&api, &app, 1).await;
+    }
+}
+on_each_database!(executors_of_every_dialect_run_jobs);
+
+/// A stop is the executor's `/kill`, and counts also over a callback that comes while it is under way.
+#[tokio::test]
+async fn a_run_is_killed() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("sleep", "demo", "sleep"), json!({})).await;
+    let token = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    one.register().await;
+    online(&api, "demo", 1).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    let sent = one.wait_for("run", 1).await[0].clone();
+    reaches(&api, &run, "running").await;
+    log_has(&api, &run, "sleeping").await;
+    api.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
+    let killed = one.wait_for("kill", 1).await[0].clone();
+    assert_eq!(killed["jobId"], sent["jobId"]);
+    let ended = reaches(&api, &run, "cancelled").await;
+    assert_eq!(ended["attempt"], 1, "{ended:#}");
+    // The executor has it no more: the next one starts.
+    let next = start(&api, "sleep", Value::Null).await;
+    let sent = one.wait_for("run", 2).await[1].clone();
+    one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
+    reaches(&api, &next, "succeeded").await;
+}
+
+/// Neither a server that dies nor a callback that comes to the next one loses a result, and no run is sent twice.
+async fn a_result_outlives_the_server(db: ScratchDb) {
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    let once = json!({"delivery": "at_most_once"});
+    job(&api, ("sleep", "demo", "sleep"), once).await;
+    job(&api, ("second", "demo", "sleep"), json!({})).await;
+    let token = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core23, server.url(), ("demo", &token)).await;
+    one.register().await;
+    online(&api, "demo", 1).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    let second = start(&api, "second", Value::Null).await;
+    let sent = one.wait_for("run", 2).await;
+    let log_id = |call: &Value| call["logId"].as_i64().expect("a log id");
+    reaches(&api, &run, "running").await;
+    reaches(&api, &second, "running").await;
+    server.kill().await;
+    // It ends while no server is there: the callback comes again until one is.
+    tokio::join!(one.finish(log_id(&sent[0]), 200, "good"), server.restart());
+    one.finish(log_id(&sent[1]), 500, "bad").await;
+    let api = server.api();
+    let (job_one, job_two) = (reaches_end(&api, &run).await, reaches_end(&api, &second).await);
+    let mut verdicts = [&job_one, &job_two].map(|run| run["status"].as_str().unwrap_or_default().to_owned());
+    verdicts.sort();
+    assert_eq!(verdicts, ["failed", "succeeded"], "{job_one:#} {job_two:#}");
+    assert_eq!(one.calls("run").len(), 2, "nothing is sent twice");
+    // Repeated and unknown callbacks are answered like any other.
+    for log_id in [log_id(&sent[0]), 7] {
+        let answer = one.call("callback", json!([{"logId": log_id, "handleCode": 500}])).await;
+        assert_eq!(answer["code"], 200, "{answer}");
+    }
+    assert_eq!(run_of(&api, &run).await["status"], job_one["status"]);
+}
+on_each_database!(a_result_outlives_the_server);
+
+async fn reaches_end(api: &Api, run: &str) -> Value {
+    wait_until(LIMIT, &format!("run {run} ends"), async || {
+        let found = run_of(api, run).await;
+        let is_over =
+            matches!(found["status"].as_str(), Some("succeeded" | "failed" | "unknown" | "cancelled" | "timed_out"));
+        if is_over { Ok(found) } else { Err(found) }
+    })
+    .await
+}
+
+/// An executor that never calls back, answers that cannot be read, and one that is not there.
+#[tokio::test]
+async fn a_run_without_a_callback_ends_as_unknown() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &["--xxl-callback-timeout", "2s"]).await;
+    let api = server.api();
+    for handler in ["mute", "garbled", "broken"] {
+        job(&api, (handler, "demo", handler), json!({})).await;
+    }
+    let token = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    one.register().await;
+    online(&api, "demo", 1).await;
+    let mute = start(&api, "mute", Value::Null).await;
+    let (garbled, broken) = (start(&api, "garbled", json!("g")).await, start(&api, "broken", json!("b")).await);
+    assert_eq!(reaches(&api, &garbled, "succeeded").await["message"], "g");
+    assert_eq!(reaches(&api, &broken, "succeeded").await["message"], "b");
+    let ended = reaches(&api, &mute, "unknown").await;
+    let words = ended["message"].as_str().unwrap_or_default();
+    assert!(words.contains("no longer has the run, and sent no callback for 2 s"), "{ended:#}");
+    assert_eq!(one.calls("run").len(), 3, "nothing is sent twice");
+    // A callback that comes at last is the verdict.
+    let sent = one.calls("run").into_iter().find(|call| call["executorHandler"] == "mute").expect("it was sent");
+    one.finish(sent["logId"].as_i64().expect("a log id"), 200, "at last").await;
+    reaches(&api, &mute, "succeeded").await;
+}
+
+/// An executor that died is not waited for: runs go to the other one, and to it again when it is back.
+#[tokio::test]
+async fn runs_go_past_an_executor_that_died() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("echo", "demo", "echo"), json!({"route": "round"})).await;
+    let token = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Go, server.url(), ("demo", &token)).await;
+    let two = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    one.register().await;
+    two.register().await;
+    online(&api, "demo", 2).await;
+    let port = two.port();
+    two.die().await;
+    for _ in 0..4 {
+        let run = start(&api, "echo", json!("x")).await;
+        let ended = reaches(&api, &run, "succeeded").await;
+        assert_eq!(ended["attempt"], 1, "it was never sent to the other one: {ended:#}");
+    }
+    assert_eq!(one.calls("run").len(), 4);
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
+    let two = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
+    wait_until(LIMIT, "it gets runs again", async || {
+        let run = start(&api, "echo", json!("x")).await;
+        reaches(&api, &run, "succeeded").await;
+        if two.calls("run").is_empty() { Err(two.calls("beat").len()) } else { Ok(()) }
+    })
+    .await;
+}
+
+/// Calls that are not good are answered as executors expect, and change nothing.
+#[tokio::test]
+async fn bad_calls_are_refused_in_words() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &["--xxl-prefix", "/scheduler"]).await;
+    let api = server.api();
+    job(&api, ("echo", "demo", "echo"), json!({})).await;
+    job(&api, ("other", "other", "sleep"), json!({})).await;
+    let (own, others) = (token(&api, "demo").await, token(&api, "other").await);
+    let anonymous = Api::anonymous(server.url());
+    let admin = std::fs::read_to_string(server.token_file()).expect("the server wrote its token");
+    let registration =
+        |app: &str, address: &str| json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address});
+    let good = registration("demo", "http://127.0.0.1:9/");
+    let sent = async |method: rondel_tests::Method, (path, token): (&str, Option<&str>), body: String| {
+        let mut request = anonymous.request(method, path).header("content-type", "application/json").body(body);
+        if let Some(token) = token {
+            request = request.header("XXL-JOB-ACCESS-TOKEN", token);
+        }
+        anonymous.answer(request).await
+    };
+    let post = rondel_tests::Method::POST;
+    for (path, token, body, words) in [
+        ("registry", None, good.to_string(), "The access token is wrong."),
+        ("registry", Some("default_token"), good.to_string(), "The access token is wrong."),
+        ("registry", Some(admin.trim()), good.to_string(), "The access token is wrong."),
+        ("registry", Some(own.as_str()), String::new(), "requestBody empty"),
+        ("registry", Some(&own), "{".to_owned(), "the body is not JSON"),
+        (
+            "registry",
+            Some(&own),
+            registration("other", "http://127.0.0.1:9/").to_string(),
+            "registryKey: \"other\" is not the app",
+        ),
+        (
+            "registry",
+            Some(&own),
+            registration("demo", "http://10.0.0.5:9999/").to_string(),
+            "10.0.0.5 is a private address",
+        ),
+        (
+            "registry",
+            Some(&own),
+            registration("demo", "http://1.1.1.1/").to_string(),
+            "which the setting xxl_networks does not name",
+        ),
+        ("registry", Some(&own), registration("demo", "http://169.254.169.254/").to_string(), "metadata address"),
+        ("registry", Some(&own), registration("demo", "file:///etc/passwd").to_string(), "registryValue: "),
+        ("registry", Some(&own), json!({"registryGroup": "EXECUTOR"}).to_string(), "Illegal Argument."),
+        ("callback", Some(&own), "{}".to_owned(), "callbackList"),
+        ("callback", Some(&own), r#"[{"logId":"x"}]"#.to_owned(), "callback 0: logId is not a number"),
+        ("nosuch", Some(&own), good.to_string(), "uri-mapping(nosuch) not found"),
+    ] {
+        for prefix in ["/xxl-job-admin/api", "/scheduler/api"] {
+            let answer = sent(post.clone(), (&format!("{prefix}/{path}"), token), body.clone()).await.expect(200);
+            let found = answer["msg"].as_str().unwrap_or_default();
+            assert!(answer["code"] == 500 && found.contains(words), "{path} {words}: {answer}");
+        }
+    }
+    let address = server.url().trim_start_matches("http://");
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
+    let head = format!(
+        "POST /xxl-job-admin/api/callback HTTP/1.1\r\nHost: a\r\nxxl-job-access-token: {own}\r\nContent-Length: 1073741824\r\n\r\n["
+    );
+    stream.write_all(head.as_bytes()).await.expect("the head is sent");
+    let mut refused = vec![0; 4096];
+    let len = stream.read(&mut refused).await.expect("an answer");
+    let refused = String::from_utf8_lossy(&refused[..len]).into_owned();
+    assert!(refused.contains("the body has more than 16384 KiB"), "1 GB is refused before it is read: {refused}");
+    let answer = sent(rondel_tests::Method::GET, ("/xxl-job-admin/api/registry", Some(&own)), String::new()).await;
+    assert!(answer.expect(200)["msg"].as_str().is_some_and(|text| text.contains("HttpMethod not support")));
+    assert!(online(&api, "demo", 0).await.is_empty());
+
+    // Another app's callback ends no run.
+    let one = StandIn::start(Dialect::Core34, server.url(), ("other", &others)).await;
+    one.register().await;
+    online(&api, "other", 1).await;
+    let run = start(&api, "other", Value::Null).await;
+    let log_id = one.wait_for("run", 1).await[0]["logId"].as_i64().expect("a log id");
+    let callback = json!([{"logId": log_id, "handleCode": 500}]).to_string();
+    let answer = sent(post, ("/api/callback", Some(&own)), callback).await.expect(200);
+    assert_eq!(answer["code"], 200, "{answer}");
+    one.finish(log_id, 200, "good").await;
+    reaches(&api, &run, "succeeded").await;
+    assert!(one.address().starts_with("http://127.0.0.1") && one.name_part().starts_with("127.0.0.1-"));
+}
+
+/// Without networks no such executor is served: the paths are as any other that is not there.
+#[tokio::test]
+async fn the_endpoints_are_off_unless_networks_are_named() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&db).await;
+    let anonymous = Api::anonymous(server.url());
+    anonymous.post("/xxl-job-admin/api/registry", json!({})).await.expect(404);
+    anonymous.post("/api/registry", json!({})).await.expect(401);
+}

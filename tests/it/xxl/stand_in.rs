@@ -1,0 +1,316 @@
+//! An executor of the tests' own that speaks XXL-JOB's protocol as one of the real ones does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method};
+use rondel_tests::{Api, wait_until};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How the executor words its bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// xxl-job-core 2.2.0.
+    Core22,
+    /// xxl-job-core 2.3.1.
+    Core23,
+    /// xxl-job-core 3.4.2.
+    Core34,
+    /// The one in Go: its refusals are lists, and its address has no slash at the end.
+    Go,
+    /// The one for Node.js: it is below a path, and insists on JSON with a length.
+    Node,
+}
+
+pub(super) const DIALECTS: [Dialect; 5] =
+    [Dialect::Core22, Dialect::Core23, Dialect::Core34, Dialect::Go, Dialect::Node];
+
+/// A call that came.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) method: String,
+    pub(super) body: Value,
+}
+
+#[derive(Debug)]
+struct Inside {
+    dialect: Dialect,
+    app: String,
+    token: String,
+    api: Api,
+    /// The server's prefix.
+    prefix: &'static str,
+    seen: Mutex<Vec<Call>>,
+    /// The log ids of the runs that go on, by job.
+    running: Mutex<BTreeMap<i64, i64>>,
+    logs: Mutex<BTreeMap<i64, Vec<String>>>,
+    address: String,
+    /// Callbacks on their way.
+    calls: Mutex<JoinSet<()>>,
+}
+
+/// The executor; it ends with the value.
+#[derive(Debug)]
+pub(super) struct StandIn {
+    inside: Arc<Inside>,
+    tasks: JoinSet<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl StandIn {
+    /// Starts it at a free port, without registering.
+    pub(super) async fn start(dialect: Dialect, server: &str, (app, token): (&str, &str)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::start_at(listener, dialect, server, (app, token))
+    }
+
+    /// The same at a port that it had before.
+    pub(super) fn start_at(listener: TcpListener, dialect: Dialect, server: &str, (app, token): (&str, &str)) -> Self {
+        let port = listener.local_addr().expect("it listens").port();
+        let address = match dialect {
+            Dialect::Core22 | Dialect::Core23 | Dialect::Core34 => format!("http://127.0.0.1:{port}/"),
+            Dialect::Go => format!("http://127.0.0.1:{port}"),
+            Dialect::Node => format!("http://127.0.0.1:{port}/job"),
+        };
+        let inside = Arc::new(Inside {
+            dialect,
+            app: app.to_owned(),
+            token: token.to_owned(),
+            api: Api::anonymous(server),
+            prefix: if dialect == Dialect::Core34 { "" } else { "/xxl-job-admin" },
+            seen: Mutex::default(),
+            running: Mutex::default(),
+            logs: Mutex::default(),
+            address,
+            calls: Mutex::default(),
+        });
+        let path = if dialect == Dialect::Node { "/job/{method}" } else { "/{method}" };
+        let router = Router::new().route(path, post(answer)).with_state(Arc::clone(&inside));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+        Self { inside, tasks }
+    }
+
+    /// Its name at the server.
+    pub(super) fn name_part(&self) -> String {
+        self.inside.address.trim_start_matches("http://").trim_end_matches('/').replace([':', '/'], "-")
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.inside.address
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        let port = self.inside.address.trim_end_matches("/job").trim_end_matches('/').rsplit(':').next();
+        port.and_then(|port| port.parse().ok()).expect("a port")
+    }
+
+    /// A call to the server, as the executor makes it.
+    pub(super) async fn call(&self, method: &str, body: Value) -> Value {
+        self.inside.call(method, &body).await.expect("an answer")
+    }
+
+    pub(super) async fn register(&self) {
+        let answer = self.call("registry", self.inside.registration()).await;
+        assert_eq!(answer["code"], 200, "{answer}");
+    }
+
+    pub(super) async fn sign_off(&self) {
+        let answer = self.call("registryRemove", self.inside.registration()).await;
+        assert_eq!(answer["code"], 200, "{answer}");
+    }
+
+    /// The calls of a method that came.
+    pub(super) fn calls(&self, method: &str) -> Vec<Value> {
+        lock(&self.inside.seen).iter().filter(|call| call.method == method).map(|call| call.body.clone()).collect()
+    }
+
+    /// Waits for so many calls of a method.
+    pub(super) async fn wait_for(&self, method: &str, count: usize) -> Vec<Value> {
+        wait_until(LIMIT, &format!("{count} calls of {method}"), async || {
+            let calls = self.calls(method);
+            if calls.len() >= count { Ok(calls) } else { Err(calls) }
+        })
+        .await
+    }
+
+    /// Ends a run that goes on.
+    pub(super) async fn finish(&self, log_id: i64, code: i64, message: &str) {
+        lock(&self.inside.running).retain(|_, running| *running != log_id);
+        Arc::clone(&self.inside).call_back(log_id, code, message.to_owned()).await;
+    }
+
+    /// Dies: what it has is gone, and it answers nothing any more.
+    pub(super) async fn die(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+impl Inside {
+    fn registration(&self) -> Value {
+        json!({"registryGroup": "EXECUTOR", "registryKey": self.app, "registryValue": self.address})
+    }
+
+    async fn call(&self, method: &str, body: &Value) -> Result<Value, String> {
+        let path = format!("{}/api/{method}", self.prefix);
+        let request = self.api.request(Method::POST, &path).header("Xxl-Job-Access-Token", &self.token);
+        let answer = self.api.try_answer(request.json(body)).await?;
+        if answer.status == 200 { Ok(answer.body) } else { Err(answer.body.to_string()) }
+    }
+
+    /// As Java and Rust do: again and again until a server takes it.
+    async fn call_back(self: Arc<Self>, log_id: i64, code: i64, message: String) {
+        let end = match self.dialect {
+            Dialect::Core22 => {
+                json!({"logId": log_id, "logDateTim": 1, "executeResult": {"code": code, "msg": message}})
+            }
+            Dialect::Core23 | Dialect::Core34 | Dialect::Node => {
+                json!({"logId": log_id, "logDateTim": 1, "handleCode": code, "handleMsg": message})
+            }
+            Dialect::Go => json!({
+                "logId": log_id, "logDateTim": "2026-11-23 02:50:00", "handleCode": code, "handleMsg": message,
+                "executeResult": {"code": code, "msg": message},
+            }),
+        };
+        let body = json!([end]);
+        let until = Instant::now() + LIMIT;
+        loop {
+            match self.call("callback", &body).await {
+                Ok(answer) if answer["code"] == 200 => return,
+                seen => assert!(Instant::now() < until, "no server takes a callback: {seen:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn good(&self, payload: &Value) -> Value {
+        match self.dialect {
+            Dialect::Core34 => json!({"code": 200, "msg": "Success", "data": payload}),
+            Dialect::Core22 | Dialect::Core23 => json!({"code": 200, "content": payload}),
+            Dialect::Go => json!({"code": 200, "msg": "", "content": payload}),
+            Dialect::Node => json!({"code": 200, "msg": null, "content": payload}),
+        }
+    }
+
+    fn refusal(&self, log_id: i64, message: &str) -> Value {
+        match self.dialect {
+            Dialect::Go => json!([{
+                "logId": log_id, "logDateTim": 1, "executeResult": {"code": 500, "msg": message}, "handleCode": 500,
+                "handleMsg": message,
+            }]),
+            _ => json!({"code": 500, "msg": message}),
+        }
+    }
+
+    fn log(&self, log_id: i64, line: String) {
+        lock(&self.logs).entry(log_id).or_default().push(line);
+    }
+
+    fn log_page(&self, body: &Value) -> Value {
+        let from = body["fromLineNum"].as_u64().and_then(|from| usize::try_from(from).ok()).expect("a line");
+        let logs = lock(&self.logs);
+        let lines = logs.get(&body["logId"].as_i64().expect("a log id")).cloned().unwrap_or_default();
+        let content: String = lines.iter().skip(from - 1).map(|line| format!("{line}\n")).collect();
+        let to = if lines.len() < from { 0 } else { lines.len() };
+        self.good(&json!({"fromLineNum": from, "toLineNum": to, "logContent": content, "isEnd": false}))
+    }
+}
+
+async fn answer(
+    State(inside): State<Arc<Inside>>,
+    Path(method): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if inside.dialect == Dialect::Node && (!is_json || !headers.contains_key("content-length")) {
+        return (http::StatusCode::INTERNAL_SERVER_ERROR, "<html>Is app.use(express.json()) missing?</html>")
+            .into_response();
+    }
+    if headers.get("xxl-job-access-token").is_none_or(|token| token.as_bytes() != inside.token.as_bytes()) {
+        return json_text(&json!({"code": 500, "msg": "The access token is wrong."}));
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    lock(&inside.seen).push(Call { method: method.clone(), body: body.clone() });
+    let job = body["jobId"].as_i64().unwrap_or_default();
+    match method.as_str() {
+        "beat" => json_text(&inside.good(&Value::Null)),
+        "idleBeat" if lock(&inside.running).contains_key(&job) => {
+            json_text(&json!({"code": 500, "msg": "job thread is running or has trigger queue."}))
+        }
+        "idleBeat" => json_text(&inside.good(&Value::Null)),
+        "log" => json_text(&inside.log_page(&body)),
+        "kill" => {
+            let killed = lock(&inside.running).remove(&job);
+            if let Some(log_id) = killed {
+                let inside = Arc::clone(&inside);
+                let calls = Arc::clone(&inside);
+                lock(&calls.calls).spawn(async move {
+                    inside.call_back(log_id, 500, "scheduling center kill job.".to_owned()).await;
+                });
+            }
+            json_text(&inside.good(&Value::Null))
+        }
+        "run" => run(&inside, &body),
+        _ => http::StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+fn run(inside: &Arc<Inside>, body: &Value) -> Response {
+    let (log_id, job) = (body["logId"].as_i64().expect("a log id"), body["jobId"].as_i64().expect("a job id"));
+    let params = body["executorParams"].as_str().expect("a text").to_owned();
+    let end = |code: i64, message: String| {
+        let inside = Arc::clone(inside);
+        let calls = Arc::clone(&inside);
+        lock(&calls.calls).spawn(async move { inside.call_back(log_id, code, message).await });
+    };
+    match body["executorHandler"].as_str().expect("a handler") {
+        "echo" => {
+            inside.log(log_id, format!("echo of {params}"));
+            inside.log(log_id, "done".to_owned());
+            end(200, format!("{params} {}/{}", body["broadcastIndex"], body["broadcastTotal"]));
+        }
+        "fail" => end(500, "asked to fail\n\tat Demo.java:7".to_owned()),
+        "late" => end(502, "job execute timeout ".to_owned()),
+        "sleep" => {
+            inside.log(log_id, "sleeping".to_owned());
+            lock(&inside.running).insert(job, log_id);
+        }
+        "mute" => {}
+        // It runs, and nothing of it can be read in the answer.
+        "garbled" => {
+            end(200, params);
+            return "<html>gateway</html>".into_response();
+        }
+        "broken" => {
+            end(200, params);
+            let broken = tokio_stream::once(Err::<Bytes, std::io::Error>(std::io::ErrorKind::ConnectionReset.into()));
+            return Body::from_stream(broken).into_response();
+        }
+        "" if body["glueType"] == "GLUE_SHELL" => {
+            end(200, format!("{} {params}", body["glueSource"].as_str().expect("a script").trim()));
+        }
+        other => return json_text(&inside.refusal(log_id, &format!("job handler [{other}] not found."))),
+    }
+    json_text(&inside.good(&Value::Null))
+}
+
+/// Real executors call it HTML.
+fn json_text(body: &Value) -> Response {
+    ([(CONTENT_TYPE, "text/html;charset=UTF-8")], body.to_string()).into_response()
+}
