@@ -81,9 +81,10 @@ pub fn plan_within(
     window: Window,
     closed: &[MaintenanceWindow],
 ) -> Plan {
+    let all = closed;
     // What an ended one held meets the misfire policy anyway.
     let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > window.now;
-    let closed: Vec<&MaintenanceWindow> = closed.iter().filter(counts).collect();
+    let closed: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
     let inside = |at: Timestamp| closed.iter().filter(move |one| one.has(at));
     let next = cursor.next_fire_at;
     if let Some(end) = inside(next).map(|one| one.ends_at).max() {
@@ -100,7 +101,7 @@ pub fn plan_within(
         return skipped(job, anchor, (next, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decided(job, anchor, (held_from, next));
+        return decided(job, anchor, (held_from, next), all);
     }
     let present = inside(window.now).map(|one| one.ends_at).max();
     if let Some(end) = present.filter(|_| next < missed_before(job, window)) {
@@ -115,6 +116,27 @@ pub fn plan_within(
     plan_before(job, (id, anchor), next, window, begins)
 }
 
+/// The first instant from `from` on at which fires are skipped and not held: what was missed before a window waits for its end, and
+/// must not have it forgotten what is inside.
+fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Timestamp> {
+    let (skips, holds): (Vec<_>, Vec<_>) = windows.iter().partition(|one| one.fires == FiresInside::Skip);
+    let after_holds = |mut at: Timestamp| {
+        while let Some(hold) = holds.iter().find(|hold| hold.has(at)) {
+            at = hold.ends_at;
+        }
+        at
+    };
+    let first = |one: &&MaintenanceWindow| Some(after_holds(one.starts_at.max(from))).filter(|at| one.has(*at));
+    skips.iter().filter_map(first).min()
+}
+
+/// The first instant after `at`, at which fires are skipped, at which a window that skips ends or one that holds begins.
+fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
+    let ends = windows.iter().filter(|one| one.fires == FiresInside::Skip && one.has(at)).map(|one| one.ends_at);
+    let holds = windows.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
+    ends.chain(holds.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + SLICE)
+}
+
 /// Nothing is decided up to `end`.
 fn held(cursor: Cursor, end: Timestamp) -> Plan {
     Plan { next: Some(end), held_from: cursor.held_from.or(Some(cursor.next_fire_at)), ..Plan::default() }
@@ -127,15 +149,27 @@ fn skipped(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) ->
     Plan { closed: all.span.into_iter().collect(), next, ..Plan::default() }
 }
 
-/// What was held back up to `end` meets the misfire policy, and runs from `end` on in the order of its instants.
-fn decided(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
-    let all = skip_missed(&job.timetable, anchor, from, end, catch_up(job));
-    let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
-    let due_at = std::iter::successors(Some(end), |at| Some(*at + Duration::from_millis(1)));
-    let kept = all.catch_up.into_iter().zip(due_at);
-    let fires =
-        kept.map(|(fire, due_at)| PlannedFire { fire_at: fire.at, due_at, trigger: Trigger::Misfire }).collect();
-    Plan { fires, closed: all.span.into_iter().collect(), next, ..Plan::default() }
+/// What was held back up to `end` meets the misfire policy, and runs from `end` on in the order of its instants. What is inside of a
+/// window that skips is skipped all the same.
+fn decided(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp), windows: &[MaintenanceWindow]) -> Plan {
+    let (mut plan, mut from) = (Plan::default(), from);
+    while from < end {
+        let (to, kept) = match first_skipped(windows, from) {
+            Some(at) if at == from => (skipped_until(windows, from).min(end), (0, MisfireKeep::Newest)),
+            next => (next.map_or(end, |at| at.min(end)), catch_up(job)),
+        };
+        let part = skip_missed(&job.timetable, anchor, from, to, kept);
+        for fire in part.catch_up {
+            let due_at = plan.fires.last().map_or(end, |last| last.due_at + Duration::from_millis(1));
+            plan.fires.push(PlannedFire { fire_at: fire.at, due_at, trigger: Trigger::Misfire });
+        }
+        plan.closed.extend(part.span);
+        if part.more.is_some() {
+            return Plan { next: part.more, ..plan };
+        }
+        from = to;
+    }
+    Plan { next: job.timetable.next_look_after(anchor, just_before(end)), ..plan }
 }
 
 #[cfg(test)]

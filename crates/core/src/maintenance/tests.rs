@@ -111,7 +111,7 @@ fn what_is_held_waits_for_the_end_of_the_last_of_overlapping_windows() {
     let second = plan_at(&job, 120, 118, &windows);
     assert_eq!((second.next, second.held_from), (Some(at(150)), Some(at(120))));
     let end = plan_from(&job, (150, Some(120)), 148, &windows);
-    assert_eq!((fires(&end), spans(&end)), (vec![(140, 150)], vec![(120, 130, 2)]));
+    assert_eq!((fires(&end), spans(&end)), (vec![(130, 150)], vec![(120, 120, 1), (140, 140, 1)]));
 }
 
 #[test]
@@ -120,6 +120,9 @@ fn fires_that_a_server_finds_late_run_neither_inside_nor_from_inside() {
     let windows = [closed(100, 200, FiresInside::Skip)];
     let found_inside = plan_at(&job, 70, 120, &windows);
     assert_eq!((fires(&found_inside), found_inside.held_from), (vec![], Some(at(70))), "missed: it waits");
+    let end = plan_from(&job, (200, Some(70)), 198, &windows);
+    assert_eq!((fires(&end), spans(&end)), (vec![(90, 200)], vec![(70, 80, 2), (100, 190, 10)]), "not those inside");
+    assert_eq!(end.next, Some(at(200)));
     let late = plan_at(&job, 90, 92, &windows);
     assert_eq!(fires(&late), [(90, 90)], "late, not missed");
     let found_after = plan_at(&job, 80, 230, &windows);
