@@ -9,9 +9,9 @@ use rondel_sim::{Mutant, Options, simulate};
 
 /// What is taken out, a seed that shows it, and the rule that it breaks there.
 const CAUGHT: &[(&str, u64, &str)] = &[
-    ("no_fence_on_executor", 162, "I5 fencing"),
+    ("no_fence_on_executor", 308, "I5 fencing"),
     ("no_dedupe_on_executor", 10, "I3 no duplicate"),
-    ("no_silence_rule", 968, "I4 no overlap"),
+    ("no_silence_rule", 3459, "I4 no overlap"),
     ("forget_result_when_sent", 4, "I1 verdicts"),
     ("no_fence_row", 46, "I4 no overlap"),
     ("no_unique_key", 4, "I4 no overlap"),
@@ -22,7 +22,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("due_means_unsent", 5, "I1 verdicts"),
     ("streams_end_with_the_last_beat", 28, "I1 verdicts"),
     ("late_result_overwrites", 18, "I6 durable"),
-    ("lost_verdict_is_final", 56, "I6 durable"),
+    ("lost_verdict_is_final", 873, "I6 durable"),
     ("any_attempt_ends", 71, "I6 durable"),
     ("retry_keeps_attempt", 1, "I6 durable"),
     ("no_followers", 3, "I7 liveness"),
