@@ -94,6 +94,13 @@ impl Browser {
 
     /// Calls a method and gives its result.
     pub(super) async fn call(&mut self, method: &str, params: Value) -> Value {
+        let mut answer = self.answer(method, &params).await;
+        assert!(answer["error"].is_null(), "{method} {params}: {}", answer["error"]);
+        answer["result"].take()
+    }
+
+    /// Calls a method and gives the answer, which may be a refusal.
+    async fn answer(&mut self, method: &str, params: &Value) -> Value {
         self.last_id += 1;
         let id = self.last_id;
         let mut message = json!({"id": id, "method": method, "params": params});
@@ -114,9 +121,7 @@ impl Browser {
         })
         .await;
         assert!(answered.is_ok(), "{method}: no answer within {LIMIT:?}; {}", self.process.last_words());
-        let mut answer = answered.unwrap_or_default();
-        assert!(answer["error"].is_null(), "{method} {params}: {}", answer["error"]);
-        answer["result"].take()
+        answered.unwrap_or_default()
     }
 
     /// The next message; each ends with a zero byte.
@@ -171,8 +176,8 @@ impl Browser {
         // While one page gives way to another, there may be none to ask.
         let guarded = json!({"expression": format!("Boolean({expression})"), "returnByValue": true});
         wait_until(LIMIT, what, async || {
-            let answer = self.call("Runtime.evaluate", guarded.clone()).await;
-            if answer["result"]["value"] == true { Ok(()) } else { Err(answer) }
+            let answer = self.answer("Runtime.evaluate", &guarded).await;
+            if answer["result"]["result"]["value"] == true { Ok(()) } else { Err(answer) }
         })
         .await;
     }
