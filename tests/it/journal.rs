@@ -30,6 +30,21 @@ impl Journal {
         self.folder.path().join("journal")
     }
 
+    /// A file to which handlers may append the instant of their run and the milliseconds at which they began.
+    pub(crate) fn starts(&self) -> PathBuf {
+        self.path().with_extension("starts")
+    }
+
+    /// What was written there, in the order of the starts: the instant in seconds, and the start in milliseconds.
+    pub(crate) fn read_starts(&self) -> Vec<(i64, i64)> {
+        let text = std::fs::read_to_string(self.starts()).unwrap_or_default();
+        let read = |line: &str| {
+            let (fire_at, start) = line.split_once(' ')?;
+            Some((seconds(fire_at), start.parse().ok()?))
+        };
+        text.lines().filter_map(read).collect()
+    }
+
     /// Parameters for the agent's `shell` handler that append a line and then do `more`.
     pub(crate) fn params(&self, more: &str) -> Value {
         let line = "$RONDEL_RUN_ID $RONDEL_ATTEMPT $RONDEL_FIRE_AT $RONDEL_SHARD_INDEX/$RONDEL_SHARD_TOTAL $PPID";

@@ -28,7 +28,7 @@ async fn no_fire_inside_of_a_window_begins_before_its_end(db: ScratchDb) {
     let journals = KINDS.map(|_| Journal::new());
     let mut agents = Vec::new();
     for (kind, journal) in KINDS.iter().zip(&journals) {
-        let starts = format!("echo $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts(journal).display());
+        let starts = format!("echo $RONDEL_FIRE_AT $(date +%s%3N) >> {}", journal.starts().display());
         let job = json!({
             "name": kind, "app": kind, "handler": "shell", "params": journal.params(&starts), "schedule": {"every": "1s"},
             "misfire": {"policy": "all", "max": 3}, "overlap": {"policy": "allow"},
@@ -83,24 +83,10 @@ fn check(kind: &str, journal: &Journal, runs: &[Value], (from, to): (i64, i64)) 
     }
     let rows = inside.iter().filter_map(|(_, run)| run["id"].as_str()).collect::<std::collections::BTreeSet<_>>().len();
     assert!(rows <= 8, "{kind}: spans are one row: {rows}");
-    for (fire_at, began_ms) in read_starts(journal) {
+    for (fire_at, began_ms) in journal.read_starts() {
         let is_inside = (from..to).contains(&fire_at);
         assert!(!is_inside || began_ms >= to * 1000, "{kind}: the fire of {fire_at} began at {began_ms}");
     }
-}
-
-fn starts(journal: &Journal) -> std::path::PathBuf {
-    journal.path().with_extension("starts")
-}
-
-/// The instant of each run in seconds, and its start in milliseconds.
-fn read_starts(journal: &Journal) -> Vec<(i64, i64)> {
-    let text = std::fs::read_to_string(starts(journal)).unwrap_or_default();
-    let read = |line: &str| {
-        let (fire_at, start) = line.split_once(' ')?;
-        Some((seconds(fire_at), start.parse().ok()?))
-    };
-    text.lines().filter_map(read).collect()
 }
 
 async fn clock_at(second: i64) {

@@ -20,7 +20,7 @@ async fn an_outage_ends_in_the_misfire_policy(db: ScratchDb) {
     let journals = POLICIES.map(|_| Journal::new());
     for (policy, journal) in POLICIES.iter().zip(&journals) {
         // The second word of each line of `starts`: the millisecond in which the handler began.
-        let starts = format!("echo $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts(journal).display());
+        let starts = format!("echo $RONDEL_FIRE_AT $(date +%s%3N) >> {}", journal.starts().display());
         let job = json!({
             "name": policy, "app": "files", "handler": "shell", "params": journal.params(&starts),
             "schedule": {"every": "1s"}, "misfire": {"policy": policy, "max": 100},
@@ -76,7 +76,7 @@ fn check(policy: &str, journal: &Journal, runs: &[Value]) {
     assert!(missed.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{policy}: one stretch: {missed:?}");
     let spans: Vec<&Value> = runs.iter().filter(|run| run["span_count"].as_i64().unwrap_or(1) > 1).collect();
     let late_ms: BTreeMap<i64, i64> =
-        read_starts(journal).into_iter().map(|(fire_at, start)| (fire_at, start - fire_at * 1000)).collect();
+        journal.read_starts().into_iter().map(|(fire_at, start)| (fire_at, start - fire_at * 1000)).collect();
     match policy {
         "skip" => {
             assert_eq!(spans.len(), 1, "{spans:#?}");
@@ -92,24 +92,10 @@ fn check(policy: &str, journal: &Journal, runs: &[Value]) {
         }
         _ => {
             assert_eq!(skipped.count(), 0, "all ran");
-            let order: Vec<i64> = read_starts(journal).into_iter().map(|(fire_at, _)| fire_at).collect();
+            let order: Vec<i64> = journal.read_starts().into_iter().map(|(fire_at, _)| fire_at).collect();
             assert!(order.is_sorted(), "they ran in the order of their instants: {order:?}");
         }
     }
-}
-
-fn starts(journal: &Journal) -> std::path::PathBuf {
-    journal.path().with_extension("starts")
-}
-
-/// The runs in the order in which they began, each with its instant in seconds and its start in milliseconds.
-fn read_starts(journal: &Journal) -> Vec<(i64, i64)> {
-    let text = std::fs::read_to_string(starts(journal)).unwrap_or_default();
-    let read = |line: &str| {
-        let (fire_at, start) = line.split_once(' ')?;
-        Some((seconds(fire_at), start.parse().ok()?))
-    };
-    text.lines().filter_map(read).collect()
 }
 
 async fn lines(journals: &[Journal], count: usize) {
