@@ -141,8 +141,13 @@ impl Verdict {
         Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
     }
 
-    /// The word for it in JSON: the status of the row where there is one, else `calendar`, `paused`, `maintenance`, `undecided`,
-    /// `planned`, `removed` or `missing`.
+    /// Each word of [`code`](Self::code): the statuses of runs, then those of fires without a row.
+    pub fn codes() -> impl Iterator<Item = &'static str> {
+        let without_row = ["calendar", "paused", "maintenance", "undecided", "planned", "removed", "missing"];
+        RunStatus::WORDS.iter().copied().chain(without_row)
+    }
+
+    /// The word for it in JSON: the status of the row where there is one, else one of its own.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

@@ -40,25 +40,6 @@ const VERSION_LIMIT_MAX: u32 = 50;
 /// How many versions of one instant are read to find those before it.
 const SAME_INSTANT_MAX: usize = 1_000;
 
-/// What can become of a fire.
-const VERDICTS: [&str; 15] = [
-    "pending",
-    "waiting",
-    "running",
-    "succeeded",
-    "failed",
-    "timed_out",
-    "cancelled",
-    "unknown",
-    "skipped",
-    "calendar",
-    "paused",
-    "undecided",
-    "planned",
-    "removed",
-    "missing",
-];
-
 /// The range of an account.
 #[derive(Debug)]
 pub(super) struct FiresQuery {
@@ -131,7 +112,7 @@ pub(super) struct EntryJson {
     last_fire_at: Option<Timestamp>,
     count: u64,
     /// The status of the run where there is one, else what else became of it.
-    #[schemars(extend("enum" = VERDICTS))]
+    #[schemars(extend("enum" = Verdict::codes().collect::<Vec<_>>()))]
     verdict: &'static str,
     run: Option<RunId>,
     reason: Option<Reason>,
