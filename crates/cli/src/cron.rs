@@ -38,7 +38,7 @@ struct ExpressionArgs {
     #[arg(value_name = "EXPR")]
     expression: String,
     /// The IANA time zone that the expression is read in
-    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    #[arg(long = "time-zone", alias = "tz", value_name = "ZONE", default_value = "UTC")]
     tz: String,
     /// Fires after this instant, in RFC 3339; now by default
     #[arg(long, value_name = "INSTANT")]
@@ -49,7 +49,7 @@ struct ExpressionArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rondel cron next \"0 30 2 * * ?\" --tz Asia/Shanghai --count 3\n  rondel cron next @daily --after 2026-03-08T00:00:00Z -o json"
+    after_help = "Examples:\n  rondel cron next \"0 30 2 * * ?\" --time-zone Asia/Shanghai --count 3\n  rondel cron next @daily --after 2026-03-08T00:00:00Z -o json"
 )]
 struct NextArgs {
     #[command(flatten)]
@@ -62,7 +62,7 @@ struct NextArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --tz Europe/Berlin --lang en")]
+#[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --time-zone Europe/Berlin --lang en")]
 struct ExplainArgs {
     #[command(flatten)]
     asked: ExpressionArgs,
@@ -117,7 +117,7 @@ struct CronReport {
 impl ExpressionArgs {
     fn answer(&self, count: usize) -> Result<CronReport, Failure> {
         let expression = CronExpr::parse(&self.expression).map_err(|error| Failure::refused(error.to_string()))?;
-        let zone = parse_zone(&self.tz).map_err(|error| Failure::refused(format!("--tz: {error}")))?;
+        let zone = parse_zone(&self.tz).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
         let after = match &self.after {
             Some(text) => text.parse().map_err(|error| Failure::refused(format!("--after: {error}")))?,
             None => clock::now(),

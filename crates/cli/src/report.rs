@@ -96,12 +96,14 @@ enum ScheduleCommand {
         #[arg(long, value_name = "TIME")]
         time: String,
         /// The zone of the time and of the days that the report covers
-        #[arg(long, value_name = "ZONE", default_value = "UTC")]
+        #[arg(long = "time-zone", alias = "zone", value_name = "ZONE", default_value = "UTC")]
         zone: String,
         /// The channel that it is sent to
         #[arg(long, value_name = "CHANNEL")]
         channel: String,
     },
+    /// Send the report of the seven days before today now; the schedule stays as it is
+    Send,
     /// Send no weekly report any more
     Delete,
 }
@@ -125,6 +127,8 @@ const VIEW: View = View {
 };
 const SCHEDULE: View =
     View { name: "channel", headers: &["WEEKDAY", "TIME", "ZONE", "CHANNEL", "NEXT", "SENT"], row: schedule_row };
+
+const SENT: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _| vec![text_of(&sent["channel"])] };
 
 fn month(text: &str) -> Result<NaiveDate, String> {
     NaiveDate::parse_from_str(&format!("{text}-01"), "%Y-%m-%d")
@@ -231,6 +235,10 @@ impl ScheduleArgs {
             ScheduleCommand::Set { weekday, time, zone, channel } => {
                 let body = json!({"weekday": weekday, "time": time, "zone": zone, "channel": channel});
                 SCHEDULE.line(&client.put(&path, &body.to_string()).await?, format)
+            }
+            ScheduleCommand::Send => {
+                let sent = client.post(&["reports", "schedule", "send"], "{}").await?;
+                SENT.line(&sent, format)
             }
             ScheduleCommand::Delete => delete(client, &path, &[], "no weekly report is sent any more", format).await,
         }

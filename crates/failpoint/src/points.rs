@@ -60,6 +60,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "save_alert_rule",
     "save_calendar",
     "save_channel",
+    "save_report_schedule",
     "send_xxl",
     "set_password",
     "take_link",

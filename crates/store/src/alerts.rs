@@ -93,6 +93,8 @@ pub enum RuleSaved {
     Conflict(i64),
     /// The namespace has [`RULE_COUNT_MAX`] rules.
     Full,
+    /// It names this channel, which does not exist.
+    NoChannel(String),
 }
 
 /// A run that failed or was skipped.
@@ -119,7 +121,7 @@ pub struct IncidentRecord {
     pub incident: Incident,
     /// The rule's id.
     pub rule: AlertRuleId,
-    /// The rule as it was when the incident last changed.
+    /// The rule as it was when the incident last changed; off where it watched the subject no longer when the incident ended.
     pub spec: RuleSpec,
 }
 

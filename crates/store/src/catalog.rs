@@ -196,6 +196,8 @@ pub enum Created {
     NameTaken,
     /// The calendar that it is to use is gone.
     NoCalendar,
+    /// Its expectations name this channel, which does not exist.
+    NoChannel(String),
     /// The parents that it names do not exist, or it would follow from itself.
     BadParents(Vec<FieldError>),
 }
@@ -211,6 +213,8 @@ pub enum Changed {
     NameTaken,
     /// The calendar that it is to use is gone.
     NoCalendar,
+    /// Its expectations name this channel, which does not exist.
+    NoChannel(String),
     /// The parents that it names do not exist, or it would follow from itself.
     BadParents(Vec<FieldError>),
     /// It cannot have another name: these jobs follow from it.

@@ -21,6 +21,10 @@ pub const CHANNEL_COUNT_MAX: u32 = 100;
 pub const LEASE_COUNT_MAX: u32 = 500;
 /// Messages of one channel that one call answers.
 pub const LEASE_EACH_MAX: u32 = 500;
+/// Users of a channel that one refusal to delete it names.
+pub const CHANNEL_USER_COUNT_MAX: usize = 10;
+/// Messages of one incident that one call answers.
+pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
 /// Deliveries on one page.
 pub const DELIVERY_COUNT_MAX: u32 = 500;
 
@@ -64,6 +68,28 @@ pub enum ChannelSaved {
     Changed(ChannelId),
     /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or is gone.
     Full,
+}
+
+/// What sends messages to a channel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChannelUser {
+    /// A rule, also one that escalates to it.
+    Rule(String),
+    /// What is expected of a job. Expectations that name no channel use [`EXPECT_CHANNEL`](rondel_core::spec::EXPECT_CHANNEL).
+    Job(String),
+    /// The weekly report.
+    Report,
+}
+
+/// What deleting a channel did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelDeleted {
+    /// It is gone.
+    Deleted,
+    /// There is no such channel.
+    NotFound,
+    /// It is used: the first users, one more than [`CHANNEL_USER_COUNT_MAX`] where there are more.
+    Used(Vec<ChannelUser>),
 }
 
 /// A message to be sent.
@@ -178,6 +204,27 @@ pub struct Delivery {
     pub error: Option<String>,
 }
 
+/// A message about an incident, and how far its delivery has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncidentMessage {
+    /// Its id.
+    pub id: MessageId,
+    /// The name of its channel.
+    pub channel: String,
+    /// Why it was written.
+    pub kind: NoticeKind,
+    /// `waiting`, `sent` or `given_up`.
+    pub state: String,
+    /// How often sending was tried.
+    pub try_count: i32,
+    /// When it was written.
+    pub created_at: Timestamp,
+    /// When it is tried next, or was tried last.
+    pub at: Timestamp,
+    /// Why the last try failed, as far as that is kept.
+    pub error: Option<String>,
+}
+
 /// Channels and their messages.
 #[async_trait]
 pub trait Channels {
@@ -190,8 +237,8 @@ pub trait Channels {
     /// Saves a channel under its name, whether it exists or not.
     async fn save_channel(&self, channel: &Channel) -> Result<ChannelSaved>;
 
-    /// Deletes a channel with its messages and deliveries; `false` where there is none.
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<bool>;
+    /// Deletes a channel that nothing uses, with its messages and deliveries.
+    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted>;
 
     /// Writes messages, without those that exist and those to channels that are gone; answers how many were written.
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;
@@ -210,6 +257,12 @@ pub trait Channels {
 
     /// Tries of a channel, the latest first, before `before`, at most `limit`.
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>>;
+
+    /// Messages about an incident, the latest first, at most `limit`.
+    async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>>;
+
+    /// What the messages that are still kept are about: the name of each one's subject. At most [`DELIVERY_COUNT_MAX`].
+    async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>>;
 
     /// The latest try of each channel of a namespace.
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>>;

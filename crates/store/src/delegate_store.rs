@@ -40,7 +40,7 @@ macro_rules! delegate_store {
         const _: () = {
             use ::std::time::Duration;
             use ::rondel_core::{
-                AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, MaintenanceId, NamespaceId,
+                AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, MaintenanceId, MessageId, NamespaceId,
                 NodeId, OutboxId, Reason, Run, RunId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
             use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
@@ -65,7 +65,7 @@ macro_rules! delegate_store {
             use $crate::alerts::{
                 AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
-            use $crate::channels::{AfterTry, Channel, ChannelSaved, Delivery, LeaseChannels, LeasedChannel, NewMessage};
+            use $crate::channels::{AfterTry, Channel, ChannelDeleted, ChannelSaved, Delivery, IncidentMessage, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
                 ExecutorProof, ExecutorRecord, HomeMove, HostProcess, Join, JoinRequest, Node, NodeReport, Renewal, SeenExecutor, Session,
                 StreamEnd, Switches,
@@ -77,7 +77,7 @@ macro_rules! delegate_store {
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
-            use $crate::reports::{FailureQuery, FailureStat, ReportChange, ReportWrite, ScheduledReport};
+            use $crate::reports::{FailureQuery, FailureStat, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::rollups::{
                 ComingJob, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
@@ -275,13 +275,15 @@ macro_rules! delegate_store {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
                 fn channels(namespace: NamespaceId) -> Vec<Channel>;
                 fn save_channel(channel: &Channel) -> ChannelSaved;
-                fn delete_channel(namespace: NamespaceId, name: &str) -> bool;
+                fn delete_channel(namespace: NamespaceId, name: &str) -> ChannelDeleted;
                 fn write_messages(messages: &[NewMessage]) -> u64;
                 fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;
                 fn free_channel(channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> ();
                 fn finish_message(delivery: &Delivery, after: AfterTry) -> bool;
                 fn note_delivery(delivery: &Delivery) -> ();
                 fn deliveries(channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Vec<Delivery>;
+                fn incident_messages(incident: IncidentId, limit: u32) -> Vec<IncidentMessage>;
+                fn message_subjects(messages: &[MessageId]) -> Vec<(MessageId, String)>;
                 fn last_deliveries(namespace: NamespaceId) -> Vec<Delivery>;
                 fn forget_messages(before: Timestamp, limit: u32) -> u64;
             } also {});
@@ -383,7 +385,7 @@ macro_rules! delegate_store {
                 fn failure_stats(query: &FailureQuery<'_>) -> Vec<FailureStat>;
                 fn forget_failure_stats(before: Timestamp, limit: u32) -> u64;
                 fn report_schedule(namespace: NamespaceId) -> Option<ScheduledReport>;
-                fn save_report_schedule(change: ReportChange<'_>) -> bool;
+                fn save_report_schedule(change: ReportChange<'_>) -> ReportSaved;
                 fn delete_report_schedule(namespace: NamespaceId) -> bool;
                 fn due_reports(now: Timestamp, limit: u32) -> Vec<ScheduledReport>;
                 fn write_report(write: &ReportWrite<'_>) -> bool;

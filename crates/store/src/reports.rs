@@ -88,6 +88,17 @@ pub struct ReportChange<'a> {
     pub now: Timestamp,
 }
 
+/// What saving a schedule did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportSaved {
+    /// There was none before.
+    Created,
+    /// It was there before.
+    Changed,
+    /// Its channel does not exist.
+    NoChannel,
+}
+
 /// A report that is due, as it is written.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportWrite<'a> {
@@ -113,8 +124,8 @@ pub trait Reports {
     /// When the report of a namespace is sent; `None` where none is.
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>>;
 
-    /// Saves when the report of a namespace is sent. Answers whether there was no schedule before.
-    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<bool>;
+    /// Saves when the report of a namespace is sent.
+    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved>;
 
     /// No report of the namespace is sent any more; false where none was.
     async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool>;

@@ -74,6 +74,7 @@ codes! {
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
     RunFinished = "run_finished", 409, "The run is over already";
     CalendarUsed = "calendar_used", 409, "The calendar is in use";
+    ChannelUsed = "channel_used", 409, "The channel is in use";
     TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
     TooManyChannels = "too_many_channels", 409, "The namespace has as many channels as it can";
     TooManyAlerts = "too_many_alerts", 409, "The namespace has as many rules, silences or maintenance windows as it can";

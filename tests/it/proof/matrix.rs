@@ -71,6 +71,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("end_silence", RULES),
     ("save_alert_rule", RULES),
     ("write_alerts", RULES),
+    ("save_report_schedule", REPORTS),
     ("write_report", REPORTS),
     ("report_xxl", "executors of XXL-JOB only: see xxl.rs"),
     ("send_xxl", "the same"),

@@ -2,9 +2,11 @@
 
 use crate::jobs::overrides;
 use crate::jobs::params;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
+use rondel_core::spec::ExpectSpec;
 use rondel_core::{FieldError, Job, JobSpec, NamespaceId, Timestamp, name};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
@@ -85,17 +87,30 @@ pub(super) async fn check(
         Some(used) => calendar(node, namespace, &used.name).await?,
         None => None,
     };
-    check_with(node, namespace, spec, now, before, found)
+    let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
+    check_with(node, namespace, spec, now, before, (found, &channels))
 }
 
-/// The same with the calendar that the definition names, if there is one.
+/// The channels of the namespace, where a definition names any.
+pub(super) async fn channels_named(
+    node: &Node,
+    namespace: NamespaceId,
+    specs: &[JobSpec],
+) -> Result<BTreeSet<String>, StoreError> {
+    if specs.iter().all(|spec| spec.expect.as_ref().is_none_or(|expect| expect.channels.is_empty())) {
+        return Ok(BTreeSet::new());
+    }
+    Ok(node.store().channels(namespace).await?.into_iter().map(|channel| channel.name).collect())
+}
+
+/// The same with the calendar that the definition names, if there is one, and the names of channels.
 pub(super) fn check_with(
     node: &Node,
     namespace: NamespaceId,
     mut spec: JobSpec,
     now: Timestamp,
     before: Option<&JobSpec>,
-    found: Option<FoundCalendar>,
+    (found, channels): (Option<FoundCalendar>, &BTreeSet<String>),
 ) -> Result<Checked, JobError> {
     spec.run_past_at(just_after(now), before);
     let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
@@ -104,6 +119,11 @@ pub(super) fn check_with(
         && !errors.iter().any(|error| error.pointer == "/calendar/name")
     {
         errors.push(no_calendar(&used.name));
+    }
+    let expected_before = before.and_then(|before| before.expect.as_deref());
+    let named = spec.expect.iter().flat_map(|expect| expect.new_channels(expected_before));
+    for (index, name) in named.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
+        errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
     }
     errors.extend(past(&spec, now, before));
     errors.extend(params::params_complaints(node, namespace, &spec, before));
@@ -127,6 +147,22 @@ pub(super) async fn compiled(node: &Node, record: &JobRecord) -> Result<Job, Job
 /// The complaint about a calendar that is not there.
 pub(super) fn no_calendar(name: &str) -> FieldError {
     FieldError::new("/calendar/name", format!("there is no calendar {name:?} in this namespace"))
+}
+
+/// The complaint about a channel that does not exist.
+pub(crate) fn no_channel<'n>(pointer: String, name: &str, known: impl Iterator<Item = &'n str>) -> FieldError {
+    let known: Vec<&str> = known.collect();
+    let there = if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
+    FieldError::new(pointer, format!("there is no channel {name:?}; {there}"))
+}
+
+/// The complaint about a channel of a definition that was deleted while the definition was checked.
+pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldError {
+    let index = expect.and_then(|expect| expect.channels.iter().position(|one| one == name));
+    FieldError::new(
+        format!("/expect/channels/{}", index.unwrap_or_default()),
+        format!("there is no channel {name:?}: it was deleted meanwhile"),
+    )
 }
 
 /// Instants that are past when they are set. Those that `before` has are history and stay as they are.

@@ -20,6 +20,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
 
 pub use self::checks::calendar;
+pub(crate) use self::checks::no_channel;
 pub use self::overrides::{RunParams, params_again, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
 pub use self::queued::QueuedRuns;
@@ -87,7 +88,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
     let now = node.now();
     let new = new_job(node, (namespace, app), checked.at(now, None), author, now);
-    let wanted = no_calendar(&new.spec);
+    let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
     match node.store().create_job(new).await? {
         Created::Saved(record) => {
             node.poke_scan();
@@ -95,6 +96,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
         }
         Created::NameTaken => Err(JobError::NameTaken),
         Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+        Created::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
         Created::BadParents(errors) => Err(JobError::Invalid(errors)),
     }
 }
@@ -217,6 +219,9 @@ async fn save(
         Changed::Conflict(version) => Err(JobError::Conflict { version }),
         Changed::NameTaken => Err(JobError::NameTaken),
         Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
+        Changed::NoChannel(name) => {
+            Err(JobError::Invalid(vec![checks::lost_channel(checked.spec.expect.as_deref(), &name)]))
+        }
         Changed::BadParents(errors) => Err(JobError::Invalid(errors)),
         Changed::IsParent(children) => Err(JobError::IsParent { children }),
         Changed::NotFound => Err(JobError::NotFound),

@@ -18,7 +18,7 @@ use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, FailureStat};
 use rondel_store::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
 
 pub(crate) use self::weekly::ReportLoop;
-pub use self::weekly::{ScheduleError, save_schedule};
+pub use self::weekly::{ScheduleError, SentNow, save_schedule, send_now};
 use crate::node::Node;
 
 /// The longest stretch of time of a report: counts are kept this long.

@@ -11,13 +11,14 @@ use rondel_core::words::Lang;
 use rondel_core::{FieldError, IncidentId, MessageId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::channels::NewMessage;
-use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, ReportChange, ReportWrite, ScheduledReport};
+use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
 use rondel_store::rollups::PointKind;
 use tokio_util::sync::CancellationToken;
 
 use super::texts::{Week, sentence};
 use super::{Failure, Group, Period, Row, Stretch, failures, rows};
 use crate::background::{Background, TickError};
+use crate::jobs::no_channel;
 use crate::node::Node;
 
 /// Reports that one tick writes.
@@ -51,15 +52,20 @@ pub async fn save_schedule(
     spec.check().map_err(ScheduleError::Invalid)?;
     let store = node.store();
     if store.channel(namespace, &spec.channel).await?.is_none() {
-        let known: Vec<String> = store.channels(namespace).await?.into_iter().map(|one| one.name).collect();
-        let there =
-            if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
-        let message = format!("there is no channel {:?}; {there}", spec.channel);
-        return Err(ScheduleError::Invalid(vec![FieldError::new("/channel", message)]));
+        let known = store.channels(namespace).await?;
+        let known = known.iter().map(|one| one.name.as_str());
+        return Err(ScheduleError::Invalid(vec![no_channel("/channel".to_owned(), &spec.channel, known)]));
     }
     let now = node.now();
     let next_at = spec.next_after(now);
-    let is_new = store.save_report_schedule(ReportChange { namespace, spec, author, next_at, now }).await?;
+    let is_new = match store.save_report_schedule(ReportChange { namespace, spec, author, next_at, now }).await? {
+        ReportSaved::Created => true,
+        ReportSaved::Changed => false,
+        ReportSaved::NoChannel => {
+            let message = format!("there is no channel {:?}: it was deleted meanwhile", spec.channel);
+            return Err(ScheduleError::Invalid(vec![FieldError::new("/channel", message)]));
+        }
+    };
     let saved = store.report_schedule(namespace).await?;
     // Another caller may have deleted it meanwhile: what was saved is answered.
     let made = ScheduledReport {
@@ -72,6 +78,32 @@ pub async fn save_schedule(
         sent_at: None,
     };
     Ok((saved.unwrap_or(made), is_new))
+}
+
+/// What sending the report now did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SentNow {
+    /// It goes to this channel.
+    Written(String),
+    /// No weekly report is sent.
+    NoSchedule,
+    /// The channel of this name does not exist.
+    NoChannel(String),
+}
+
+/// Sends the report of the seven days before today now, by the channel of its schedule, which stays as it is.
+///
+/// # Errors
+/// The store's.
+pub async fn send_now(node: &Node, namespace: NamespaceId) -> Result<SentNow, StoreError> {
+    let (store, now) = (node.store(), node.now());
+    let Some(schedule) = store.report_schedule(namespace).await? else { return Ok(SentNow::NoSchedule) };
+    let channel = schedule.spec.channel.clone();
+    let written = match message(node, &schedule, (now, now)).await? {
+        Some(message) => store.write_messages(std::slice::from_ref(&message)).await?,
+        None => 0,
+    };
+    Ok(if written == 1 { SentNow::Written(channel) } else { SentNow::NoChannel(channel) })
 }
 
 /// Writes the reports that are due.
@@ -116,27 +148,35 @@ impl Background for ReportLoop {
 }
 
 async fn send(node: &Node, schedule: &ScheduledReport, now: Timestamp) -> Result<bool, StoreError> {
+    let message = message(node, schedule, (schedule.next_at.unwrap_or(now), now)).await?;
+    if message.is_none() {
+        let (namespace, channel) = (schedule.namespace, &schedule.spec.channel);
+        tracing::warn!(namespace = %namespace, channel, "the channel of the weekly report is gone");
+    }
+    let write = ReportWrite { schedule, next_at: schedule.spec.next_after(now), now, message: message.as_ref() };
+    node.store().write_report(&write).await
+}
+
+/// The message of a report that is due at an instant; nothing where its channel is gone.
+async fn message(
+    node: &Node,
+    schedule: &ScheduledReport,
+    (due_at, now): (Timestamp, Timestamp),
+) -> Result<Option<NewMessage>, StoreError> {
     let (store, namespace) = (node.store(), schedule.namespace);
     let channel = store.channel(namespace, &schedule.spec.channel).await?;
     let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
-    let mut message = None;
-    if let (Some(channel), Some(name)) = (channel, name) {
-        let due_at = schedule.next_at.unwrap_or(now);
-        message = Some(NewMessage {
-            id: MessageId::new(node.new_id()),
-            namespace,
-            channel: channel.id,
-            // Of no incident: an id that is used once keeps messages apart.
-            incident: IncidentId::new(node.new_id()),
-            number: 1,
-            notice: notice(node, (namespace, &name), schedule.spec.days_before(due_at)).await?,
-            created_at: now,
-        });
-    } else {
-        tracing::warn!(namespace = %namespace, channel = schedule.spec.channel, "the channel of the weekly report is gone");
-    }
-    let write = ReportWrite { schedule, next_at: schedule.spec.next_after(now), now, message: message.as_ref() };
-    store.write_report(&write).await
+    let Some((channel, name)) = channel.zip(name) else { return Ok(None) };
+    Ok(Some(NewMessage {
+        id: MessageId::new(node.new_id()),
+        namespace,
+        channel: channel.id,
+        // Of no incident: an id that is used once keeps messages apart.
+        incident: IncidentId::new(node.new_id()),
+        number: 1,
+        notice: notice(node, (namespace, &name), schedule.spec.days_before(due_at)).await?,
+        created_at: now,
+    }))
 }
 
 /// The report of these days.

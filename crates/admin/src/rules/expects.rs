@@ -9,7 +9,7 @@ use rondel_core::{AlertRuleId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertWrite, ExpectLook, IncidentRecord, OpenLook, RuleRecord, WatchedJob};
 
-use super::look::{Findings, Space, clear, is_full};
+use super::look::{Findings, Space, clear, is_full, unwatched};
 use super::{facts, states};
 use crate::node::Node;
 
@@ -142,7 +142,7 @@ impl Space<'_> {
             expected.is_some_and(|expected| rule_id(self.namespace, &expected) == rule.id)
         };
         let (living, gone): (Vec<_>, Vec<_>) = old.into_iter().partition(still_expects);
-        seen.extend(gone.iter().map(|record| clear(&record.incident)));
+        seen.extend(gone.iter().map(|record| unwatched(&record.incident)));
         match kind {
             Some(kind) if !kind.is_about_open_runs() => {
                 seen.extend(self.facts.of_instants(&rule, &living, self.now).await?);

@@ -102,7 +102,7 @@ impl<'a> Facts<'a> {
                 let subject = record.map(|record| record.incident.subject.clone());
                 seen.extend(subject.map(|subject| Observation {
                     subject,
-                    sighting: Sighting::Clear,
+                    sighting: Sighting::Unwatched,
                     samples: Vec::new(),
                 }));
                 continue;
@@ -139,7 +139,7 @@ impl<'a> Facts<'a> {
                     let known = newest.first().map(|(_, at)| *at).max(job.succeeded_at);
                     judge::overdue(Some(known.unwrap_or(job.created_at)), *length, now)
                 }
-                _ => Sighting::Clear,
+                _ => Sighting::Unwatched,
             };
             seen.push(Observation { subject: incident.subject.clone(), sighting, samples: Vec::new() });
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rondel_core::alert::{
-    ConditionKind, Incident, Observation, OpenIncidents, RuleView, Sighting, Silence, SilenceSpec, Standing,
+    ConditionKind, Incident, Observation, OpenIncidents, RuleSpec, RuleView, Sighting, Silence, SilenceSpec, Standing,
     SubjectKind, decide,
 };
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, MessageId, NamespaceId, RunId, Timestamp};
@@ -127,7 +127,7 @@ impl<'a> Space<'a> {
         let mut seen: Vec<Observation> = Vec::new();
         let (mut check, mut all_open) = (None, Vec::new());
         if !rule.spec.enabled {
-            seen.extend(due.iter().map(|record| clear(&record.incident)));
+            seen.extend(due.iter().map(|record| unwatched(&record.incident)));
             check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, sweep: None });
         } else {
             match rule.spec.condition.kind() {
@@ -190,11 +190,17 @@ impl<'a> Space<'a> {
         if !has_open && !holds {
             return Ok(());
         }
-        let view = RuleView { spec: &rule.spec, namespace: &self.name };
+        let named = rule.spec.channel_names().filter(|name| !self.channels.contains_key(*name));
+        let missing: Vec<String> = named.map(str::to_owned).collect();
+        let view = RuleView { spec: &rule.spec, namespace: &self.name, missing: &missing };
         let mut next_id = || IncidentId::new(self.node.new_id());
         let decision = decide(view, open, &seen, &self.silences, (self.now, &mut next_id));
         let changed = decision.incidents.into_iter().filter(|incident| before.get(&incident.id) != Some(incident));
-        let record = |incident| IncidentRecord { incident, rule: rule.id, spec: rule.spec.clone() };
+        // Where the rule watches the subject no longer, it is kept as one that is off: the incident ended without a recovery.
+        let record = |incident: Incident| {
+            let enabled = rule.spec.enabled && !decision.unwatched.contains(&incident.id);
+            IncidentRecord { incident, rule: rule.id, spec: RuleSpec { enabled, ..rule.spec.clone() } }
+        };
         findings.incidents.extend(changed.map(record));
         for message in decision.messages {
             // A channel that is gone is sent nothing.
@@ -229,6 +235,11 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
         is_maintenance: true,
     }));
     Ok(all)
+}
+
+/// What is seen of an incident whose subject its rule watches no longer.
+pub(super) fn unwatched(incident: &Incident) -> Observation {
+    Observation { sighting: Sighting::Unwatched, ..clear(incident) }
 }
 
 pub(super) fn clear(incident: &Incident) -> Observation {

@@ -11,6 +11,7 @@ mod maintenance;
 mod noted;
 mod save;
 mod states;
+mod warnings;
 
 use std::time::Duration;
 
@@ -24,9 +25,10 @@ pub use self::maintenance::{
 };
 pub(crate) use self::noted::NotedSuccesses;
 pub use self::save::{
-    DryRun, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run, end_silence,
-    save_rule,
+    DryRun, MeantDeadline, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run,
+    end_silence, save_rule,
 };
+pub use self::warnings::{rule_warnings, silence_warnings};
 use crate::background::{Background, TickError};
 use crate::node::Node;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::alert::deadline::Deadline;
 use rondel_core::alert::expect;
 use rondel_core::alert::{Condition, ConditionKind, Incident, Observation, RuleSpec, Sighting, SilenceSpec, Subject};
 use rondel_core::words::counted;
@@ -9,7 +10,9 @@ use rondel_core::{AlertRuleId, FieldError, IdGen, IncidentId, NamespaceId, RunId
 use rondel_store::StoreError;
 use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord};
 
+use super::warnings::{rule_warnings, scope_warning};
 use super::{facts, states};
+use crate::jobs::no_channel;
 use crate::node::Node;
 
 /// The longest silence.
@@ -59,6 +62,8 @@ pub struct SavedRule {
     pub record: RuleRecord,
     /// Whether it was not there before.
     pub is_new: bool,
+    /// What its author should know although it is right.
+    pub warnings: Vec<String>,
 }
 
 /// A silence that a caller asks for.
@@ -73,7 +78,7 @@ pub struct SilenceRequest {
 }
 
 /// What a rule would see now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DryRun {
     /// The subjects for which it would hold, the first of them.
     pub subjects: Vec<Subject>,
@@ -81,6 +86,23 @@ pub struct DryRun {
     pub count: u64,
     /// How many were looked at; `None` where all are.
     pub looked_at: Option<u64>,
+    /// The instant for which that holds.
+    pub at: Timestamp,
+    /// For a rule with a time of day.
+    pub deadline: Option<MeantDeadline>,
+    /// Why it may see nothing.
+    pub warnings: Vec<String>,
+}
+
+/// What a rule with a time of day means at an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeantDeadline {
+    /// The zone of the time.
+    pub zone: String,
+    /// Runs that were planned from then on count.
+    pub counts_from: Timestamp,
+    /// When the rule is looked at next; nothing where its days never come.
+    pub next: Option<Timestamp>,
 }
 
 /// Saves a rule.
@@ -104,10 +126,12 @@ pub async fn save_rule(
         check_at: facts::first_check(node, namespace, spec, now).await?,
         now,
     };
+    let warnings = rule_warnings(node, namespace, spec).await?;
     match node.store().save_alert_rule(change).await? {
-        RuleSaved::Created(record) => Ok(SavedRule { record: *record, is_new: true }),
-        RuleSaved::Changed(record) => Ok(SavedRule { record: *record, is_new: false }),
+        RuleSaved::Created(record) => Ok(SavedRule { record: *record, is_new: true, warnings }),
+        RuleSaved::Changed(record) => Ok(SavedRule { record: *record, is_new: false, warnings }),
         RuleSaved::Conflict(version) => Err(RuleError::Conflict { version }),
+        RuleSaved::NoChannel(name) => Err(RuleError::Invalid(vec![lost_channel(spec, &name)])),
         RuleSaved::Full => Err(RuleError::TooMany { what: "rules", count: RULE_COUNT_MAX }),
     }
 }
@@ -118,16 +142,12 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
     let mut errors = Vec::new();
     let channels = node.store().channels(namespace).await?;
     let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
-    let unknown = |name: &str| {
-        let there =
-            if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
-        format!("there is no channel {name:?}; {there}")
-    };
+    let unknown = |pointer: String, name: &str| no_channel(pointer, name, known.iter().copied());
     for (index, channel) in spec.channels.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
-        errors.push(FieldError::new(format!("/channels/{index}"), unknown(channel)));
+        errors.push(unknown(format!("/channels/{index}"), channel));
     }
     if let Some(to) = spec.escalate.as_ref().filter(|to| !known.contains(&to.channel.as_str())) {
-        errors.push(FieldError::new("/escalate/channel", unknown(&to.channel)));
+        errors.push(unknown("/escalate/channel".to_owned(), &to.channel));
     }
     if let Condition::NotSucceededBy { calendar: Some(calendar), .. } = &spec.condition
         && node.store().calendar(namespace, calendar).await?.is_none()
@@ -135,6 +155,15 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
         errors.push(FieldError::new("/condition/calendar", format!("there is no calendar {calendar:?}")));
     }
     if errors.is_empty() { Ok(()) } else { Err(RuleError::Invalid(errors)) }
+}
+
+/// The complaint about a channel of a rule that was deleted while the rule was checked.
+fn lost_channel(spec: &RuleSpec, name: &str) -> FieldError {
+    let pointer = match spec.channels.iter().position(|one| one == name) {
+        Some(index) => format!("/channels/{index}"),
+        None => "/escalate/channel".to_owned(),
+    };
+    FieldError::new(pointer, format!("there is no channel {name:?}: it was deleted meanwhile"))
 }
 
 /// Deletes a rule; its open incidents are resolved without a message.
@@ -229,7 +258,25 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     let holds = |one: &&Observation| matches!(one.sighting, Sighting::Holds { .. });
     let subjects: Vec<Subject> = seen.iter().filter(holds).map(|one| one.subject.clone()).collect();
     let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
-    Ok(DryRun { subjects: subjects.into_iter().take(DRY_NAMED).collect(), count, looked_at })
+    let deadline = match &spec.condition {
+        Condition::NotSucceededBy { time, zone, weekdays, .. } => match Deadline::parse(time, zone, weekdays) {
+            Ok(deadline) => Some(MeantDeadline {
+                zone: zone.clone(),
+                counts_from: deadline.counts_from(now),
+                next: deadline.next_after(now, facts::days_of(node, namespace.0, spec).await?),
+            }),
+            Err(_) => None,
+        },
+        _ => None,
+    };
+    Ok(DryRun {
+        subjects: subjects.into_iter().take(DRY_NAMED).collect(),
+        count,
+        looked_at,
+        at: now,
+        deadline,
+        warnings: scope_warning(node, namespace.0, spec).await?.into_iter().collect(),
+    })
 }
 
 async fn of_jobs(

@@ -99,7 +99,7 @@ const VIEW: View =
     View { name: "name", headers: &["NAME", "KIND", "HOST", "LANG", "ENABLED", "LAST RESULT", "AT"], row };
 const DELIVERIES: View = View {
     name: "id",
-    headers: &["AT", "KIND", "INCIDENT", "TRY", "RESULT", "STATUS", "MS", "ERROR"],
+    headers: &["AT", "KIND", "SUBJECT", "INCIDENT", "TRY", "RESULT", "STATUS", "MS", "ERROR"],
     row: delivery_row,
 };
 
@@ -129,7 +129,7 @@ async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Fai
     if delivery["verdict"] == "sent" {
         return Ok(());
     }
-    Err(Failure::refused(format!("the test was not delivered: {}", text_of(&delivery["error"]))))
+    Err(Failure::from_text(format!("the test was not delivered: {}", text_of(&delivery["error"]))))
 }
 
 impl SetArgs {
@@ -200,6 +200,7 @@ fn delivery_row(delivery: &Value, now: Timestamp) -> Vec<String> {
     vec![
         time_of(&delivery["at"], now),
         text_of(&delivery["kind"]),
+        text_of(&delivery["subject"]),
         text_of(&delivery["incident_id"]),
         text_of(&delivery["try_number"]),
         text_of(&delivery["verdict"]),

@@ -42,8 +42,11 @@ struct IdArgs {
     id: String,
 }
 
-const VIEW: View =
-    View { name: "id", headers: &["ID", "SEVERITY", "STANDING", "SUMMARY", "SINCE", "ACKNOWLEDGED BY"], row };
+const VIEW: View = View {
+    name: "id",
+    headers: &["ID", "SEVERITY", "STANDING", "SUMMARY", "SINCE", "REPORTED", "ACKNOWLEDGED BY"],
+    row,
+};
 
 impl IncidentArgs {
     pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
@@ -63,6 +66,18 @@ impl IncidentArgs {
     }
 }
 
+/// When it was first reported, or why it was not.
+fn reported(incident: &Value, now: Timestamp) -> String {
+    let count = |field: &str| incident[field].as_array().map_or(0, Vec::len);
+    let (channels, missing) = (count("channels"), count("missing_channels"));
+    match incident["fired_at"].is_string() {
+        _ if channels == 0 => "console only".to_owned(),
+        true => time_of(&incident["fired_at"], now),
+        false if channels == missing => "no channel".to_owned(),
+        false => "not yet".to_owned(),
+    }
+}
+
 fn row(incident: &Value, now: Timestamp) -> Vec<String> {
     vec![
         text_of(&incident["id"]),
@@ -70,6 +85,26 @@ fn row(incident: &Value, now: Timestamp) -> Vec<String> {
         text_of(&incident["standing"]),
         text_of(&incident["summary"]),
         time_of(&incident["started_at"], now),
+        reported(incident, now),
         text_of(&incident["acknowledged_by"]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_incident_without_a_channel_was_not_reported() {
+        let now = "2026-11-23T00:00:00Z".parse().unwrap();
+        let of = |channels: &[&str], missing: &[&str], fired_at: Value| {
+            reported(&json!({"channels": channels, "missing_channels": missing, "fired_at": fired_at}), now)
+        };
+        assert_eq!(of(&[], &[], json!("2026-11-22T23:00:00Z")), "console only");
+        assert_eq!(of(&["default"], &["default"], Value::Null), "no channel");
+        assert_eq!(of(&["ops", "gone"], &["gone"], Value::Null), "not yet");
+        assert!(!of(&["ops"], &[], json!("2026-11-22T23:00:00Z")).contains("no"));
+    }
 }

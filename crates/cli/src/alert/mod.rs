@@ -4,6 +4,7 @@ mod channel;
 mod incident;
 mod maintenance;
 mod rule;
+mod rule_words;
 mod silence;
 
 use clap::{Args, Subcommand};

@@ -8,7 +8,8 @@ use rondel_core::Timestamp;
 use rondel_core::alert::{Condition, disk};
 use serde_json::{Map, Value, json};
 
-use crate::client::{Ask, Client, text_of};
+use super::rule_words::{warn, with_flags, would};
+use crate::client::{Ask, Body, Client, JSON, text_of};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -52,7 +53,7 @@ enum Severity {
 #[command(
     group = ArgGroup::new("condition").multiple(false),
     group = ArgGroup::new("scope").multiple(false),
-    after_help = "Examples:\n  rondel alert rule set close-by-six --job nightly-close --not-succeeded-by 06:00 --zone Europe/Berlin --channel slack-oncall\n  rondel alert rule set payments-fail --label team=pay --failures-in-row 3 --severity critical --channel duty --repeat 4h\n  rondel alert rule set servers --node-lost --channel duty --dry-run"
+    after_help = "Examples:\n  rondel alert rule set close-by-six --job nightly-close --not-succeeded-by 06:00 --time-zone Europe/Berlin --channel slack-oncall\n  rondel alert rule set payments-fail --label team=pay --failures-in-row 3 --severity critical --channel duty --repeat 4h\n  rondel alert rule set servers --node-lost --channel duty --dry-run"
 )]
 struct SetArgs {
     /// The rule's name
@@ -70,7 +71,7 @@ struct SetArgs {
     /// Watch the jobs with a label
     #[arg(long, value_name = "KEY=VALUE", group = "scope")]
     label: Option<String>,
-    /// Watch all jobs: the default
+    /// Watch all jobs of the namespace, as a new rule does that names none; for a rule that has watched fewer
     #[arg(long, group = "scope")]
     all_jobs: bool,
     #[command(flatten)]
@@ -124,9 +125,9 @@ struct ConditionArgs {
     /// The window of a failure rate, or of the growth of the ledger
     #[arg(long, value_name = "DURATION", requires = "counted", default_value = "1h")]
     window: String,
-    /// How many runs a failure rate needs
-    #[arg(long, value_name = "N", requires = "failure_rate", default_value_t = 1)]
-    min_runs: u64,
+    /// How many runs a failure rate needs; 10 if left out
+    #[arg(long, value_name = "N", requires = "failure_rate")]
+    min_runs: Option<u64>,
     /// A fire was skipped
     #[arg(long, group = "condition")]
     skipped: bool,
@@ -140,7 +141,7 @@ struct ConditionArgs {
     #[arg(long, value_name = "HH:MM", group = "condition", requires = "zone")]
     not_succeeded_by: Option<String>,
     /// The time zone of that time
-    #[arg(long, value_name = "ZONE", requires = "not_succeeded_by")]
+    #[arg(long = "time-zone", alias = "zone", value_name = "ZONE", requires = "not_succeeded_by")]
     zone: Option<String>,
     /// The days of the week, such as mon,tue; without them every day
     #[arg(long, value_name = "DAYS", value_delimiter = ',', requires = "not_succeeded_by")]
@@ -202,6 +203,7 @@ impl RuleArgs {
 
 impl SetArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        self.condition.check()?;
         let mut document = match &self.file {
             Some(file) => serde_json::from_str(&read_json(file)?)?,
             None => present(client, &self.name).await?.unwrap_or_else(|| json!({})),
@@ -211,18 +213,38 @@ impl SetArgs {
             let message = "a new rule needs a condition, such as --failures-in-row 3; see --help";
             return Err(Failure::refused(message.to_owned()));
         }
+        let document_text = |document: &Value| Some((JSON, document.to_string()));
         if self.dry_run {
             document["name"] = json!(self.name);
-            let tried = client.post(&["alert-rules", "preview"], &document.to_string()).await?.value()?;
+            let path = ["alert-rules", "preview"];
+            let tried = self.ask(client, (Method::POST, &path), document_text(&document)).await?.value()?;
             let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
-            crate::output::talk(&format!(
-                "{}: would hold for {}",
-                text_of(&tried["sentence"]),
-                text_of(&tried["count"])
-            ));
+            crate::output::talk(&would(&tried));
             return SUBJECTS.items(&items, format);
         }
-        VIEW.line(&client.put(&["alert-rules", &self.name], &document.to_string()).await?, format)
+        let path = ["alert-rules", self.name.as_str()];
+        let saved = self.ask(client, (Method::PUT, &path), document_text(&document)).await?;
+        VIEW.line(&saved, format)?;
+        warn(&saved.value()?);
+        Ok(())
+    }
+
+    /// Sends a rule; a refusal names the flags that the rule was given by.
+    async fn ask(
+        &self,
+        client: &Client,
+        (method, path): (Method, &[&str]),
+        body: Option<(&'static str, String)>,
+    ) -> Result<Body, Failure> {
+        match client.ask(Ask { method, path, query: &[], body, headers: &[] }).await? {
+            Ok(body) => Ok(body),
+            Err(mut refusal) => {
+                if self.file.is_none() {
+                    refusal.text = with_flags(&refusal.text);
+                }
+                Err(client.failure(&refusal))
+            }
+        }
     }
 
     /// Puts what was given into the rule.
@@ -273,10 +295,11 @@ impl ConditionArgs {
         flag("failed", self.failed)
             .or_else(|| self.failures_in_row.map(|count| json!({"failures_in_row": {"count": count}})))
             .or_else(|| {
-                let (window, min_runs) = (&self.window, self.min_runs);
-                let rate =
-                    |percent| json!({"failure_rate": {"percent": percent, "window": window, "min_runs": min_runs}});
-                self.failure_rate.map(rate)
+                let mut rate = json!({"percent": self.failure_rate?, "window": self.window});
+                if let Some(count) = self.min_runs {
+                    rate["min_runs"] = json!(count);
+                }
+                Some(json!({ "failure_rate": rate }))
             })
             .or_else(|| self.skipped.then(|| json!({"skipped": {"reasons": self.reasons}})))
             .or_else(|| length("late", "by", &self.late_by))
@@ -294,6 +317,24 @@ impl ConditionArgs {
                 let growth = |runs| json!({"ledger_growth": {"runs": runs, "window": self.window}});
                 self.ledger_growth.map(growth)
             })
+    }
+
+    /// A flag that goes with another condition than the one that is given: the parser lets it pass where the two conditions exclude
+    /// each other.
+    fn check(&self) -> Result<(), Failure> {
+        let has_deadline = self.not_succeeded_by.is_some();
+        let parts = [
+            ("--time-zone", self.zone.is_some(), "--not-succeeded-by", has_deadline),
+            ("--weekdays", !self.weekdays.is_empty(), "--not-succeeded-by", has_deadline),
+            ("--calendar", self.calendar.is_some(), "--not-succeeded-by", has_deadline),
+            ("--min-runs", self.min_runs.is_some(), "--failure-rate", self.failure_rate.is_some()),
+            ("--reason", !self.reasons.is_empty(), "--skipped", self.skipped),
+            ("--handler", self.handler.is_some(), "--no-executor", self.no_executor),
+        ];
+        match parts.iter().find(|(_, is_given, _, has_owner)| *is_given && !has_owner) {
+            Some((flag, _, owner, _)) => Err(Failure::refused(format!("{flag} goes with {owner} only; leave it out"))),
+            None => Ok(()),
+        }
     }
 
     fn deadline(&self) -> Option<Value> {
@@ -317,7 +358,8 @@ async fn present(client: &Client, name: &str) -> Result<Option<Value>, Failure> 
         Err(refusal) => return Err(client.failure(&refusal)),
     };
     if let Some(fields) = found.as_object_mut() {
-        for added in ["namespace", "version", "sentence", "author", "created_at", "updated_at", "check_at"] {
+        for added in ["namespace", "version", "sentence", "author", "created_at", "updated_at", "check_at", "warnings"]
+        {
             fields.remove(added);
         }
     }
@@ -360,7 +402,8 @@ mod tests {
 
     #[test]
     fn flags_make_a_rule_and_leave_the_rest() {
-        let by = ["--job", "close", "--not-succeeded-by", "06:00", "--zone", "Europe/Berlin", "--channel", "slack"];
+        let by =
+            ["--job", "close", "--not-succeeded-by", "06:00", "--time-zone", "Europe/Berlin", "--channel", "slack"];
         let rule = changed(&by);
         assert_eq!(rule["scope"], json!({"job": "close"}));
         assert_eq!(rule["condition"]["not_succeeded_by"]["zone"], "Europe/Berlin");
@@ -375,6 +418,15 @@ mod tests {
         let refused = |args: &[&str]| Set::try_parse_from([&["set", "r"], args].concat()).is_err();
         assert!(refused(&["--not-succeeded-by", "06:00"]), "in which zone?");
         assert!(refused(&["--failed", "--window", "1h"]) && refused(&["--disk-low", "10"]));
+        let alone = |args: &[&str]| {
+            let parsed = Set::try_parse_from([&["set", "r"], args].concat()).map_err(|error| error.to_string())?;
+            parsed.args.condition.check().map_err(|failure| failure.message().to_owned())
+        };
+        for (flag, value) in [("--time-zone", "UTC"), ("--weekdays", "mon"), ("--calendar", "c"), ("--min-runs", "3")] {
+            let refused = alone(&["--failed", flag, value]);
+            assert!(refused.as_ref().is_err_and(|text| text.contains(flag)), "{flag}: {refused:?}");
+        }
+        assert!(alone(&["--not-succeeded-by", "06:00", "--zone", "UTC", "--weekdays", "mon"]).is_ok(), "the old name");
         assert!(refused(&["--failed", "--node-lost"]) && refused(&["--job", "a", "--app", "b"]));
     }
 }

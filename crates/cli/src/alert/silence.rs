@@ -23,6 +23,7 @@ enum SilenceCommand {
     /// List the silences that have not ended
     List,
     /// Keep messages back that match all that is given; without a rule, a job and an app, all of the namespace
+    #[command(group = clap::ArgGroup::new("end").required(true))]
     Add {
         /// Messages of this rule
         #[arg(long, value_name = "RULE")]
@@ -34,10 +35,10 @@ enum SilenceCommand {
         #[arg(long, value_name = "APP")]
         app: Option<String>,
         /// For how long
-        #[arg(long = "for", value_name = "DURATION", required_unless_present = "until")]
+        #[arg(long = "for", value_name = "DURATION", group = "end")]
         length: Option<String>,
         /// Until when
-        #[arg(long, value_name = "INSTANT", conflicts_with = "length")]
+        #[arg(long, value_name = "INSTANT", group = "end")]
         until: Option<String>,
         /// Why
         #[arg(long, value_name = "TEXT")]
@@ -67,7 +68,10 @@ impl SilenceArgs {
                     (None, until) => until.unwrap_or_default(),
                 };
                 let body = json!({"rule": rule, "job": job, "app": app, "ends_at": ends_at, "reason": reason.unwrap_or_default()});
-                VIEW.line(&client.post(&["silences"], &body.to_string()).await?, format)
+                let added = client.post(&["silences"], &body.to_string()).await?;
+                VIEW.line(&added, format)?;
+                super::rule_words::warn(&added.value()?);
+                Ok(())
             }
             SilenceCommand::End { id } => {
                 delete(client, &["silences", &id], &[], &format!("ended silence {id}"), format).await
@@ -86,4 +90,26 @@ fn row(silence: &Value, now: Timestamp) -> Vec<String> {
         text_of(&silence["author"]),
         text_of(&silence["reason"]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Silence {
+        #[command(flatten)]
+        args: SilenceArgs,
+    }
+
+    #[test]
+    fn an_end_is_needed_by_either_flag() {
+        let parsed = |args: &[&str]| Silence::try_parse_from([&["silence", "add"], args].concat());
+        let refused = parsed(&["--job", "a"]).unwrap_err().to_string();
+        assert!(refused.contains("--for <DURATION>") && refused.contains("--until <INSTANT>"), "{refused}");
+        assert!(parsed(&["--for", "8h"]).is_ok() && parsed(&["--until", "2026-12-24T18:00:00Z"]).is_ok());
+        assert!(parsed(&["--for", "8h", "--until", "2026-12-24T18:00:00Z"]).is_err());
+    }
 }

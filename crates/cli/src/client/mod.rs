@@ -26,7 +26,7 @@ use rondel_core::error_chain::chain_in_one_line;
 /// Where the help lists these flags.
 const HEADING: &str = "Server";
 const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rondel_core::Timestamp;
 use serde_json::Value;
 
+use super::alerts::Alerts;
 use super::jobs::Jobs;
 use super::{Check, good, warning, wrong};
 use crate::client::{Client, text_of};
@@ -27,6 +28,8 @@ struct Fleet {
     jobs: BTreeMap<String, Vec<Value>>,
     /// By app, what the server refused of the jobs that its code declares.
     problems: BTreeMap<String, Vec<Value>>,
+    /// None where the caller may not look at them.
+    alerts: Option<Alerts>,
 }
 
 /// All checks of this kind.
@@ -43,6 +46,7 @@ impl Fleet {
             nodes: items(client, &["nodes"], &[]).await?,
             executors: items(client, &["executors"], &[("limit", "200")]).await?,
             apps: items(client, &["apps"], &[]).await?,
+            alerts: Alerts::read(client).await,
             pending: items(client, &["runs"], &[("status", "pending"), ("limit", "200")]).await?,
             ..Self::default()
         };
@@ -65,6 +69,8 @@ impl Fleet {
         checks.extend(self.of_switched_apps());
         checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
         checks.extend(self.of_declarations());
+        let found = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
+        checks.extend(found.map(|one| wrong("alerts", one.found, one.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning("apps", found, "rondel status shows the executors of all"));
@@ -258,6 +264,7 @@ mod tests {
                 json!({"job": "c1", "due_at": "2026-01-01T00:00:00Z"}),
                 json!({"job": "c1", "due_at": "2026-01-01T00:20:00Z"}),
             ],
+            alerts: None,
             problems: BTreeMap::from([(
                 "a".to_owned(),
                 vec![json!({"job": "j", "pointer": "/schedule/cron", "message": "is not a cron expression"})],

@@ -9,12 +9,10 @@ use rondel_core::words::counted;
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::names::{NAME_COUNT_MAX, listed};
 use super::{Check, warning};
 use crate::clock;
 use crate::status::is_overdue;
-
-/// How many names one line lists, and how many jobs with overdue runs get a line of their own.
-const NAME_COUNT_MAX: usize = 5;
 
 /// The jobs, and what their runs need.
 #[derive(Clone, Copy, Debug)]
@@ -168,11 +166,6 @@ fn late(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
 
 fn run_count(jobs: &[&str], overdue: &Overdue<'_>) -> usize {
     jobs.iter().filter_map(|job| overdue.get(job)).map(Vec::len).sum()
-}
-
-fn listed(names: &[&str]) -> String {
-    let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
-    format!("{}{more}", names.iter().take(NAME_COUNT_MAX).copied().collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

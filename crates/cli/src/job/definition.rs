@@ -11,7 +11,7 @@ use crate::input;
 /// A definition: a file, or a name with flags.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rondel job create --name report.daily --app billing --handler report --cron \"0 30 2 * * ?\" --tz Asia/Shanghai\n  rondel job create --name ping --app tools --handler http --every 30s --params '{\"url\": \"http://127.0.0.1/\"}'\n  rondel job create -f report.json"
+    after_help = "Examples:\n  rondel job create --name report.daily --app billing --handler report --cron \"0 30 2 * * ?\" --time-zone Asia/Shanghai\n  rondel job create --name ping --app tools --handler http --every 30s --params '{\"url\": \"http://127.0.0.1/\"}'\n  rondel job create -f report.json"
 )]
 pub(crate) struct DefinitionArgs {
     /// A JSON file with the definition; - for stdin
@@ -33,7 +33,7 @@ pub(crate) struct DefinitionArgs {
     #[arg(long, value_name = "EXPR", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
     /// The IANA time zone that the cron expression is read in
-    #[arg(long, value_name = "ZONE", requires = "cron")]
+    #[arg(long = "time-zone", alias = "tz", value_name = "ZONE", requires = "cron")]
     tz: Option<String>,
     /// Fires at a fixed rate
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
@@ -68,8 +68,8 @@ pub(crate) struct DefinitionArgs {
     /// Report an incident where no run has succeeded by this time of day, HH:MM
     #[arg(long, value_name = "TIME")]
     success_by: Option<String>,
-    /// The time zone of --success-by; else that of --tz, or UTC
-    #[arg(long, value_name = "ZONE", requires = "success_by")]
+    /// The time zone of --success-by; else that of --time-zone, or UTC
+    #[arg(long = "success-by-time-zone", alias = "success-by-zone", value_name = "ZONE", requires = "success_by")]
     success_by_zone: Option<String>,
     /// Report an incident where no run has succeeded for so long
     #[arg(long, value_name = "DURATION")]
@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn flags_become_a_definition() {
-        let made = document(&["--cron", "0 0 2 * * ?", "--tz", "Asia/Shanghai", "--params", "[1]", "--retries", "2"]);
+        let made =
+            document(&["--cron", "0 0 2 * * ?", "--time-zone", "Asia/Shanghai", "--params", "[1]", "--retries", "2"]);
         let expected = json!({
             "name": "a", "app": "b", "handler": "c", "params": [1], "retry": {"max": 2},
             "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"},
@@ -204,9 +205,12 @@ mod tests {
 
     #[test]
     fn flags_that_contradict_are_refused() {
-        for flags in
-            [&["--cron", "x", "--every", "5s"][..], &["--tz", "UTC"], &["-f", "x"], &["--every", "5s", "--at", "x"]]
-        {
+        for flags in [
+            &["--cron", "x", "--every", "5s"][..],
+            &["--time-zone", "UTC"],
+            &["-f", "x"],
+            &["--every", "5s", "--at", "x"],
+        ] {
             assert!(document(flags).is_err(), "{flags:?}");
         }
     }

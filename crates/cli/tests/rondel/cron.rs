@@ -4,7 +4,8 @@ use crate::process::run;
 
 #[test]
 fn fires_as_json() {
-    let args = ["cron", "next", "0 30 9 ? * MON-FRI", "--tz", "Asia/Shanghai", "--after", "2026-03-06T00:00:00Z"];
+    let args =
+        ["cron", "next", "0 30 9 ? * MON-FRI", "--time-zone", "Asia/Shanghai", "--after", "2026-03-06T00:00:00Z"];
     let ended = run(&[&args[..], &["--count", "3", "-o", "json"]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let expected = r#"{"fires":["2026-03-06T01:30:00Z","2026-03-09T01:30:00Z","2026-03-10T01:30:00Z"]}"#;
@@ -18,7 +19,7 @@ fn fires_for_people_show_zone_and_utc() {
         "cron",
         "next",
         "0 0 2 * * ?",
-        "--tz",
+        "--time-zone",
         "Asia/Shanghai",
         "--after",
         "2026-03-06T00:00:00Z",
@@ -46,7 +47,8 @@ fn what_never_fires_has_no_fires_and_is_refused() {
 #[test]
 fn an_expression_is_explained_in_the_language_that_is_asked_for() {
     let explain = |more: &[&str]| {
-        let args = ["cron", "explain", "30 2 * * 1-5", "--tz", "Europe/Berlin", "--after", "2026-11-01T00:00:00Z"];
+        let args =
+            ["cron", "explain", "30 2 * * 1-5", "--time-zone", "Europe/Berlin", "--after", "2026-11-01T00:00:00Z"];
         let ended = run(&[&args[..], more].concat());
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
         ended.stdout
@@ -63,8 +65,17 @@ fn an_expression_is_explained_in_the_language_that_is_asked_for() {
 
 #[test]
 fn the_sentence_and_the_warnings_stand_beside_the_fires() {
-    let args =
-        ["cron", "next", "0 30 2 * * ?", "--tz", "Europe/Berlin", "--after", "2026-03-20T00:00:00Z", "--lang", "en"];
+    let args = [
+        "cron",
+        "next",
+        "0 30 2 * * ?",
+        "--time-zone",
+        "Europe/Berlin",
+        "--after",
+        "2026-03-20T00:00:00Z",
+        "--lang",
+        "en",
+    ];
     let ended = run(&args);
     assert_eq!(ended.code, Some(0));
     assert!(
@@ -80,7 +91,7 @@ fn bad_input_is_refused_with_a_sentence() {
     for (args, words) in [
         (&["0 0 24 * * ?"][..], &["hour", "\"24\"", "0-23"][..]),
         (&["* * *"], &["expression"]),
-        (&["@daily", "--tz", "shanghai"], &["--tz", "Asia/Shanghai"]),
+        (&["@daily", "--time-zone", "shanghai"], &["--time-zone", "Asia/Shanghai"]),
         (&["@daily", "--after", "tomorrow"], &["--after", "RFC 3339"]),
     ] {
         run(&[&["cron", "next", "-o", "json"], args].concat()).refused(2, words);

@@ -66,3 +66,9 @@ impl Deadline {
         local::instant(self.zone, day.and_time(self.time))
     }
 }
+
+/// A minute on the clock of a zone, such as `2026-11-23 06:00`; nothing where there is no such zone.
+#[must_use]
+pub fn minute_in(zone: &str, at: Timestamp) -> Option<String> {
+    Some(local::shown(parse_zone(zone).ok()?, at).format("%Y-%m-%d %H:%M").to_string())
+}

@@ -4,16 +4,16 @@
 //! further occurrences are collected in digests. Where many subjects of a rule are open at once, further ones are members of one
 //! group, and only the group is reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::judge::{Observation, Sighting};
 use super::rule::{ConditionKind, RuleSpec, SubjectKind};
-use super::sentence;
+use super::sentence::{self, notice};
 use super::silence::Silence;
 use super::subject::Subject;
 use crate::id::IncidentId;
-use crate::notice::{self, Notice, NoticeKind, NoticeSubject, RunSample, SAMPLE_COUNT_MAX};
+use crate::notice::{Notice, NoticeKind, RunSample, SAMPLE_COUNT_MAX};
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
@@ -57,7 +57,7 @@ pub struct Incident {
     pub count: u64,
     /// How many of them were reported.
     pub reported_count: u64,
-    /// When it was first reported; none while a silence keeps that back.
+    /// When it was first reported; none while a silence keeps that back, or none of its channels exists.
     pub fired_at: Option<Timestamp>,
     /// When it was last reported.
     pub reported_at: Option<Timestamp>,
@@ -82,6 +82,8 @@ pub struct RuleView<'a> {
     pub spec: &'a RuleSpec,
     /// The name of its namespace.
     pub namespace: &'a str,
+    /// The channels that it names and that do not exist.
+    pub missing: &'a [String],
 }
 
 /// The open incidents of a rule that a decision needs.
@@ -120,6 +122,8 @@ pub struct Decision {
     pub incidents: Vec<Incident>,
     /// What is sent.
     pub messages: Vec<MessageDraft>,
+    /// Those of the incidents that ended because their rule watches their subject no longer.
+    pub unwatched: BTreeSet<IncidentId>,
 }
 
 /// Decides what the observations of a rule change.
@@ -131,7 +135,15 @@ pub fn decide(
     silences: &[Silence],
     (now, next_id): (Timestamp, &mut dyn FnMut() -> IncidentId),
 ) -> Decision {
-    let mut case = Case { rule, silences, now, open, incidents: BTreeMap::new(), messages: Vec::new() };
+    let mut case = Case {
+        rule,
+        silences,
+        now,
+        open,
+        incidents: BTreeMap::new(),
+        messages: Vec::new(),
+        unwatched: BTreeSet::new(),
+    };
     for incident in std::mem::take(&mut case.open.incidents) {
         case.incidents.insert(incident.id, incident);
     }
@@ -147,7 +159,7 @@ pub fn decide(
     for id in ids {
         case.act(id);
     }
-    Decision { incidents: case.incidents.into_values().collect(), messages: case.messages }
+    Decision { incidents: case.incidents.into_values().collect(), messages: case.messages, unwatched: case.unwatched }
 }
 
 struct Case<'a> {
@@ -157,6 +169,7 @@ struct Case<'a> {
     open: OpenIncidents,
     incidents: BTreeMap<IncidentId, Incident>,
     messages: Vec<MessageDraft>,
+    unwatched: BTreeSet<IncidentId>,
 }
 
 impl Case<'_> {
@@ -164,8 +177,11 @@ impl Case<'_> {
         let (since, news, is_over) = match seen.sighting {
             Sighting::Holds { since, news } => (since, news, false),
             Sighting::Held { since, news } => (since, news, true),
-            Sighting::Clear => {
+            Sighting::Clear | Sighting::Unwatched => {
                 if let Some(id) = self.find(&seen.subject) {
+                    if seen.sighting == Sighting::Unwatched {
+                        self.unwatched.insert(id);
+                    }
                     self.resolve(id);
                 }
                 return;
@@ -275,33 +291,44 @@ impl Case<'_> {
     fn report(&mut self, incident: &mut Incident) {
         let spec = self.rule.spec;
         let is_silent = self.silenced_until(&incident.subject).is_some();
-        if incident.fired_at.is_none() && !is_silent {
+        let has_channel = self.has_channel();
+        if incident.fired_at.is_none() && !is_silent && has_channel {
             incident.fired_at = Some(self.now);
             self.send(incident, NoticeKind::Firing);
         }
         if incident.standing == Standing::Resolved {
             // A silence does not keep back the end of what was reported: its readers wait for it.
-            if incident.fired_at.is_some() {
+            if incident.fired_at.is_some() || incident.escalated_at.is_some() {
                 self.send(incident, NoticeKind::Resolved);
             }
             return;
         }
-        let Some(reported_at) = incident.reported_at.filter(|_| !is_silent && incident.acknowledged_at.is_none())
-        else {
+        if is_silent || incident.acknowledged_at.is_some() {
             return;
-        };
-        let escalates = spec.escalate.as_ref().filter(|_| incident.escalated_at.is_none());
-        if escalates
-            .is_some_and(|to| incident.started_at.max(incident.fired_at.unwrap_or(self.now)) + to.after <= self.now)
-        {
+        }
+        if self.escalates_at(incident).is_some_and(|at| at <= self.now) {
             incident.escalated_at = Some(self.now);
             self.send(incident, NoticeKind::Escalated);
         }
+        let Some(reported_at) = incident.reported_at.filter(|_| has_channel) else { return };
         if incident.count > incident.reported_count && reported_at + spec.digest <= self.now {
             self.send(incident, NoticeKind::Digest);
         } else if spec.repeat.is_some_and(|repeat| reported_at + repeat <= self.now) {
             self.send(incident, NoticeKind::Reminder);
         }
+    }
+
+    /// When it escalates, unless it has: one that could not be reported does so too.
+    fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
+        let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing.contains(&to.channel))?;
+        let from = incident.fired_at.unwrap_or(incident.started_at).max(incident.started_at);
+        incident.escalated_at.is_none().then(|| from + to.after)
+    }
+
+    /// Whether a message reaches a channel. A rule that names none is for the console.
+    fn has_channel(&self) -> bool {
+        let names = &self.rule.spec.channels;
+        names.is_empty() || names.iter().any(|name| !self.rule.missing.contains(name))
     }
 
     fn send(&mut self, incident: &mut Incident, kind: NoticeKind) {
@@ -316,10 +343,13 @@ impl Case<'_> {
         if kind != NoticeKind::Escalated {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
-        let notice = notice(self.rule, incident, kind, self.now);
+        // A rule that is off watches nothing: the message reports no recovery.
+        let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
+        let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
+        let notice = notice(rule, incident, kind, self.now);
         let mut sent: Vec<&String> = Vec::new();
         for channel in channels {
-            if !sent.contains(&channel) {
+            if !sent.contains(&channel) && !self.rule.missing.contains(channel) {
                 sent.push(channel);
                 let (channel, notice) = (channel.clone(), notice.clone());
                 self.messages.push(MessageDraft {
@@ -355,17 +385,18 @@ impl Case<'_> {
         if let Some(until) = self.silenced_until(&incident.subject) {
             return next.min(until);
         }
-        if incident.acknowledged_at.is_none()
-            && let Some(reported_at) = incident.reported_at
-        {
+        if incident.acknowledged_at.is_some() {
+            return next;
+        }
+        if let Some(at) = self.escalates_at(incident) {
+            next = next.min(at);
+        }
+        if let Some(reported_at) = incident.reported_at.filter(|_| self.has_channel()) {
             if incident.count > incident.reported_count {
                 next = next.min(reported_at + spec.digest);
             }
             if let Some(repeat) = spec.repeat {
                 next = next.min(reported_at + repeat);
-            }
-            if let Some(to) = spec.escalate.as_ref().filter(|_| incident.escalated_at.is_none()) {
-                next = next.min(incident.started_at.max(incident.fired_at.unwrap_or(self.now)) + to.after);
             }
         }
         next
@@ -406,40 +437,4 @@ fn keep_samples(kept: &mut Vec<RunSample>, news: &[RunSample]) {
         kept.insert(0, sample.clone());
     }
     kept.truncate(SAMPLE_COUNT_MAX);
-}
-
-fn notice(rule: RuleView<'_>, incident: &Incident, kind: NoticeKind, at: Timestamp) -> Notice {
-    let (summary_en, summary_zh) = sentence::incident(rule.spec, incident);
-    let subject_kind = match incident.subject.kind {
-        SubjectKind::Job => NoticeSubject::Job,
-        SubjectKind::App => NoticeSubject::App,
-        SubjectKind::Namespace | SubjectKind::Group => NoticeSubject::Namespace,
-        SubjectKind::Node => NoticeSubject::Node,
-        SubjectKind::Token => NoticeSubject::Token,
-    };
-    let name = match incident.subject.kind {
-        SubjectKind::Group => rule.namespace.to_owned(),
-        _ => incident.subject.name.clone(),
-    };
-    let notice = Notice {
-        kind,
-        incident: Some(incident.id),
-        rule: rule.spec.name.clone(),
-        condition: rule.spec.condition.word().to_owned(),
-        namespace: rule.namespace.to_owned(),
-        subject: notice::Subject { kind: subject_kind, name },
-        severity: rule.spec.severity,
-        summary_en,
-        summary_zh,
-        description: match kind {
-            NoticeKind::Resolved => String::new(),
-            _ => rule.spec.description.clone(),
-        },
-        started_at: incident.started_at,
-        at,
-        count: incident.count,
-        samples: incident.samples.clone(),
-        path: format!("/n/{}/alerts/incidents/{}", rule.namespace, incident.id),
-    };
-    notice.bounded()
 }

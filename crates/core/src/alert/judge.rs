@@ -45,13 +45,15 @@ pub enum Sighting {
     },
     /// It does not hold.
     Clear,
+    /// The rule does not watch the subject any more: whether it holds is not known.
+    Unwatched,
 }
 
 impl Sighting {
     /// It does not hold although something happened that another rule may count.
     #[must_use]
     pub const fn is_clear(self) -> bool {
-        matches!(self, Self::Clear)
+        matches!(self, Self::Clear | Self::Unwatched)
     }
 }
 

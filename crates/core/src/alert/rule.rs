@@ -101,7 +101,7 @@ pub enum Condition {
         #[schemars(with = "DurationText")]
         window: Duration,
         /// With fewer runs in the window the rule does not hold.
-        #[serde(default = "one")]
+        #[serde(default = "min_runs")]
         min_runs: u64,
     },
     /// A fire of the job was skipped.
@@ -197,8 +197,8 @@ pub enum Condition {
     },
 }
 
-const fn one() -> u64 {
-    1
+const fn min_runs() -> u64 {
+    10
 }
 
 /// What makes a rule look again.

@@ -1,10 +1,14 @@
 //! Rules and incidents in words, in both languages.
 
-use super::decide::{Incident, Standing};
+use super::decide::{Incident, RuleView, Standing};
 use super::disk;
 use super::rule::{Condition, RuleSpec, Scope, SubjectKind};
 use crate::calendar::Weekday;
+use crate::cron::parse_zone;
+use crate::local;
+use crate::notice::{self, Notice, NoticeKind, NoticeSubject};
 use crate::reason::Reason;
+use crate::time::Timestamp;
 use crate::words::{Lang, length};
 
 /// What a scope is called.
@@ -198,10 +202,103 @@ fn days(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
     out
 }
 
-/// An incident as one sentence, in English and in Chinese.
+/// What ended an incident of a subject, after "Resolved: ".
+fn ended(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
+    let name = &incident.subject.name;
+    if incident.subject.kind == SubjectKind::Group {
+        let condition = condition(&spec.condition, lang);
+        return match lang {
+            Lang::En => format!("all of the {} in {name} that {condition}", incident.count),
+            Lang::Zh => format!("{name} 中合并的 {} 项（{condition}）", incident.count),
+        };
+    }
+    match lang {
+        Lang::En => english_end(&spec.condition, name, incident.resolved_at),
+        Lang::Zh => chinese_end(&spec.condition, name, incident.resolved_at),
+    }
+}
+
+/// The time of day in the zone of a rule.
+fn time_in(zone: &str, at: Option<Timestamp>) -> Option<String> {
+    Some(local::shown(parse_zone(zone).ok()?, at?).format("%H:%M").to_string())
+}
+
+fn english_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> String {
+    match condition {
+        Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::NoSuccessFor { .. } => {
+            format!("{name} succeeded")
+        }
+        Condition::NotSucceededBy { zone, .. } => match time_in(zone, at) {
+            Some(time) => format!("{name} succeeded, seen at {time} {zone}"),
+            None => format!("{name} succeeded"),
+        },
+        Condition::FailureRate { percent, window, .. } => {
+            format!("the failure rate of {name} is below {percent}% over the last {}", length(*window, Lang::En))
+        }
+        Condition::Skipped { .. } => format!("a later run of {name} began"),
+        Condition::Late { .. } => format!("the late run of {name} has begun or ended"),
+        Condition::RunningLonger { .. } => format!("the long run of {name} has ended"),
+        Condition::NoExecutor { handler: None } => format!("{name} has an executor"),
+        Condition::NoExecutor { handler: Some(handler) } => format!("{name} has an executor with handler {handler}"),
+        Condition::NodeLost {} => format!("server {name} is back, or was removed"),
+        Condition::LoopFailing { .. } => format!("{name} works"),
+        Condition::TokenExpiring { .. } => format!("token {name} was replaced or removed"),
+        Condition::CertificateExpiring { .. } => format!("{name} has a certificate that ends later"),
+        Condition::DiskLow { free_percent, free } => {
+            format!("{name} has more than {} free", disk::format(*free_percent, *free))
+        }
+        Condition::LedgerGrowth { runs, window } => {
+            format!("{name} had fewer than {runs} runs in the last {}", length(*window, Lang::En))
+        }
+    }
+}
+
+fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> String {
+    match condition {
+        Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::NoSuccessFor { .. } => {
+            format!("{name} 已成功")
+        }
+        Condition::NotSucceededBy { zone, .. } => match time_in(zone, at) {
+            Some(time) => format!("{name} 已成功，确认于 {time}（{zone}）"),
+            None => format!("{name} 已成功"),
+        },
+        Condition::FailureRate { percent, window, .. } => {
+            format!("{name} 最近{}的失败率已低于 {percent}%", length(*window, Lang::Zh))
+        }
+        Condition::Skipped { .. } => format!("{name} 已开始后续运行"),
+        Condition::Late { .. } => format!("{name} 的延迟运行已开始或结束"),
+        Condition::RunningLonger { .. } => format!("{name} 的长时间运行已结束"),
+        Condition::NoExecutor { handler: None } => format!("{name} 已有执行器"),
+        Condition::NoExecutor { handler: Some(handler) } => format!("{name} 已有带处理器 {handler} 的执行器"),
+        Condition::NodeLost {} => format!("服务器 {name} 已恢复或已移除"),
+        Condition::LoopFailing { .. } => format!("{name} 运行正常"),
+        Condition::TokenExpiring { .. } => format!("令牌 {name} 已更换或移除"),
+        Condition::CertificateExpiring { .. } => format!("{name} 的证书有效期已延长"),
+        Condition::DiskLow { free_percent, free } => {
+            format!("{name} 的可用空间已高于 {}", disk::format(*free_percent, *free))
+        }
+        Condition::LedgerGrowth { runs, window } => {
+            format!("{name} 最近{}的运行少于 {runs} 次", length(*window, Lang::Zh))
+        }
+    }
+}
+
+/// An incident as one sentence, in English and in Chinese. A rule that is off did not see how it ended.
 #[must_use]
 pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     let name = &incident.subject.name;
+    if incident.standing == Standing::Resolved {
+        return match spec.enabled {
+            true => {
+                let (en, zh) = (ended(spec, incident, Lang::En), ended(spec, incident, Lang::Zh));
+                (format!("Resolved: {en}."), format!("已恢复：{zh}。"))
+            }
+            false => {
+                let en = format!("Closed: {name} is not watched by the rule any more.");
+                (en, format!("已关闭：规则不再监视 {name}。"))
+            }
+        };
+    }
     let (english, chinese) = (condition(&spec.condition, Lang::En), condition(&spec.condition, Lang::Zh));
     let (en, zh) = match incident.subject.kind {
         SubjectKind::Group => (
@@ -218,12 +315,46 @@ pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
         Condition::FailuresInRow { count } => count.into(),
         _ => 1,
     };
-    match (incident.standing, incident.subject.kind) {
-        (Standing::Resolved, _) => (format!("No longer: {en}."), format!("已恢复：{zh}。")),
-        (Standing::Firing, SubjectKind::Group) => (format!("{en}."), format!("{zh}。")),
-        (Standing::Firing, _) if times > least => {
-            (format!("{en} ({times} times)."), format!("{zh}（共 {times} 次）。"))
-        }
-        (Standing::Firing, _) => (format!("{en}."), format!("{zh}。")),
+    match incident.subject.kind {
+        SubjectKind::Group => (format!("{en}."), format!("{zh}。")),
+        _ if times > least => (format!("{en} ({times} times)."), format!("{zh}（共 {times} 次）。")),
+        _ => (format!("{en}."), format!("{zh}。")),
     }
+}
+
+/// The message about an incident.
+pub(super) fn notice(rule: RuleView<'_>, incident: &Incident, kind: NoticeKind, at: Timestamp) -> Notice {
+    let (summary_en, summary_zh) = self::incident(rule.spec, incident);
+    let subject_kind = match incident.subject.kind {
+        SubjectKind::Job => NoticeSubject::Job,
+        SubjectKind::App => NoticeSubject::App,
+        SubjectKind::Namespace | SubjectKind::Group => NoticeSubject::Namespace,
+        SubjectKind::Node => NoticeSubject::Node,
+        SubjectKind::Token => NoticeSubject::Token,
+    };
+    let name = match incident.subject.kind {
+        SubjectKind::Group => rule.namespace.to_owned(),
+        _ => incident.subject.name.clone(),
+    };
+    let notice = Notice {
+        kind,
+        incident: Some(incident.id),
+        rule: rule.spec.name.clone(),
+        condition: rule.spec.condition.word().to_owned(),
+        namespace: rule.namespace.to_owned(),
+        subject: notice::Subject { kind: subject_kind, name },
+        severity: rule.spec.severity,
+        summary_en,
+        summary_zh,
+        description: match kind {
+            NoticeKind::Resolved => String::new(),
+            _ => rule.spec.description.clone(),
+        },
+        started_at: incident.started_at,
+        at,
+        count: incident.count,
+        samples: incident.samples.clone(),
+        path: format!("/n/{}/alerts/incidents/{}", rule.namespace, incident.id),
+    };
+    notice.bounded()
 }

@@ -271,12 +271,20 @@ struct World {
     incidents: BTreeMap<IncidentId, Incident>,
     silences: Vec<Silence>,
     messages: Vec<MessageDraft>,
+    missing: Vec<String>,
     next: i64,
 }
 
 impl World {
     fn new(more: &serde_json::Value) -> Self {
-        Self { spec: spec(more), incidents: BTreeMap::new(), silences: Vec::new(), messages: Vec::new(), next: 0 }
+        Self {
+            spec: spec(more),
+            incidents: BTreeMap::new(),
+            silences: Vec::new(),
+            messages: Vec::new(),
+            missing: Vec::new(),
+            next: 0,
+        }
     }
 
     fn observe(&mut self, now: i64, seen: &[(i64, Sighting)]) -> Vec<NoticeKind> {
@@ -296,7 +304,7 @@ impl World {
             samples: vec![sample(*id)],
         };
         let observations: Vec<Observation> = seen.iter().map(observation).collect();
-        let view = RuleView { spec: &self.spec, namespace: "default" };
+        let view = RuleView { spec: &self.spec, namespace: "default", missing: &self.missing };
         let mut next_id = || {
             self.next += 1;
             IncidentId::new(self.next)
@@ -361,6 +369,66 @@ fn a_silence_keeps_messages_back_until_its_end() {
     assert_eq!(world.observe(120, &[(1, Sighting::Clear)]), [NoticeKind::Resolved], "it was reported, so its end is");
     assert_eq!(world.observe(130, &[(1, holds(125, 1))]), []);
     assert_eq!(world.observe(140, &[(1, Sighting::Clear)]), [], "never reported");
+}
+
+#[test]
+fn an_incident_without_a_channel_is_not_reported_until_there_is_one() {
+    let mut world = World::new(&json!({"repeat": "1h", "escalate": {"channel": "pager", "after": "30m"}}));
+    world.missing = vec!["slack".to_owned()];
+    assert_eq!(world.observe(10, &[(1, holds(9, 1))]), []);
+    let first = |world: &World| world.incidents.values().next().unwrap().clone();
+    assert_eq!((first(&world).fired_at, first(&world).reported_at), (None, None));
+    assert_eq!(world.observe(1_809, &[(1, holds(9, 0))]), [NoticeKind::Escalated], "the pager is there");
+    assert_eq!(world.observe(9_000, &[(1, holds(9, 5))]), []);
+    world.missing.clear();
+    assert_eq!(world.observe(9_010, &[(1, holds(9, 0))]), [NoticeKind::Firing], "it was set up");
+    assert_eq!(first(&world).fired_at, Some(at(9_010)));
+    world.missing = vec!["slack".to_owned()];
+    assert_eq!(world.observe(9_020, &[(1, Sighting::Clear)]), [NoticeKind::Resolved], "to the pager");
+    world.missing.push("pager".to_owned());
+    assert_eq!(world.observe(9_030, &[(1, holds(9_025, 1))]), []);
+    assert_eq!(world.observe(20_000, &[(1, holds(9_025, 1))]), []);
+    assert_eq!(world.observe(20_010, &[(1, Sighting::Clear)]), [], "no message began it");
+}
+
+#[test]
+fn the_end_of_an_incident_is_what_happened() {
+    let by = json!({"condition": {"not_succeeded_by": {"time": "01:08", "zone": "Europe/Berlin"}}});
+    let ended = |more: &serde_json::Value, sighting| {
+        let mut world = World::new(more);
+        world.observe(10, &[(1, holds(9, 1))]);
+        world.observe(instant("1970-01-01T05:12:40Z").as_millis() / 1_000, &[(1, sighting)]);
+        let message = &world.messages.last().unwrap().notice;
+        assert_eq!(message.kind, NoticeKind::Resolved);
+        (message.summary_en.clone(), message.summary_zh.clone())
+    };
+    let (en, zh) = ended(&by, Sighting::Clear);
+    assert_eq!(en, "Resolved: job-1 succeeded, seen at 06:12 Europe/Berlin.");
+    assert_eq!(zh, "已恢复：job-1 已成功，确认于 06:12（Europe/Berlin）。");
+    let (en, zh) = ended(&by, Sighting::Unwatched);
+    assert_eq!(en, "Closed: job-1 is not watched by the rule any more.");
+    assert_eq!(zh, "已关闭：规则不再监视 job-1。");
+    let conditions = [
+        json!({"failed": {}}),
+        json!({"failures_in_row": {"count": 3}}),
+        json!({"failure_rate": {"percent": 20, "window": "1h"}}),
+        json!({"skipped": {}}),
+        json!({"late": {"by": "5m"}}),
+        json!({"no_success_for": {"length": "1h"}}),
+        json!({"running_longer": {"times_p95": 3}}),
+        json!({"no_executor": {"handler": "h"}}),
+        json!({"node_lost": {}}),
+        json!({"loop_failing": {"length": "1m"}}),
+        json!({"token_expiring": {"within": "14d"}}),
+        json!({"certificate_expiring": {"within": "14d"}}),
+        json!({"disk_low": {"free_percent": 10}}),
+        json!({"ledger_growth": {"runs": 9, "window": "1h"}}),
+    ];
+    for condition in conditions {
+        let (en, zh) = ended(&json!({ "condition": condition }), Sighting::Clear);
+        assert!(en.starts_with("Resolved: ") && en.contains("job-1") && zh.starts_with("已恢复："), "{en} {zh}");
+        assert!([" no ", " not ", "No longer"].iter().all(|word| !en.contains(word)), "{en}");
+    }
 }
 
 #[test]

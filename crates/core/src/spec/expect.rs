@@ -85,6 +85,12 @@ impl ExpectSpec {
         if self.channels.is_empty() { vec![EXPECT_CHANNEL.to_owned()] } else { self.channels.clone() }
     }
 
+    /// The channels that it names and the definition before did not, each with its place.
+    pub fn new_channels<'a>(&'a self, before: Option<&'a Self>) -> impl Iterator<Item = (usize, &'a str)> {
+        let known = before.map_or(&[][..], |before| &before.channels);
+        self.channels.iter().enumerate().filter(|(_, name)| !known.contains(name)).map(|(index, name)| (index, &**name))
+    }
+
     pub(crate) fn check(&self, zone: &str, errors: &mut Vec<FieldError>) {
         if self.is_empty() {
             let message = "expects nothing; give success_by, no_success_for, longer_than or late, or leave it out";

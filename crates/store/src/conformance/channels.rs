@@ -5,13 +5,14 @@ use std::time::Duration;
 use rondel_core::channel::ChannelKind;
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
 use rondel_core::words::Lang;
-use rondel_core::{ChannelId, DeliveryId, IncidentId, MessageId, NamespaceId, NodeId, Timestamp};
+use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, MessageId, NamespaceId, NodeId, Timestamp};
 
 use super::{DEFAULT, name, next_id};
 use crate::Store;
 use crate::catalog::{Namespace, NamespaceDeleted};
 use crate::channels::{
-    AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelSaved, Delivery, LeaseChannels, LeasedChannel, NewMessage,
+    AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, Delivery, LeaseChannels, LeasedChannel,
+    NewMessage,
 };
 
 const HOLD: Duration = Duration::from_secs(30);
@@ -138,8 +139,8 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
         assert!(matches!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Created(_)));
     }
     assert_eq!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Full);
-    assert!(store.delete_channel(namespace.id, &channel.name).await.unwrap());
-    assert!(!store.delete_channel(namespace.id, &channel.name).await.unwrap());
+    assert_eq!(store.delete_channel(namespace.id, &channel.name).await.unwrap(), ChannelDeleted::Deleted);
+    assert_eq!(store.delete_channel(namespace.id, &channel.name).await.unwrap(), ChannelDeleted::NotFound);
     let names: Vec<String> = store.channels(namespace.id).await.unwrap().into_iter().map(|it| it.name).collect();
     assert!(names.is_sorted() && names.len() == 99, "{names:?}");
     assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
@@ -171,7 +172,7 @@ pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
     assert_eq!((waiting.notice, waiting.incident, waiting.try_count), (first.notice, incident, 0));
     assert_eq!(leased.channel, one);
 
-    assert!(store.delete_channel(DEFAULT, &one.name).await.unwrap());
+    assert_eq!(store.delete_channel(DEFAULT, &one.name).await.unwrap(), ChannelDeleted::Deleted);
     assert!(lease(store, now + HOLD * 2, &[one.id]).await.is_empty());
 }
 
@@ -226,9 +227,27 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let retry = AfterTry::Retry(later);
     assert!(store.finish_message(&try_of(&firing, 1, retry), retry).await.unwrap());
     assert_eq!(turn(now).await, [other.id]);
-    assert!(store.finish_message(&try_of(&other, 1, AfterTry::GivenUp), AfterTry::GivenUp).await.unwrap());
+    let stands = async |incident| {
+        let messages = store.incident_messages(incident, 10).await.unwrap();
+        assert!(messages.iter().all(|one| one.channel == channel.name && one.created_at == now));
+        messages.into_iter().map(|one| (one.id, one.state, one.try_count, one.at, one.error)).collect::<Vec<_>>()
+    };
+    let reason = Some("it answered with status 503: 忙".to_owned());
+    let waits = "waiting".to_owned();
+    let expected = [(resolved.id, waits.clone(), 0, now, None), (firing.id, waits, 1, later, reason.clone())];
+    assert_eq!(stands(one).await, expected);
+    assert_eq!(store.incident_messages(one, 1).await.unwrap().len(), 1);
+    let subjects = store.message_subjects(&[other.id, MessageId::new(1), firing.id, firing.id]).await.unwrap();
+    let close = "nightly-close".to_owned();
+    assert_eq!(subjects, [(firing.id, close.clone()), (other.id, close)]);
+    // As servers make them: ids rise with time.
+    let id = DeliveryId::new(IdGen::first_at(now + Duration::from_secs(1)) + next_id() % 1_000_000);
+    let given_up = Delivery { id, ..try_of(&other, 1, AfterTry::GivenUp) };
+    assert!(store.finish_message(&given_up, AfterTry::GivenUp).await.unwrap());
+    assert_eq!(stands(two).await, [(other.id, "given_up".to_owned(), 1, now, reason)]);
     assert_eq!(turn(later).await, [firing.id]);
     assert!(store.finish_message(&try_of(&firing, 2, AfterTry::Sent), AfterTry::Sent).await.unwrap());
+    assert_eq!(stands(one).await[1], (firing.id, "sent".to_owned(), 2, now, None));
     assert_eq!(turn(later).await, [resolved.id]);
     assert!(store.finish_message(&try_of(&resolved, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
     assert!(lease(store, later + HOLD, &only).await.is_empty());

@@ -12,6 +12,7 @@ mod broadcasts;
 mod calendars;
 mod catalog;
 mod changes;
+mod channel_users;
 mod channels;
 mod claims;
 mod cluster;
@@ -61,6 +62,7 @@ pub use self::broadcasts::*;
 pub use self::calendars::*;
 pub use self::catalog::*;
 pub use self::changes::*;
+pub use self::channel_users::*;
 pub use self::channels::*;
 pub use self::claims::*;
 pub use self::cluster::*;
@@ -141,6 +143,9 @@ macro_rules! for_each_conformance_check {
             a_channel_is_read_as_it_was_saved,
             a_message_about_an_incident_is_written_once,
             a_channel_has_one_sender_at_a_time,
+            a_used_channel_is_not_deleted,
+            the_default_channel_is_used_by_expectations_without_one,
+            a_channel_is_not_deleted_under_what_is_saved,
             messages_of_an_incident_keep_their_order,
             tries_are_recorded_once_and_forgotten_with_age,
             versions_are_those_that_held,

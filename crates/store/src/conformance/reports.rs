@@ -15,7 +15,7 @@ use crate::Store;
 use crate::catalog::Namespace;
 use crate::channels::{AfterTry, Delivery, LeaseChannels};
 use crate::ledger::AttemptEnd;
-use crate::reports::{FailureQuery, FailureStat, ReportChange, ReportWrite};
+use crate::reports::{FailureQuery, FailureStat, ReportChange, ReportSaved, ReportWrite};
 
 /// Failed runs are counted by folded message and day, each once, with a bound on the messages of a job and day.
 pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
@@ -103,8 +103,9 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     let later = now + Duration::from_secs(3_600);
     let change = ReportChange { namespace: namespace.id, spec: &spec, author: "ann\u{0}", next_at: Some(later), now };
     assert_eq!(store.report_schedule(namespace.id).await.unwrap(), None);
-    assert!(store.save_report_schedule(change).await.unwrap());
-    assert!(!store.save_report_schedule(ReportChange { next_at: Some(now), ..change }).await.unwrap());
+    assert_eq!(store.save_report_schedule(change).await.unwrap(), ReportSaved::Created);
+    let again = ReportChange { next_at: Some(now), ..change };
+    assert_eq!(store.save_report_schedule(again).await.unwrap(), ReportSaved::Changed);
     let its = async |at: Timestamp| {
         let due = store.due_reports(at, 200).await.unwrap();
         due.into_iter().find(|one| one.namespace == namespace.id)

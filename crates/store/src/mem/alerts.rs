@@ -25,12 +25,17 @@ impl Alerts for MemStore {
     }
 
     async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved> {
-        let rows = &mut self.state().alert_rows;
+        let state = &mut *self.state();
+        let rows = &mut state.alert_rows;
         let rules = rows.rules_of(change.namespace);
         let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
         let version = before.map_or(0, |rule| rule.version);
         if change.expected_version.is_some_and(|expected| expected != version) {
             return Ok(RuleSaved::Conflict(version));
+        }
+        let mut names = change.spec.channel_names();
+        if let Some(missing) = names.find(|name| state.alerts.named(change.namespace, name).is_none()) {
+            return Ok(RuleSaved::NoChannel(missing.to_owned()));
         }
         if before.is_none() && rules.len() >= size(RULE_COUNT_MAX) {
             return Ok(RuleSaved::Full);
@@ -61,6 +66,7 @@ impl Alerts for MemStore {
         rows.rules.remove(&rule.id);
         let its = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
         for (_, record) in its.filter(|(_, record)| record.incident.standing == Standing::Firing) {
+            record.spec.enabled = false;
             let incident = &mut record.incident;
             (incident.standing, incident.resolved_at, incident.act_at) = (Standing::Resolved, Some(now), None);
         }

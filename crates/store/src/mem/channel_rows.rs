@@ -22,8 +22,20 @@ pub(super) struct Lease {
 pub(super) struct StoredMessage {
     pub(super) message: NewMessage,
     pub(super) is_waiting: bool,
+    pub(super) is_sent: bool,
     pub(super) try_count: i32,
     pub(super) next_try_at: Timestamp,
+}
+
+impl StoredMessage {
+    /// The word of its row.
+    pub(super) const fn state(&self) -> &'static str {
+        match (self.is_waiting, self.is_sent) {
+            (true, _) => "waiting",
+            (false, true) => "sent",
+            (false, false) => "given_up",
+        }
+    }
 }
 
 impl Alerts {
@@ -55,7 +67,7 @@ impl Alerts {
         }
         let notice = message.notice.clone().bounded();
         let (message, next_try_at) = (NewMessage { notice, ..message.clone() }, message.created_at);
-        let stored = StoredMessage { message, is_waiting: true, try_count: 0, next_try_at };
+        let stored = StoredMessage { message, is_waiting: true, is_sent: false, try_count: 0, next_try_at };
         self.messages.insert(stored.message.id, stored);
         true
     }

@@ -1,14 +1,15 @@
 //! Channels, and messages on their way to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::{ChannelId, DeliveryId, IdGen, MessageId, NamespaceId, NodeId, Timestamp};
+use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, JobSpec, MessageId, NamespaceId, NodeId, Timestamp};
 
 use super::channel_rows::{Lease, StoredMessage};
-use super::{MemStore, size};
+use super::{MemStore, State, size};
 use crate::channels::{
-    AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelSaved, Delivery, LeaseChannels, LeasedChannel, NewMessage,
+    AfterTry, CHANNEL_COUNT_MAX, CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, ChannelUser, Delivery,
+    IncidentMessage, LeaseChannels, LeasedChannel, NewMessage,
 };
 use crate::{Channels, Result};
 
@@ -47,11 +48,16 @@ impl Channels for MemStore {
         Ok(ChannelSaved::Created(channel.id))
     }
 
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<bool> {
+    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let Some(id) = state.alerts.named(namespace, name).map(|channel| channel.id) else { return Ok(false) };
+        let id = state.alerts.named(namespace, name).map(|channel| channel.id);
+        let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
+        let users = state.channel_users(namespace, name);
+        if !users.is_empty() {
+            return Ok(ChannelDeleted::Used(users));
+        }
         state.alerts.remove(id);
-        Ok(true)
+        Ok(ChannelDeleted::Deleted)
     }
 
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64> {
@@ -105,7 +111,10 @@ impl Channels for MemStore {
         stored.try_count = delivery.try_number;
         match after {
             AfterTry::Retry(at) => stored.next_try_at = at,
-            AfterTry::Sent | AfterTry::GivenUp => stored.is_waiting = false,
+            AfterTry::Sent | AfterTry::GivenUp => {
+                (stored.is_waiting, stored.is_sent) = (false, after == AfterTry::Sent);
+                stored.next_try_at = delivery.at;
+            }
         }
         Ok(true)
     }
@@ -119,6 +128,34 @@ impl Channels for MemStore {
         let state = self.state();
         let is_asked = |it: &&Delivery| it.channel == channel && before.is_none_or(|before| it.id < before);
         Ok(state.alerts.deliveries.values().rev().filter(is_asked).take(size(limit)).cloned().collect())
+    }
+
+    async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
+        let state = self.state();
+        let alerts = &state.alerts;
+        let its = alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(size(limit));
+        let shown = |it: &StoredMessage| {
+            let (channel, _) = alerts.channels.get(&it.message.channel)?;
+            let last = alerts.deliveries.values().rev().find(|delivery| delivery.message == it.message.id);
+            Some(IncidentMessage {
+                id: it.message.id,
+                channel: channel.name.clone(),
+                kind: it.message.notice.kind,
+                state: it.state().to_owned(),
+                try_count: it.try_count,
+                created_at: it.message.created_at,
+                at: it.next_try_at,
+                error: last.and_then(|delivery| delivery.error.clone()).filter(|_| !it.is_sent),
+            })
+        };
+        Ok(its.filter_map(shown).collect())
+    }
+
+    async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
+        let state = self.state();
+        let wanted: BTreeSet<MessageId> = messages.iter().copied().collect();
+        let found = wanted.into_iter().filter_map(|id| state.alerts.messages.get(&id));
+        Ok(found.map(|stored| (stored.message.id, stored.message.notice.subject.name.clone())).collect())
     }
 
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {
@@ -145,5 +182,34 @@ impl Channels for MemStore {
             removed += u64::from(state.alerts.deliveries.remove(&id).is_some());
         }
         Ok(removed)
+    }
+}
+
+impl State {
+    fn channel_users(&self, namespace: NamespaceId, name: &str) -> Vec<ChannelUser> {
+        let rules = self.alert_rows.rules_of(namespace).into_iter().map(|rule| rule.spec);
+        let rules = rules.filter(|spec| spec.channel_names().any(|used| used == name));
+        let mut users: BTreeSet<ChannelUser> = rules.map(|spec| ChannelUser::Rule(spec.name)).collect();
+        let report = self.report_schedules.get(&namespace).filter(|report| report.spec.channel == name);
+        users.extend(report.map(|_| ChannelUser::Report));
+        for job in self.jobs.values().filter(|job| !job.is_deleted && job.record.namespace == namespace) {
+            let used = job.record.spec.expect.as_ref().map(|expect| expect.channel_names()).unwrap_or_default();
+            if used.iter().any(|used| used == name) {
+                users.insert(ChannelUser::Job(job.record.spec.name.clone()));
+            }
+        }
+        users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect()
+    }
+
+    /// A channel that a definition names and what it replaces did not, and that does not exist.
+    pub(super) fn missing_channel(
+        &self,
+        namespace: NamespaceId,
+        spec: &JobSpec,
+        before: Option<&JobSpec>,
+    ) -> Option<String> {
+        let mut named = spec.expect.as_deref()?.new_channels(before.and_then(|before| before.expect.as_deref()));
+        let missing = named.find(|(_, name)| self.alerts.named(namespace, name).is_none());
+        missing.map(|(_, name)| name.to_owned())
     }
 }

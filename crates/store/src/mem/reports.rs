@@ -8,8 +8,8 @@ use rondel_core::{NamespaceId, Timestamp};
 
 use crate::mem::{MemStore, State, size};
 use crate::reports::{
-    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureKey, FailureQuery, FailureStat, ReportChange, ReportWrite,
-    ScheduledReport,
+    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureKey, FailureQuery, FailureStat, ReportChange, ReportSaved,
+    ReportWrite, ScheduledReport,
 };
 use crate::upkeep::CountedRun;
 use crate::{Channels, Reports, Result};
@@ -61,8 +61,11 @@ impl Reports for MemStore {
         Ok(self.state().report_schedules.get(&namespace).cloned())
     }
 
-    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<bool> {
+    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved> {
         let mut state = self.state();
+        if state.alerts.named(change.namespace, &change.spec.channel).is_none() {
+            return Ok(ReportSaved::NoChannel);
+        }
         let before = state.report_schedules.get(&change.namespace);
         let saved = ScheduledReport {
             namespace: change.namespace,
@@ -73,7 +76,8 @@ impl Reports for MemStore {
             next_at: change.next_at,
             sent_at: before.and_then(|before| before.sent_at),
         };
-        Ok(state.report_schedules.insert(change.namespace, saved).is_none())
+        let before = state.report_schedules.insert(change.namespace, saved);
+        Ok(if before.is_none() { ReportSaved::Created } else { ReportSaved::Changed })
     }
 
     async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool> {

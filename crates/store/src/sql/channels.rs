@@ -11,8 +11,8 @@ use super::catalog::namespaces::LOCK_NAMESPACE;
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::channels::{
-    AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelSaved, DELIVERY_COUNT_MAX, Delivery, LEASE_COUNT_MAX, LEASE_EACH_MAX,
-    LeaseChannels, LeasedChannel, NewMessage, WaitingMessage,
+    AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, DELIVERY_COUNT_MAX, Delivery, IncidentMessage,
+    LEASE_COUNT_MAX, LEASE_EACH_MAX, LeaseChannels, LeasedChannel, NewMessage, WaitingMessage,
 };
 use crate::settle::without_nul;
 use crate::{Channels, OpenError, Result, StoreError};
@@ -44,7 +44,7 @@ const LIST_CHANNELS: Statement =
     Statement { name: "list_channels", text: select_channel!("WHERE namespace_id = ? ORDER BY name") };
 const COUNT_CHANNELS: Statement =
     Statement { name: "count_channels", text: "SELECT COUNT(*) FROM alert_channel WHERE namespace_id = ?" };
-const LOCK_CHANNEL: Statement = Statement {
+pub(super) const LOCK_CHANNEL: Statement = Statement {
     name: "lock_channel",
     text: "SELECT id FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
 };
@@ -154,14 +154,19 @@ impl Channels for SqlStore {
         transact!(self, "save_channel", |tx| tx.save_channel(channel).await)
     }
 
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<bool> {
+    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
         transact!(self, "delete_channel", |tx| {
             let found = tx.rows(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?;
-            let Some(id) = read_ids(&found, "alert_channel", "id")?.first().copied() else { return Ok(false) };
+            let id = read_ids(&found, "alert_channel", "id")?.first().copied();
+            let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
+            let users = tx.channel_users(namespace, name).await?;
+            if !users.is_empty() {
+                return Ok(ChannelDeleted::Used(users));
+            }
             for statement in [&DELETE_MESSAGES_OF, &DELETE_DELIVERIES_OF, &DELETE_CHANNEL] {
                 tx.execute(Query::new(statement).int(id)).await?;
             }
-            Ok(true)
+            Ok(ChannelDeleted::Deleted)
         })
     }
 
@@ -234,6 +239,14 @@ impl Channels for SqlStore {
         let limit = i64::from(limit.min(DELIVERY_COUNT_MAX));
         let query = Query::new(&LIST_DELIVERIES).int(channel.get()).int(before).int(limit);
         self.rows(query).await?.iter().map(delivery).collect()
+    }
+
+    async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
+        self.read_incident_messages(incident, limit).await
+    }
+
+    async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
+        self.read_message_subjects(messages).await
     }
 
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {

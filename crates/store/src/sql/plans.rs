@@ -7,8 +7,8 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    access, alerts, calendars, catalog, changes, channels, declarations, executors, heal, logs, outbox, reports,
-    request_keys, rollups, run, saved_filters, xxl,
+    access, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
+    incident_messages, logs, outbox, reports, request_keys, rollups, run, saved_filters, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -56,6 +56,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&catalog::change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
         (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
         (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
+        (&channel_users::LIST_EXPECTING, "job_expect_kind (namespace_id=? AND kind=?"),
+        (&incident_messages::LIST_MESSAGES, "(incident_id=?)"),
+        (&incident_messages::READ_LAST_ERROR, "alert_delivery_channel (channel_id=? AND id>? AND id<?)"),
+        (&channel_users::LIST_EXPECTING, "PRIMARY KEY (job_id=? AND version=?)"),
         (&catalog::read::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&run::read::COUNT_HELD, "run_held (namespace_id=?)"),
         (&run::read::READ_CHECKS, "run USING INTEGER PRIMARY KEY"),

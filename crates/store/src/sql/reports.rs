@@ -10,7 +10,7 @@ use super::failure;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::reports::{
-    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureQuery, FailureStat, ReportChange, ReportWrite,
+    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureQuery, FailureStat, ReportChange, ReportSaved, ReportWrite,
     ScheduledReport,
 };
 use crate::settle::clean_name;
@@ -133,17 +133,23 @@ impl Reports for SqlStore {
         row.map(|row| schedule(&row)).transpose()
     }
 
-    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<bool> {
+    async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved> {
         let spec = serde_json::to_string(change.spec)
             .map_err(|error| failure::refused("save_report_schedule", &error.to_string()))?;
         let (namespace, author) = (change.namespace.get(), clean_name(change.author));
-        let insert = Query::new(&INSERT_SCHEDULE).int(namespace).text(&spec).text(&author);
-        if self.execute(insert.at(change.now).opt_at(change.next_at)).await? == 1 {
-            return Ok(true);
-        }
-        let update = Query::new(&UPDATE_SCHEDULE).text(&spec).text(&author).at(change.now);
-        self.execute(update.opt_at(change.next_at).int(namespace)).await?;
-        Ok(false)
+        transact!(self, "save_report_schedule", |tx| {
+            let channel = BTreeSet::from([change.spec.channel.as_str()]);
+            if !tx.hold_channels(change.namespace, &channel).await?.is_empty() {
+                return Ok(ReportSaved::NoChannel);
+            }
+            let insert = Query::new(&INSERT_SCHEDULE).int(namespace).text(&spec).text(&author);
+            if tx.execute(insert.at(change.now).opt_at(change.next_at)).await? == 1 {
+                return Ok(ReportSaved::Created);
+            }
+            let update = Query::new(&UPDATE_SCHEDULE).text(&spec).text(&author).at(change.now);
+            tx.execute(update.opt_at(change.next_at).int(namespace)).await?;
+            Ok(ReportSaved::Changed)
+        })
     }
 
     async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool> {

@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
-use rondel_admin::rules::{self, DryRun, RuleError, SavedRule};
+use rondel_admin::rules::{self, DryRun, MeantDeadline, RuleError, SavedRule};
 use rondel_core::access::Permission::{Edit, View};
 use rondel_core::alert::{RuleSpec, Scope, SubjectKind, sentence};
 use rondel_core::words::Lang;
@@ -38,6 +38,8 @@ pub(super) struct RuleJson<'a> {
     updated_at: Timestamp,
     /// When it is looked at next; null for one that waits for runs.
     check_at: Option<Timestamp>,
+    /// What its author should know although it is right, such as that the job that it watches does not exist.
+    warnings: Vec<String>,
 }
 
 /// What an incident is about.
@@ -64,6 +66,24 @@ pub(super) struct PreviewJson {
     subjects: Vec<SubjectJson>,
     /// How many jobs were looked at, where these are not all.
     looked_at: Option<u64>,
+    /// The instant for which that holds.
+    evaluated_at: Timestamp,
+    /// What a rule with a time of day means; null for others.
+    deadline: Option<DeadlineJson>,
+    /// Why nothing can be observed, such as that the job does not exist.
+    warnings: Vec<String>,
+}
+
+/// What a rule with a time of day means at an instant.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AlertDeadline")]
+struct DeadlineJson {
+    /// The zone of the time of day.
+    zone: String,
+    /// A run that was planned from then on and has succeeded counts.
+    counts_from: Timestamp,
+    /// The next deadline; null where its days never come.
+    next: Option<Timestamp>,
 }
 
 pub(super) fn routes() -> Routes {
@@ -120,7 +140,10 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call) -> Result<Response, Problem> {
     let records = visible(&call).await?;
-    let items = records.iter().map(|record| show(&call, record)).collect();
+    let mut items = Vec::with_capacity(records.len());
+    for record in &records {
+        items.push(show(&call, record).await?);
+    }
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
@@ -142,7 +165,7 @@ pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Proble
 
 async fn get(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    answer(&call, StatusCode::OK, &record)
+    answer(&call, StatusCode::OK, &record).await
 }
 
 async fn put(
@@ -170,10 +193,10 @@ async fn put(
     if let Some(record) = &existing {
         call.note.before(&record.spec);
     }
-    let SavedRule { record, is_new } =
+    let SavedRule { record, is_new, .. } =
         rules::save_rule(call.engine(), call.namespace.id, (&spec, expected), call.caller.name()).await?;
     call.note.changed_to(&record.spec);
-    answer(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
+    answer(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record).await
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
@@ -185,7 +208,7 @@ async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<R
 
 async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Problem> {
     let spec = body.read()?;
-    let DryRun { subjects, count, looked_at } = try_rule(&call, &spec).await?;
+    let DryRun { subjects, count, looked_at, at, deadline, warnings } = try_rule(&call, &spec).await?;
     let shown = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
     let body = PreviewJson {
         sentence: sentence::rule(&spec, Lang::En),
@@ -193,6 +216,9 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
         count,
         subjects: shown.collect(),
         looked_at,
+        evaluated_at: at,
+        deadline: deadline.map(|MeantDeadline { zone, counts_from, next }| DeadlineJson { zone, counts_from, next }),
+        warnings,
     };
     json(StatusCode::OK, &body)
 }
@@ -220,8 +246,9 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, 
     Ok(found)
 }
 
-fn show<'a, Q>(call: &'a Call<Q>, record: &'a RuleRecord) -> RuleJson<'a> {
-    RuleJson {
+async fn show<'a, Q: Sync>(call: &'a Call<Q>, record: &'a RuleRecord) -> Result<RuleJson<'a>, Problem> {
+    Ok(RuleJson {
+        warnings: rules::rule_warnings(call.engine(), call.namespace.id, &record.spec).await?,
         spec: &record.spec,
         namespace: &call.namespace.name,
         version: record.version,
@@ -230,11 +257,11 @@ fn show<'a, Q>(call: &'a Call<Q>, record: &'a RuleRecord) -> RuleJson<'a> {
         created_at: record.created_at,
         updated_at: record.updated_at,
         check_at: record.check_at,
-    }
+    })
 }
 
-fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &RuleRecord) -> Result<Response, Problem> {
-    let mut response = json(status, &show(call, record))?;
+async fn answer<Q: Sync>(call: &Call<Q>, status: StatusCode, record: &RuleRecord) -> Result<Response, Problem> {
+    let mut response = json(status, &show(call, record).await?)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)
 }

@@ -1,14 +1,16 @@
 //! Channels of alerts: listed, saved, deleted, tested, and what became of their messages.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use rondel_admin::channels::{self, ChannelError, ChannelView, NewChannel};
 use rondel_core::access::Permission::{Admin, View};
 use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::notice::NoticeKind;
-use rondel_core::words::Lang;
+use rondel_core::words::{Lang, counted};
 use rondel_core::{DeliveryId, IncidentId, MessageId, Timestamp};
-use rondel_store::channels::{Channel, Delivery};
+use rondel_store::channels::{CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -60,6 +62,8 @@ pub(super) struct DeliveryJson {
     /// Null for a test.
     incident_id: Option<IncidentId>,
     kind: NoticeKind,
+    /// What the message is about: the name of the job, app, server, token or namespace; null for a test, and where the message is not kept any more.
+    subject: Option<String>,
     /// Which try of the message it was, from 1.
     try_number: i32,
     at: Timestamp,
@@ -135,8 +139,13 @@ pub(super) fn routes() -> Routes {
             "/api/v1/channels/{name}",
             Admin,
             delete,
-            Doc::new("Delete a channel", "Its messages that were not sent are dropped, and its deliveries are forgotten.")
-                .empty("It is deleted."),
+            Doc::new(
+                "Delete a channel",
+                "Refused while a rule, the expectations of a job or the weekly report name it. Its messages that were not sent are dropped, and its \
+                 deliveries are forgotten.",
+            )
+            .empty("It is deleted.")
+            .refuses(&[Code::ChannelUsed]),
         )
         .post(
             "/api/v1/channels/{name}/test",
@@ -198,9 +207,35 @@ async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Res
     let channel = find(&call, &name).await?;
     call.note.before(&show(&call, &channel));
     match call.engine().store().delete_channel(call.namespace.id, &name).await? {
-        true => Ok(StatusCode::NO_CONTENT.into_response()),
-        false => Err(missing(&call, &name)),
+        ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        ChannelDeleted::NotFound => Err(missing(&call, &name)),
+        ChannelDeleted::Used(users) => Err(used(&name, &users)),
     }
+}
+
+/// The refusal to delete a channel that something uses.
+fn used(channel: &str, users: &[ChannelUser]) -> Problem {
+    let is_cut = users.len() > CHANNEL_USER_COUNT_MAX;
+    let users = &users[..users.len().min(CHANNEL_USER_COUNT_MAX)];
+    let rules =
+        users.iter().filter_map(|user| if let ChannelUser::Rule(name) = user { Some(name.as_str()) } else { None });
+    let jobs =
+        users.iter().filter_map(|user| if let ChannelUser::Job(name) = user { Some(name.as_str()) } else { None });
+    let (rules, jobs): (Vec<&str>, Vec<&str>) = (rules.collect(), jobs.collect());
+    let mut parts = Vec::new();
+    if !rules.is_empty() {
+        parts.push(format!("{} ({})", counted(rules.len(), "alert rule"), rules.join(", ")));
+    }
+    if !jobs.is_empty() {
+        let noun = if jobs.len() == 1 { "job" } else { "jobs" };
+        parts.push(format!("the expectations of {noun} {}", jobs.join(", ")));
+    }
+    if users.contains(&ChannelUser::Report) {
+        parts.push("the weekly report".to_owned());
+    }
+    let more = if is_cut { ", and more" } else { "" };
+    let detail = format!("{} is used by {}{more}; give them another channel first", quoted(channel), parts.join(", "));
+    Problem::new(Code::ChannelUsed, detail)
 }
 
 async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
@@ -224,7 +259,22 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
-    json(StatusCode::OK, &Page { items: found.into_iter().map(show_delivery).collect(), next_cursor })
+    let subjects = subjects(&call, &found).await?;
+    let show = |delivery: Delivery| {
+        let subject = subjects.get(&delivery.message).cloned();
+        DeliveryJson { subject, ..show_delivery(delivery) }
+    };
+    json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
+}
+
+/// What the messages of deliveries are about, as far as these are kept.
+pub(crate) async fn subjects<Q>(
+    call: &Call<Q>,
+    deliveries: &[Delivery],
+) -> Result<BTreeMap<MessageId, String>, Problem> {
+    let ids: BTreeSet<MessageId> = deliveries.iter().map(|delivery| delivery.message).collect();
+    let ids: Vec<MessageId> = ids.into_iter().collect();
+    Ok(call.engine().store().message_subjects(&ids).await?.into_iter().collect())
 }
 
 /// The channel with this name in the namespace of the call.
@@ -264,6 +314,7 @@ fn show_delivery(delivery: Delivery) -> DeliveryJson {
         message_id: delivery.message,
         incident_id: delivery.incident,
         kind: delivery.kind,
+        subject: None,
         try_number: delivery.try_number,
         at: delivery.at,
         latency_ms: delivery.latency_ms,

@@ -1,13 +1,16 @@
 //! Incidents of alerts and what keeps their messages back: listed, acknowledged, silenced.
 
+use std::collections::BTreeSet;
+
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use rondel_admin::rules::{self, SilenceRequest};
 use rondel_core::access::Permission::{Operate, View};
-use rondel_core::alert::{Incident, SilenceSpec, Standing, sentence};
-use rondel_core::notice::{RunSample, Severity};
-use rondel_core::{AppId, IncidentId, RunId, SilenceId, Timestamp, name};
+use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, sentence};
+use rondel_core::notice::{NoticeKind, RunSample, Severity};
+use rondel_core::{AppId, IncidentId, MessageId, RunId, SilenceId, Timestamp, name};
 use rondel_store::alerts::{IncidentQuery, IncidentRecord, SilenceRecord};
+use rondel_store::channels::{INCIDENT_MESSAGE_COUNT_MAX, IncidentMessage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -71,7 +74,11 @@ pub(super) struct IncidentJson {
     resolved_at: Option<Timestamp>,
     /// How many occurrences it has.
     count: u64,
-    /// When it was first reported; null while a silence keeps that back.
+    /// The channels of its rule; none where it is shown in the console alone.
+    channels: Vec<String>,
+    /// Those of them that do not exist: no message is sent there.
+    missing_channels: Vec<String>,
+    /// When it was first reported; null while a silence keeps that back, or none of its channels exists.
     fired_at: Option<Timestamp>,
     reported_at: Option<Timestamp>,
     escalated_at: Option<Timestamp>,
@@ -80,6 +87,27 @@ pub(super) struct IncidentJson {
     /// The incident that reports it together with others.
     group: Option<IncidentId>,
     samples: Vec<SampleJson>,
+    /// The messages about it, the latest first; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<Vec<MessageJson>>,
+}
+
+/// A message about an incident.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "IncidentMessage")]
+struct MessageJson {
+    id: MessageId,
+    channel: String,
+    kind: NoticeKind,
+    /// `waiting` for its first or next try, `sent` or `given_up`.
+    #[schemars(extend("enum" = ["waiting", "sent", "given_up"]))]
+    state: String,
+    try_count: i32,
+    created_at: Timestamp,
+    /// When it is tried next, or was tried last.
+    at: Timestamp,
+    /// Why the last try failed.
+    error: Option<String>,
 }
 
 /// A run of an incident.
@@ -126,6 +154,8 @@ pub(super) struct SilenceJson {
     reason: String,
     created_at: Timestamp,
     ends_at: Timestamp,
+    /// What its author should know although it is right, such as that the job does not exist.
+    warnings: Vec<String>,
 }
 
 pub(super) fn routes() -> Routes {
@@ -140,7 +170,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/incidents/{id}",
             View,
             get,
-            Doc::new("Get an incident", "With some of its runs.").json::<IncidentJson>(200, "The incident."),
+            Doc::new("Get an incident", "With some of its runs, and its messages.").json::<IncidentJson>(200, "The incident."),
         )
         .post(
             "/api/v1/incidents/{id}/acknowledge",
@@ -212,17 +242,41 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let has_more = records.len() > limit;
     records.truncate(limit);
     let next_cursor = records.last().filter(|_| has_more).map(|last| listing.cursor(last.incident.id));
-    json(StatusCode::OK, &Page { items: records.into_iter().map(show).collect(), next_cursor })
+    let channels = channel_names(&call).await?;
+    let items = records.into_iter().map(|record| show(record, &channels)).collect();
+    json(StatusCode::OK, &Page { items, next_cursor })
 }
 
 async fn get(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
-    json(StatusCode::OK, &show(find(&call, &id).await?))
+    let record = find(&call, &id).await?;
+    let messages = call.engine().store().incident_messages(record.incident.id, INCIDENT_MESSAGE_COUNT_MAX).await?;
+    let shown = IncidentJson {
+        messages: Some(messages.into_iter().map(show_message).collect()),
+        ..show(record, &channel_names(&call).await?)
+    };
+    json(StatusCode::OK, &shown)
+}
+
+/// The names of the channels of the namespace.
+pub(crate) async fn channel_names<Q>(call: &Call<Q>) -> Result<BTreeSet<String>, Problem> {
+    let channels = call.engine().store().channels(call.namespace.id).await?;
+    Ok(channels.into_iter().map(|channel| channel.name).collect())
+}
+
+/// The channels of an incident's rule that do not exist.
+pub(crate) fn missing_channels(spec: &RuleSpec, channels: &BTreeSet<String>) -> Vec<String> {
+    spec.channels.iter().filter(|name| !channels.contains(*name)).cloned().collect()
+}
+
+fn show_message(message: IncidentMessage) -> MessageJson {
+    let IncidentMessage { id, channel, kind, state, try_count, created_at, at, error } = message;
+    MessageJson { id, channel, kind, state, try_count, created_at, at, error }
 }
 
 async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
     let record = find(&call, &id).await?;
     let incident = acknowledged(&call, &record).await?;
-    json(StatusCode::OK, &show(IncidentRecord { incident, ..record }))
+    json(StatusCode::OK, &show(IncidentRecord { incident, ..record }, &channel_names(&call).await?))
 }
 
 /// Acknowledges an incident, with a line in the audit log.
@@ -256,7 +310,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentReco
     Ok(record)
 }
 
-fn show(record: IncidentRecord) -> IncidentJson {
+fn show(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJson {
     let IncidentRecord { incident, spec, .. } = record;
     let (summary, _) = sentence::incident(&spec, &incident);
     let sample = |one: RunSample| SampleJson { run: one.run, job: one.job, fire_at: one.fire_at, message: one.message };
@@ -264,6 +318,8 @@ fn show(record: IncidentRecord) -> IncidentJson {
         id: incident.id,
         condition: spec.condition.word(),
         severity: spec.severity,
+        missing_channels: missing_channels(&spec, known),
+        channels: spec.channels,
         rule: spec.name,
         subject: SubjectJson { kind: incident.subject.kind, name: incident.subject.name, app: incident.subject.app },
         standing: incident.standing,
@@ -279,11 +335,14 @@ fn show(record: IncidentRecord) -> IncidentJson {
         acknowledged_at: incident.acknowledged_at,
         group: incident.group,
         samples: incident.samples.into_iter().map(sample).collect(),
+        messages: None,
     }
 }
 
 async fn silences(call: Call) -> Result<Response, Problem> {
-    let items = visible_silences(&call).await?.into_iter().map(show_silence).collect();
+    let silences = visible_silences(&call).await?;
+    let warnings = silence_warnings(&call, &silences).await?;
+    let items = silences.into_iter().zip(warnings).map(show_silence).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
@@ -307,7 +366,17 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     let new = body.read()?;
     let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
     let silence = silenced(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
-    json(StatusCode::CREATED, &show_silence(silence))
+    let warnings = silence_warnings(&call, std::slice::from_ref(&silence)).await?;
+    json(StatusCode::CREATED, &show_silence((silence, warnings.concat())))
+}
+
+/// What the authors of silences should know, for each of them.
+pub(crate) async fn silence_warnings<Q>(
+    call: &Call<Q>,
+    silences: &[SilenceRecord],
+) -> Result<Vec<Vec<String>>, Problem> {
+    let specs: Vec<SilenceSpec> = silences.iter().map(|silence| silence.spec.clone()).collect();
+    Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs).await?)
 }
 
 /// Adds a silence where the caller's roles reach, with a line in the audit log.
@@ -352,7 +421,7 @@ fn audited_silence(silence: &SilenceRecord) -> serde_json::Value {
     })
 }
 
-fn show_silence(silence: SilenceRecord) -> SilenceJson {
+fn show_silence((silence, warnings): (SilenceRecord, Vec<String>)) -> SilenceJson {
     let SilenceRecord { id, spec, author, reason, created_at, ends_at, .. } = silence;
-    SilenceJson { id, rule: spec.rule, job: spec.job, app: spec.app, author, reason, created_at, ends_at }
+    SilenceJson { id, rule: spec.rule, job: spec.job, app: spec.app, author, reason, created_at, ends_at, warnings }
 }

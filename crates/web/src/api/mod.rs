@@ -23,7 +23,7 @@ mod namespaces;
 mod nodes;
 pub(crate) mod openapi;
 mod page;
-mod reports;
+pub(crate) mod reports;
 mod run_bulk;
 pub(crate) mod run_json;
 mod run_list;

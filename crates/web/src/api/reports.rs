@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
+use rondel_admin::reports::{Failure, Period, Row, ScheduleError, SentNow, save_schedule, send_now};
 use rondel_core::access::Permission::{Admin, View};
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::Sketch;
@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::answer::json;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden};
+use crate::call::{Call, forbidden, quoted};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -131,6 +131,14 @@ struct ScheduleJson<'a> {
     sent_at: Option<Timestamp>,
 }
 
+/// A report that was written just now.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SentReport")]
+struct SentJson {
+    /// The channel that it is sent to; its deliveries show how that went.
+    channel: String,
+}
+
 impl From<&Sketch> for LengthsJson {
     fn from(sketch: &Sketch) -> Self {
         let quantile = |per_mille| sketch.quantile(per_mille).and_then(|took| u64::try_from(took.as_millis()).ok());
@@ -206,6 +214,17 @@ pub(super) fn routes() -> Routes {
             .json::<ScheduleJson<'static>>(201, "The schedule, new.")
             .example(json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "team-mail"})),
         )
+        .post(
+            "/api/v1/reports/schedule/send",
+            Admin,
+            send,
+            Doc::new(
+                "Send the weekly report now",
+                "Of the seven days before today, by the channel of the schedule; the schedule stays as it is.",
+            )
+            .json::<SentJson>(200, "It is written, and sent after that.")
+            .refuses(&[Code::ReportScheduleNotFound, Code::ChannelNotFound]),
+        )
         .delete(
             "/api/v1/reports/schedule",
             Admin,
@@ -265,6 +284,26 @@ async fn delete_schedule(call: Call) -> Result<Response, Problem> {
     call.note.before(&before.spec);
     call.engine().store().delete_report_schedule(call.namespace.id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn send(call: Call) -> Result<Response, Problem> {
+    json(StatusCode::OK, &SentJson { channel: sent(&call).await? })
+}
+
+/// Sends the weekly report now; answers its channel.
+pub(crate) async fn sent<Q>(call: &Call<Q>) -> Result<String, Problem> {
+    call.check(None, forbidden)?;
+    match send_now(call.engine(), call.namespace.id).await? {
+        SentNow::Written(channel) => {
+            call.note.changed_to(&json!({ "channel": channel }));
+            Ok(channel)
+        }
+        SentNow::NoSchedule => Err(none(call)),
+        SentNow::NoChannel(channel) => {
+            let detail = format!("the channel {} of the weekly report does not exist", quoted(&channel));
+            Err(Problem::new(Code::ChannelNotFound, detail))
+        }
+    }
 }
 
 fn none<Q>(call: &Call<Q>) -> Problem {

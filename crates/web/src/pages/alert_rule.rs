@@ -3,16 +3,17 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::rules::{self, DryRun};
-use rondel_core::alert::{Condition, Escalation, RuleSpec, Scope, disk, sentence};
+use rondel_admin::rules;
+use rondel_core::alert::{Condition, Escalation, RuleSpec, Scope, disk};
 use rondel_core::calendar::Weekday;
 use rondel_core::notice::Severity;
 use rondel_core::time::{format_duration, parse_duration};
 use rondel_store::alerts::RuleRecord;
 use rondel_store::catalog::JobQuery;
 
-use super::calendar_form::messages;
 use super::form::Fields;
+use super::rule_errors::RuleErrors;
+use super::rule_trial::{Trial, local};
 use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::alert_rules::{find, try_rule};
@@ -76,7 +77,8 @@ struct RulePage {
     shell: Shell,
     t: &'static Texts,
     form: RuleForm,
-    errors: Vec<String>,
+    errors: RuleErrors,
+    warnings: Vec<String>,
     trial: Option<Trial>,
     version: Option<i64>,
     conflict: bool,
@@ -88,14 +90,6 @@ struct RulePage {
     channels: Vec<String>,
     conditions: Vec<(&'static str, &'static str)>,
     missing: Missing,
-}
-
-/// What the rule would see now.
-struct Trial {
-    sentence: String,
-    count: u64,
-    subjects: Vec<String>,
-    looked_at: Option<u64>,
 }
 
 impl RuleForm {
@@ -331,7 +325,9 @@ pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
 
 pub(super) async fn edit(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let shown = Shown { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..Shown::default() };
+    let warnings = rules::rule_warnings(page.engine(), record.namespace, &record.spec).await?;
+    let (action, version) = (format!("/alerts/rules/{name}"), Some(record.version));
+    let shown = Shown { action, version, warnings: local(&warnings, page.t), ..Shown::default() };
     show(&page, StatusCode::OK, RuleForm::of(&record.spec), shown).await
 }
 
@@ -364,33 +360,27 @@ async fn take(
     shown: Shown,
 ) -> Result<Response, Problem> {
     match taken(page, &form, is_trial, record).await {
-        Ok(None) => Ok(to("/alerts")),
-        Ok(trial) => show(page, StatusCode::OK, form, Shown { trial, ..shown }).await,
+        Ok(Taken::Saved) => Ok(to("/alerts")),
+        Ok(Taken::SavedWithWarnings(name)) => Ok(to(&format!("/alerts/rules/{name}"))),
+        Ok(Taken::Tried(trial)) => show(page, StatusCode::OK, form, Shown { trial: Some(*trial), ..shown }).await,
         Err(problem) if problem.code() == Code::VersionMismatch && record.is_none() => {
-            let errors = vec![page.t.alerts_exists.to_owned()];
+            let errors = RuleErrors::of_name(page.t.alerts_exists, page.t);
             show(page, StatusCode::CONFLICT, form, Shown { errors, ..shown }).await
         }
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::VersionMismatch) => {
-            let errors = messages(&problem, page.t.lang());
+            let errors = RuleErrors::of_problem(&problem, page.t);
             show(page, StatusCode::UNPROCESSABLE_ENTITY, form, Shown { errors, ..shown }).await
         }
         Err(problem) => Err(problem),
     }
 }
 
-async fn taken(
-    page: &Page,
-    form: &RuleForm,
-    is_trial: bool,
-    record: Option<&RuleRecord>,
-) -> Result<Option<Trial>, Problem> {
+async fn taken(page: &Page, form: &RuleForm, is_trial: bool, record: Option<&RuleRecord>) -> Result<Taken, Problem> {
     let spec = form.spec()?;
     if is_trial {
         page.call.note.dry_run();
-        let DryRun { subjects, count, looked_at } = try_rule(&page.call, &spec).await?;
-        let subjects = subjects.into_iter().map(|one| one.name).collect();
-        let sentence = sentence::rule(&spec, page.t.lang());
-        return Ok(Some(Trial { sentence, count, subjects, looked_at }));
+        let run = try_rule(&page.call, &spec).await?;
+        return Ok(Taken::Tried(Box::new(Trial::new(&spec, run, page.t))));
     }
     page.call.note.object(&spec.name);
     if let Some(record) = record {
@@ -400,7 +390,14 @@ async fn taken(
     let namespace = page.call.namespace.id;
     let saved = rules::save_rule(page.engine(), namespace, (&spec, expected), page.call.caller.name()).await?;
     page.call.note.changed_to(&saved.record.spec);
-    Ok(None)
+    Ok(if saved.warnings.is_empty() { Taken::Saved } else { Taken::SavedWithWarnings(saved.record.spec.name) })
+}
+
+/// What came of a form.
+enum Taken {
+    Saved,
+    SavedWithWarnings(String),
+    Tried(Box<Trial>),
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
@@ -416,7 +413,8 @@ struct Shown {
     action: String,
     version: Option<i64>,
     conflict: bool,
-    errors: Vec<String>,
+    errors: RuleErrors,
+    warnings: Vec<String>,
     trial: Option<Trial>,
 }
 
@@ -436,6 +434,7 @@ async fn show<Q>(page: &Page<Q>, status: StatusCode, form: RuleForm, shown: Show
         t,
         form,
         errors: shown.errors,
+        warnings: shown.warnings,
         trial: shown.trial,
         version: shown.version,
         conflict: shown.conflict,

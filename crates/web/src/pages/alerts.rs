@@ -1,5 +1,6 @@
 //! What is wrong now: open incidents first, then what is silent, which rules there are, and what was resolved.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use askama::Template;
@@ -15,7 +16,9 @@ use rondel_store::catalog::JobRecord;
 
 use super::announced::{WindowForm, WindowRow, window_row};
 use super::form::Fields;
+use super::incident_parts::{self, MessageRow, Planned};
 use super::moment::Moment;
+use super::sentences::localized;
 use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
@@ -47,6 +50,8 @@ pub(super) struct IncidentRow {
     pub(super) resolved_at: Option<Moment>,
     pub(super) acknowledged: Option<String>,
     pub(super) is_silent: bool,
+    /// The names of its channels, where none of them exists and it was not reported.
+    pub(super) no_channel: Option<String>,
     pub(super) job: Option<String>,
     pub(super) runs: Vec<RunLine>,
 }
@@ -74,6 +79,7 @@ struct SilenceRow {
     author: String,
     reason: String,
     ends: Moment,
+    warnings: Vec<String>,
 }
 
 #[derive(Template)]
@@ -103,6 +109,8 @@ struct IncidentPage {
     description: String,
     facts: Vec<(&'static str, String)>,
     members: Vec<IncidentRow>,
+    messages: Vec<MessageRow>,
+    planned: Option<Planned>,
     back: String,
 }
 
@@ -164,8 +172,10 @@ pub(super) async fn show(
     open.retain(stands_alone);
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
-    let row = |record| incident_row(record, &silences, now, t);
+    let channels = incidents::channel_names(&page.call).await?;
+    let row = |record| incident_row(record, (&silences, &channels), now, t);
     let rules = alert_rules::visible(&page.call).await?;
+    let warnings = incidents::silence_warnings(&page.call, &silences).await?;
     let template = AlertsPage {
         shell: page.shell(Nav::Alerts),
         t,
@@ -173,7 +183,11 @@ pub(super) async fn show(
         open: open.into_iter().map(row).collect(),
         resolved: resolved.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
-        silences: silences.iter().map(|silence| silence_row(silence, now, t)).collect(),
+        silences: silences
+            .iter()
+            .zip(warnings)
+            .map(|(silence, warnings)| silence_row(silence, warnings, now, t))
+            .collect(),
         windows: windows.iter().map(|record| window_row(record, now, t)).collect(),
         errors,
         form: forms.silence,
@@ -202,7 +216,7 @@ pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
 
 pub(super) fn incident_row(
     record: IncidentRecord,
-    silences: &[SilenceRecord],
+    (silences, channels): (&[SilenceRecord], &BTreeSet<String>),
     now: Timestamp,
     t: &Texts,
 ) -> IncidentRow {
@@ -211,6 +225,8 @@ pub(super) fn incident_row(
     let is_silent =
         silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
     let is_job = incident.subject.kind == SubjectKind::Job;
+    let missing = incidents::missing_channels(&spec, channels);
+    let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing.is_empty();
     let run = |sample: rondel_core::notice::RunSample| RunLine {
         id: sample.run.to_string(),
         job: sample.job,
@@ -223,11 +239,12 @@ pub(super) fn incident_row(
         is_open: incident.standing == Standing::Firing,
         summary: if t.lang() == Lang::En { en } else { zh },
         href: href(&incident),
-        rule: spec.name,
+        rule: spec.name.clone(),
         since: Moment::new(incident.started_at, now, t),
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
         acknowledged: incident.acknowledged_by,
         is_silent,
+        no_channel: (is_unreported && missing.len() == spec.channels.len()).then(|| missing.join(t.list_separator)),
         job: is_job.then(|| incident.subject.name.clone()),
         subject: incident.subject.name,
         runs: incident.samples.into_iter().map(run).collect(),
@@ -247,7 +264,8 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
     };
     let found = page.engine().store().incidents(query).await?;
     let silences = if found.is_empty() { Vec::new() } else { incidents::visible_silences(&page.call).await? };
-    Ok(found.into_iter().map(|record| incident_row(record, &silences, now, page.t)).collect())
+    let channels = if found.is_empty() { BTreeSet::new() } else { incidents::channel_names(&page.call).await? };
+    Ok(found.into_iter().map(|record| incident_row(record, (&silences, &channels), now, page.t)).collect())
 }
 
 /// Where to look at the subject of an incident.
@@ -260,6 +278,10 @@ fn href(incident: &Incident) -> Option<String> {
         SubjectKind::Token => Some("/settings/tokens".to_owned()),
         SubjectKind::Namespace | SubjectKind::Group => None,
     }
+}
+
+fn channels_of(spec: &RuleSpec, t: &Texts) -> String {
+    if spec.channels.is_empty() { t.alerts_nobody.to_owned() } else { spec.channels.join(t.list_separator) }
 }
 
 fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
@@ -284,7 +306,7 @@ fn heading(spec: &RuleSpec, lang: Lang) -> String {
     letters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), letters.as_str()))
 }
 
-fn silence_row(silence: &SilenceRecord, now: Timestamp, t: &Texts) -> SilenceRow {
+fn silence_row(silence: &SilenceRecord, warnings: Vec<String>, now: Timestamp, t: &Texts) -> SilenceRow {
     let spec = &silence.spec;
     let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
     let named = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
@@ -295,6 +317,7 @@ fn silence_row(silence: &SilenceRecord, now: Timestamp, t: &Texts) -> SilenceRow
         author: silence.author.clone(),
         reason: silence.reason.clone(),
         ends: Moment::new(silence.ends_at, now, t),
+        warnings: warnings.iter().map(|warning| localized(t.lang(), warning).into_owned()).collect(),
     }
 }
 
@@ -302,6 +325,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let record = incidents::find(&page.call, &id).await?;
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
+    let channels = incidents::channel_names(&page.call).await?;
     let mut members = Vec::new();
     if record.incident.subject.kind == SubjectKind::Group {
         let query = IncidentQuery {
@@ -314,7 +338,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         };
         let found = page.engine().store().incidents(query).await?;
         let its = found.into_iter().filter(|one| one.incident.group == Some(record.incident.id));
-        members = its.map(|one| incident_row(one, &silences, now, t)).collect();
+        members = its.map(|one| incident_row(one, (&silences, &channels), now, t)).collect();
     }
     let template = IncidentPage {
         shell: page.shell(Nav::Alerts),
@@ -323,7 +347,9 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         description: record.spec.description.clone(),
         facts: facts(&record, now, t),
         back: format!("/alerts/incidents/{id}"),
-        row: incident_row(record, &silences, now, t),
+        messages: incident_parts::messages(&page, &record).await?,
+        planned: incident_parts::planned(&page, &record).await?,
+        row: incident_row(record, (&silences, &channels), now, t),
         members,
     };
     html(StatusCode::OK, &template)
@@ -341,7 +367,7 @@ fn facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static st
         (t.alerts_since, at(incident.started_at)),
         (t.alerts_seen, at(incident.seen_at)),
         (t.alerts_count, incident.count.to_string()),
-        (t.alerts_messages, incident.message_count.to_string()),
+        (t.alerts_channels, channels_of(&record.spec, t)),
     ];
     facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, at(resolved))));
     facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, at(fired))));

@@ -174,7 +174,7 @@ fn input(field: &Field, value: String, t: &Texts) -> Input {
         label: label(field.name, t),
         hint,
         value,
-        example: field.default,
+        example: if field.name == "port" { t.channels_port_example } else { field.default },
         is_required: field.is_required,
         secret,
         choices,

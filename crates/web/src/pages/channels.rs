@@ -9,16 +9,17 @@ use rondel_core::channel::{ChannelKind, Values, fields};
 use rondel_core::notice::NoticeKind;
 use rondel_core::words::Lang;
 use rondel_core::{DeliveryId, Timestamp};
-use rondel_store::channels::{Channel, Delivery};
+use rondel_store::channels::{CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
 use serde_json::json;
 
 use super::as_code::AsCode;
 use super::channel_form::{ChannelForm, kind_name};
 use super::form::Fields;
 use super::moment::Moment;
+use super::sentences::localized;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::channels::{find, tested};
+use crate::api::channels::{find, subjects, tested};
 use crate::cursor::Listing;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -61,6 +62,8 @@ struct Attempt {
     word: &'static str,
     at: Moment,
     kind: &'static str,
+    /// What the message is about.
+    subject: Option<String>,
     /// The incident that the message is about; none for a test.
     incident: Option<String>,
     try_number: i32,
@@ -129,15 +132,16 @@ fn attempt(delivery: &Delivery, now: Timestamp, t: &Texts) -> Attempt {
         word,
         at: Moment::new(delivery.at, now, t),
         kind: notice_name(delivery.kind, t),
+        subject: None,
         incident: delivery.incident.map(|id| id.to_string()),
         try_number: delivery.try_number,
         latency_ms: delivery.latency_ms,
         status: (delivery.status != 0).then_some(delivery.status),
-        error: delivery.error.clone(),
+        error: delivery.error.as_ref().map(|error| localized(t.lang(), error).into_owned()),
     }
 }
 
-const fn notice_name(kind: NoticeKind, t: &Texts) -> &'static str {
+pub(super) const fn notice_name(kind: NoticeKind, t: &Texts) -> &'static str {
     match kind {
         NoticeKind::Firing => t.notice_firing,
         NoticeKind::Resolved => t.notice_resolved,
@@ -161,6 +165,10 @@ struct ChannelPage {
     missing: Option<&'static str>,
     /// The result of a test.
     tested: Option<Attempt>,
+    /// What uses the channel that was to be deleted, with the page of each.
+    users: Vec<(String, String)>,
+    /// Whether more use it.
+    has_more_users: bool,
     /// A key that was made just now.
     signing_key: Option<String>,
     attempts: Vec<Attempt>,
@@ -181,6 +189,7 @@ struct Saved {
 #[derive(Default)]
 struct News {
     tested: Option<Delivery>,
+    users: Vec<ChannelUser>,
     signing_key: Option<String>,
     cursor: Option<String>,
 }
@@ -271,8 +280,22 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
     page.call.note.before(&noted(&channel));
-    page.engine().store().delete_channel(page.call.namespace.id, &name).await?;
-    Ok(to("/alerts/channels"))
+    match page.engine().store().delete_channel(page.call.namespace.id, &name).await? {
+        ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(to("/alerts/channels")),
+        ChannelDeleted::Used(users) => {
+            let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
+            show(&page, StatusCode::CONFLICT, Some(&channel), form, News { users, ..News::default() }).await
+        }
+    }
+}
+
+/// Where to take a channel out of what uses it: a name and the page.
+fn user(user: &ChannelUser, t: &Texts) -> (String, String) {
+    match user {
+        ChannelUser::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
+        ChannelUser::Job(name) => (format!("{} {name}", t.col_job), format!("/jobs/{name}")),
+        ChannelUser::Report => (t.report_weekly.to_owned(), "/reports#weekly".to_owned()),
+    }
 }
 
 async fn show<Q>(
@@ -295,6 +318,7 @@ async fn show<Q>(
             |last: &Delivery| format!("/alerts/channels/{}?{}", channel.name, pair("cursor", &listing.cursor(last.id)));
         next = last.map(address);
     }
+    let subjects = subjects(&page.call, &found).await?;
     let saved = channel.map(|channel| Saved {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
@@ -307,9 +331,14 @@ async fn show<Q>(
         form,
         missing: missing(page),
         tested: news.tested.as_ref().map(|delivery| attempt(delivery, now, t)),
+        users: news.users.iter().take(CHANNEL_USER_COUNT_MAX).map(|one| user(one, t)).collect(),
+        has_more_users: news.users.len() > CHANNEL_USER_COUNT_MAX,
         signing_key: news.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
-        attempts: found.iter().map(|delivery| attempt(delivery, now, t)).collect(),
+        attempts: found
+            .iter()
+            .map(|delivery| Attempt { subject: subjects.get(&delivery.message).cloned(), ..attempt(delivery, now, t) })
+            .collect(),
         next,
         is_first: news.cursor.is_none(),
         t,

@@ -210,6 +210,10 @@ pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Probl
         store.delete_report_schedule(namespace).await?;
         return Ok(to("/reports#weekly"));
     }
+    if sent.get("do") == "send" {
+        let channel = crate::api::reports::sent(&page.call).await?;
+        return Ok(to(&format!("/alerts/channels/{channel}")));
+    }
     let text = |name: &str| sent.get(name).to_owned();
     let form =
         ScheduleForm { weekday: text("weekday"), time: text("time"), zone: text("zone"), channel: text("channel") };

@@ -257,7 +257,7 @@ impl Texts {
             | Code::TooManyChannels
             | Code::TooManyAlerts
             | Code::TooManyTokens => (self.problem_conflict, self.problem_conflict_hint),
-            Code::CalendarUsed => (self.problem_used, self.problem_used_hint),
+            Code::CalendarUsed | Code::ChannelUsed => (self.problem_used, self.problem_used_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
                 (self.problem_too_late, self.problem_too_late_hint)

@@ -151,3 +151,111 @@ async fn a_rule_is_made_changed_and_tried_by_its_form() {
     assert!(wrong.status == 422 && wrong.text().contains("value=\"25:00\""), "{}", wrong.text());
     assert_eq!(location(&visitor.post("/alerts/rules/by-six/delete", "").await), "/alerts");
 }
+
+#[tokio::test]
+async fn what_does_not_exist_yet_is_warned_of() {
+    let server = Server::start().await;
+    let nothing = "there is no job \"nightly-cloze\": nothing can be observed until there is one";
+    let rule = json!({"scope": {"job": "nightly-cloze"}, "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}}});
+    let made = server.with_body("PUT", "/api/v1/alert-rules/by-six", &rule).await.expect(201);
+    let no_channel = "it names no channel: its incidents are shown in the console and sent nowhere";
+    assert_eq!(made["warnings"], json!([nothing, no_channel]));
+    let mut tried = rule.clone();
+    tried["name"] = json!("tried");
+    let seen = server.with_body("POST", "/api/v1/alert-rules/preview", &tried).await.expect(200);
+    assert_eq!((&seen["would_fire"], &seen["warnings"]), (&json!(false), &json!([nothing])), "{seen}");
+    assert_eq!(seen["deadline"]["zone"], "Europe/Berlin");
+    let instant = |value: &Value| value.as_str().unwrap().parse::<rondel_core::Timestamp>().unwrap();
+    let (at, deadline) = (instant(&seen["evaluated_at"]), &seen["deadline"]);
+    assert!(instant(&deadline["counts_from"]) < at && at < instant(&deadline["next"]), "{seen}");
+    server.job("nightly-cloze").await;
+    assert_eq!(server.get("/api/v1/alert-rules/by-six").await.expect(200)["warnings"], json!([no_channel]));
+
+    let ends_at = (server.engine.now() + Duration::from_secs(3_600)).to_string();
+    let silence = json!({"job": "nope", "app": "none", "rule": "by-six", "ends_at": ends_at});
+    let added = server.with_body("POST", "/api/v1/silences", silence).await.expect(201);
+    let lost = |what: &str| format!("there is no {what}: the silence matches nothing until there is one");
+    assert_eq!(added["warnings"], json!([lost("job \"nope\""), lost("app \"none\"")]));
+    let fits = json!({"job": "nightly-cloze", "rule": "expect:late", "ends_at": ends_at});
+    assert_eq!(server.with_body("POST", "/api/v1/silences", fits).await.expect(201)["warnings"], json!([]));
+
+    let mut visitor = Visitor::signed_in(&server).await;
+    let form =
+        "name=lost&condition=failed&scope=job&scope_job=lost-job&severity=critical&digest=15m&group_over=5&enabled=1";
+    for (language, words) in [
+        ("en", ["It would see nothing", "there is no job", "Evaluated at"]),
+        ("zh", ["不会观察到任何情况", "没有任务", "评估时刻"]),
+    ] {
+        visitor.language = language;
+        let page = visitor.post("/alerts/rules", &format!("{form}&do=try")).await.text();
+        assert!(words.iter().all(|word| page.contains(word)) && !page.contains("would not fire"), "{page}");
+        assert!(visitor.get("/alerts").await.text().contains(words[1]), "of the silence");
+    }
+    assert_eq!(location(&visitor.post("/alerts/rules", &format!("{form}&do=save")).await), "/alerts/rules/lost");
+    let page = visitor.get("/alerts/rules/lost").await.text();
+    assert!(page.contains("没有任务") && page.contains("没有选择渠道"), "{page}");
+}
+
+#[tokio::test]
+async fn a_complaint_stands_at_its_field_with_its_label() {
+    let server = Server::start().await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    let form = "name=r&condition=not_succeeded_by&time=06%3A00&zone=Mars&calendar=none&scope=all&severity=warning&digest=soon&group_over=5&do=save";
+    for (language, label, words) in
+        [("en", "Collect further occurrences for: ", "is not a duration"), ("zh", "合并后续事件的时间：", "不是")]
+    {
+        visitor.language = language;
+        let page = visitor.post("/alerts/rules", form).await;
+        assert_eq!(page.status, 422);
+        let page = page.text();
+        assert!(page.contains(label) && page.contains("id=\"error-digest\"") && page.contains(words), "{page}");
+    }
+    let page = visitor.post("/alerts/rules", &form.replace("soon", "15m").replace("Mars", "UTC")).await.text();
+    assert!(page.contains("只在日历中的日子：没有日历") && page.contains("id=\"error-calendar\""), "{page}");
+    assert!(!page.contains("/condition/"), "{page}");
+}
+
+/// The open incident of a kind about a job, once it is there.
+async fn open(server: &Server, job: &str) -> Value {
+    for _ in 0..300 {
+        let found = server.get(&format!("/api/v1/incidents?standing=firing&job={job}")).await.expect(200);
+        if let Some(found) = found["items"].get(0) {
+            return found.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    unreachable!("no incident after 30 s");
+}
+
+#[tokio::test]
+async fn an_incident_without_a_channel_is_not_shown_as_reported() {
+    let server = Server::start().await;
+    let job = json!({"name": "lonely", "app": "x", "handler": "h", "expect": {"no_success_for": "1s"}});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let found = open(&server, "lonely").await;
+    assert_eq!((&found["fired_at"], &found["missing_channels"]), (&Value::Null, &json!(["default"])), "{found}");
+    let visitor = Visitor::signed_in(&server).await;
+    for path in ["/alerts", &format!("/alerts/incidents/{}", found["id"].as_str().unwrap())] {
+        let page = visitor.get(path).await.text();
+        assert!(page.contains("<b>No channel:</b> default does not exist: no message was sent."), "{path}: {page}");
+    }
+    let own = visitor.get(&format!("/alerts/incidents/{}", found["id"].as_str().unwrap())).await.text();
+    assert!(own.contains("No run was planned in this time.") && own.contains("href=\"/jobs/lonely/fires\""), "{own}");
+    assert!(own.contains("No message was written."), "{own}");
+
+    channel(&server, "default").await;
+    let path = format!("/api/v1/incidents/{}", found["id"].as_str().unwrap());
+    let mut reported = Value::Null;
+    for _ in 0..600 {
+        reported = server.get(&path).await.expect(200);
+        if reported["messages"][0]["state"] == "given_up" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The channel is there now, and disabled: its message is given up, which the page shows.
+    assert_eq!((&reported["messages"][0]["channel"], &reported["missing_channels"]), (&json!("default"), &json!([])));
+    assert!(reported["fired_at"].is_string() && reported["messages"][0]["state"] == "given_up", "{reported}");
+    let page = visitor.get(&format!("/alerts/incidents/{}", found["id"].as_str().unwrap())).await.text();
+    assert!(page.contains("Given up") && page.contains("href=\"/alerts/channels/default\""), "{page}");
+}

@@ -149,3 +149,39 @@ async fn a_form_comes_back_with_what_was_typed_and_then_saves() {
     assert_eq!(removed.status, 303, "{}", removed.text());
     assert_eq!(visitor.get("/alerts/channels/mail").await.status, 404);
 }
+
+#[tokio::test]
+async fn a_used_channel_is_not_deleted() {
+    let server = Server::start().await;
+    let job = |channel: &str| json!({"name": "nightly-close", "app": "billing", "handler": "close", "expect": {"late": "5m", "channels": [channel]}});
+    let refused = server.with_body("POST", "/api/v1/jobs", job("ops")).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/expect/channels/0", "{refused}");
+    assert_eq!(refused["errors"][0]["message"], "there is no channel \"ops\"; there is none");
+    server.with_body("PUT", PATH, slack()).await.expect(201);
+    server.with_body("POST", "/api/v1/jobs", job("ops")).await.expect(201);
+    let other = server.with_body("PATCH", "/api/v1/jobs/nightly-close", json!({"expect": job("opps")["expect"]})).await;
+    assert_eq!(other.expect(422)["errors"][0]["message"], "there is no channel \"opps\"; there are ops");
+    let applied = server.with_body("POST", "/api/v1/jobs/apply", json!([job("opps")])).await.expect(422);
+    assert!(applied.to_string().contains("/expect/channels/0"), "{applied}");
+    let rule = json!({"condition": {"failed": {}}, "channels": ["ops"]});
+    server.with_body("PUT", "/api/v1/alert-rules/failures", rule).await.expect(201);
+    let weekly = json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "ops"});
+    server.with_body("PUT", "/api/v1/reports/schedule", weekly).await.expect(201);
+
+    let refused = server.bare("DELETE", PATH).await.expect(409);
+    assert_eq!(refused["code"], "channel_used");
+    let expected = "\"ops\" is used by 1 alert rule (failures), the expectations of job nightly-close, the weekly report; \
+        give them another channel first";
+    assert_eq!(refused["detail"], expected);
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.post("/alerts/channels/ops/delete", "").await;
+    assert_eq!(page.status, 409);
+    for href in ["/alerts/rules/failures", "/jobs/nightly-close", "/reports#weekly"] {
+        assert!(page.text().contains(&format!("<li><a href=\"{href}\">")), "{href}: {}", page.text());
+    }
+    server.get(PATH).await.expect(200);
+    server.bare("DELETE", "/api/v1/alert-rules/failures").await.expect(204);
+    server.bare("DELETE", "/api/v1/jobs/nightly-close").await.expect(204);
+    server.bare("DELETE", "/api/v1/reports/schedule").await.expect(204);
+    server.bare("DELETE", PATH).await.expect(204);
+}

@@ -174,6 +174,9 @@ impl World {
         if store.channel(id, "chan").await.unwrap().is_none() {
             store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now)).await.unwrap();
         }
+        // Another one for the report: a channel that is used cannot be deleted.
+        let mail = channel(ChannelId::new(engine.new_id()), id, now);
+        store.save_channel(&Channel { name: "mail".to_owned(), ..mail }).await.unwrap();
         let weekly: rondel_core::report::ReportSchedule = serde_json::from_value(weekly()).unwrap();
         let change = ReportChange { namespace: id, spec: &weekly, author: "test", next_at: None, now };
         store.save_report_schedule(change).await.unwrap();
@@ -278,7 +281,7 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
         ..OpenIncidents::default()
     };
     let seen = Observation { subject, sighting: Sighting::Holds { since: now, news: 1 }, samples: Vec::new() };
-    let view = RuleView { spec: &document, namespace: "default" };
+    let view = RuleView { spec: &document, namespace: "default", missing: &[] };
     let mut next_id = || IncidentId::new(engine.new_id());
     let decision = decide(view, open, &[seen], &[], (now, &mut next_id));
     let record = |incident| IncidentRecord { incident, rule: saved.record.id, spec: document.clone() };
@@ -357,7 +360,7 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
 }
 
 fn weekly() -> Value {
-    json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "chan"})
+    json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "mail"})
 }
 
 /// What an answer shows about rights: everything else is "yes".

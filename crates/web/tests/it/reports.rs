@@ -124,8 +124,23 @@ async fn a_weekly_report_is_set_changed_and_ended() {
         let refused = server.with_body("PUT", path, &wrong).await.expect(422);
         assert_eq!(refused["errors"][0]["pointer"], format!("/{field}"), "{refused}");
     }
+    // Sent now, by the same way as each week; the schedule stays.
+    let send = format!("{path}/send");
+    assert_eq!(server.with_body("POST", &send, json!({})).await.expect(200)["channel"], "mail");
+    let mut delivered = Value::Null;
+    for _ in 0..300 {
+        delivered = server.get("/api/v1/channels/mail/deliveries").await.expect(200)["items"][0].clone();
+        if !delivered.is_null() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    assert_eq!((&delivered["kind"], &delivered["subject"]), (&json!("report"), &json!("default")), "{delivered}");
+    let after = server.get(path).await.expect(200);
+    assert_eq!((&after["next_at"], &after["sent_at"]), (&saved["next_at"], &Value::Null));
     server.bare("DELETE", path).await.expect(204);
     server.bare("DELETE", path).await.expect(404);
+    server.with_body("POST", &send, json!({})).await.expect(404);
 }
 
 #[tokio::test]
@@ -148,6 +163,8 @@ async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
     assert_eq!(location(&visitor.post("/reports/schedule", form).await), "/reports#weekly");
     let page = visitor.get("/reports").await.text();
     assert!(page.contains("Friday at 17:00 (Asia/Shanghai) to mail"), "{page}");
+    assert!(page.contains("id=\"send-now\""), "{page}");
+    assert_eq!(location(&visitor.post("/reports/schedule", "do=send").await), "/alerts/channels/mail");
     let wrong = visitor.post("/reports/schedule", "weekday=fri&time=8&zone=UTC&channel=mail&do=save").await;
     assert!(wrong.status == 422 && wrong.text().contains("weekly-errors"), "{}", wrong.text());
     assert_eq!(location(&visitor.post("/reports/schedule", "do=delete").await), "/reports#weekly");

@@ -38,6 +38,8 @@ struct Comparison {
     namespace: NamespaceId,
     now: Timestamp,
     calendars: Arc<Calendars>,
+    /// The channels of the namespace, where the list names any.
+    channels: Arc<BTreeSet<String>>,
     /// The jobs of the list that exist.
     ids: HashMap<String, JobId>,
     errors: Vec<FieldError>,
@@ -72,6 +74,7 @@ pub(super) async fn compare(
         namespace,
         now: node.now(),
         calendars: Arc::new(calendars_named(node, namespace, &families).await?),
+        channels: Arc::new(checks::channels_named(node, namespace, &families).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
         steps: STEPS_MAX,
@@ -129,7 +132,7 @@ fn plan_job(
     node: &Node,
     (namespace, index): (NamespaceId, usize),
     mut spec: JobSpec,
-    calendar: Option<FoundCalendar>,
+    named: (Option<FoundCalendar>, &BTreeSet<String>),
     (record, now): (Option<JobRecord>, Timestamp),
 ) -> Result<(PlannedJob, Work), JobError> {
     let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
@@ -145,7 +148,7 @@ fn plan_job(
         warnings,
     };
     let Some(mut record) = record else {
-        let checked = checks::check_with(node, namespace, spec, now, None, calendar)?;
+        let checked = checks::check_with(node, namespace, spec, now, None, named)?;
         let warnings = jobs::warnings(node, namespace, &checked.spec);
         return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
     };
@@ -153,7 +156,7 @@ fn plan_job(
     if spec == record.spec {
         return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
     }
-    let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), calendar)?;
+    let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), named)?;
     let [before, after] =
         [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
     let warnings = jobs::warnings(node, namespace, &checked.spec);
@@ -177,9 +180,9 @@ impl Comparison {
         let keys: Vec<Key> = differing.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
         let present = Present { now: self.now, named, compiled };
-        let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
+        let (node, calendars, channels) = (self.node.clone(), Arc::clone(&self.calendars), Arc::clone(&self.channels));
         let (namespace, steps, is_refused) = (self.namespace, self.steps, !self.errors.is_empty());
-        let plan = move || plan(&node, (namespace, batch), (present, &calendars), (steps, is_refused));
+        let plan = move || plan(&node, (namespace, batch), (present, &calendars, &channels), (steps, is_refused));
         let Found { jobs, errors, steps } = fires::compute(plan).await?;
         self.errors.extend(errors);
         self.steps = steps;
@@ -229,7 +232,7 @@ impl Comparison {
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
-    (present, calendars): (Present, &Calendars),
+    (present, calendars, channels): (Present, &Calendars, &BTreeSet<String>),
     (mut steps, is_refused): (u32, bool),
 ) -> Result<Found, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -237,7 +240,7 @@ fn plan(
         let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
         // A name that is in the list twice finds its job twice.
         let record = present.named.get(&spec.name).cloned();
-        match plan_job(node, (namespace, index), spec, calendar, (record, present.now)) {
+        match plan_job(node, (namespace, index), spec, (calendar, channels), (record, present.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
                     job.fires = present.fires(&work, &mut steps);

@@ -195,6 +195,9 @@ impl Saving {
             Created::Saved(record) => Ok(*record),
             Created::NameTaken => Err(JobError::NameTaken),
             Created::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&job.spec)])),
+            Created::NoChannel(name) => {
+                Err(JobError::Invalid(vec![jobs::checks::lost_channel(job.spec.expect.as_deref(), &name)]))
+            }
             Created::BadParents(errors) => Err(JobError::Invalid(errors)),
         };
         let mut answers: Vec<_> = jobs.into_iter().zip(created).map(answer).collect();

@@ -33,6 +33,9 @@ impl ChangeJobs for MemStore {
         if !state.has_calendar(change.calendar) {
             return Ok(Changed::NoCalendar);
         }
+        if let Some(channel) = state.missing_channel(record.namespace, change.spec, Some(&record.spec)) {
+            return Ok(Changed::NoChannel(channel));
+        }
         state.write_parents(change.id, edges);
         Ok(state.change(&record, &change, read_at))
     }

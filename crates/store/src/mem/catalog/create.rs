@@ -27,6 +27,9 @@ impl State {
         if !self.has_calendar(job.calendar) {
             return Created::NoCalendar;
         }
+        if let Some(channel) = self.missing_channel(job.namespace, &job.spec, None) {
+            return Created::NoChannel(channel);
+        }
         if self.job(job.namespace, &job.spec.name).is_some() {
             return Created::NameTaken;
         }

@@ -1,6 +1,6 @@
 //! The rows of rules.
 
-use rondel_core::alert::ConditionKind;
+use rondel_core::alert::{ConditionKind, RuleSpec};
 use rondel_core::{AlertRuleId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -29,7 +29,7 @@ const UPDATE_RULE: Statement = Statement {
 const DELETE_RULE: Statement = Statement { name: "delete_alert_rule", text: "DELETE FROM alert_rule WHERE id = ?" };
 const CLOSE_INCIDENTS: Statement = Statement {
     name: "close_incidents",
-    text: "UPDATE incident SET is_open = NULL, resolved_at_ms = ?, act_at_ms = NULL WHERE rule_id = ? AND is_open = 1",
+    text: "UPDATE incident SET is_open = NULL, resolved_at_ms = ?, act_at_ms = NULL, rule_spec = ? WHERE rule_id = ? AND is_open = 1",
 };
 const SET_WATCHES: Statement =
     Statement { name: "set_watches_runs", text: "UPDATE alert_space SET watches_runs = ? WHERE namespace_id = ?" };
@@ -46,12 +46,16 @@ impl SqlStore {
 impl Tx<'_> {
     /// The caller has not locked anything yet.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
+        let missing = self.hold_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_space(change.namespace).await?;
         let rules = self.alert_rules(change.namespace).await?;
         let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
         let version = before.map_or(0, |rule| rule.version);
         if change.expected_version.is_some_and(|expected| expected != version) {
             return Ok(RuleSaved::Conflict(version));
+        }
+        if let Some(channel) = missing.into_iter().next() {
+            return Ok(RuleSaved::NoChannel(channel));
         }
         let (spec, author) = (json("save_alert_rule", change.spec)?, clean_name(change.author));
         let record = RuleRecord {
@@ -92,7 +96,9 @@ impl Tx<'_> {
         self.raise_space(namespace).await?;
         let rules = self.alert_rules(namespace).await?;
         let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(false) };
-        self.execute(Query::new(&CLOSE_INCIDENTS).at(now).int(rule.id.get())).await?;
+        // As one that is off: their end is no recovery.
+        let spec = json("delete_alert_rule", &RuleSpec { enabled: false, ..rule.spec.clone() })?;
+        self.execute(Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(rule.id.get())).await?;
         self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
         self.set_watches(namespace).await?;
         Ok(true)

@@ -179,6 +179,10 @@ impl Tx<'_> {
         if !self.hold_calendar(change.calendar).await? {
             return Ok(Changed::NoCalendar);
         }
+        let both = std::iter::once((change.spec, Some(&record.spec)));
+        if let Some(channel) = self.hold_expected(record.namespace, both).await? {
+            return Ok(Changed::NoChannel(channel));
+        }
         let version = record.version + 1;
         self.write_definition(change, version).await?;
         if names_parents || !record.spec.parents().is_empty() {

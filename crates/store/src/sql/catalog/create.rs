@@ -86,6 +86,9 @@ impl Tx<'_> {
         if !self.hold_calendar(job.calendar).await? {
             return Ok(Created::NoCalendar);
         }
+        if let Some(channel) = self.hold_expected(job.namespace, std::iter::once((&job.spec, None))).await? {
+            return Ok(Created::NoChannel(channel));
+        }
         let declared = job.declared.as_ref().map(json).transpose()?;
         let insert = Query::new(&INSERT_JOB)
             .int(job.id.get())
@@ -136,6 +139,12 @@ impl Tx<'_> {
             jobs.iter().filter_map(|job| job.calendar).map(|pin| (pin.id.get(), pin.version)).collect();
         for (id, version) in calendars {
             if !self.hold_calendar(Some(PinnedCalendar { id: CalendarId::new(id), version })).await? {
+                return Ok(false);
+            }
+        }
+        for namespace in &namespaces {
+            let specs = jobs.iter().filter(|job| job.namespace == *namespace).map(|job| (&job.spec, None));
+            if self.hold_expected(*namespace, specs).await?.is_some() {
                 return Ok(false);
             }
         }

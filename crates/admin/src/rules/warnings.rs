@@ -1,0 +1,78 @@
+//! What authors of rules and silences should know although what they wrote is right: a name may come later.
+
+use std::collections::BTreeSet;
+
+use rondel_core::alert::{RuleSpec, Scope, SilenceSpec, expect};
+use rondel_core::{NamespaceId, name};
+use rondel_store::StoreError;
+use rondel_store::alerts::PAGE_MAX;
+
+use crate::node::Node;
+
+/// What the author of a rule should know.
+///
+/// # Errors
+/// The store's.
+pub async fn rule_warnings(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<Vec<String>, StoreError> {
+    let mut warnings: Vec<String> = scope_warning(node, namespace, spec).await?.into_iter().collect();
+    if spec.channel_names().next().is_none() {
+        warnings.push("it names no channel: its incidents are shown in the console and sent nowhere".to_owned());
+    }
+    Ok(warnings)
+}
+
+/// Whether a rule watches a job or an app that does not exist.
+pub(super) async fn scope_warning(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &RuleSpec,
+) -> Result<Option<String>, StoreError> {
+    let store = node.store();
+    let missing = match &spec.scope {
+        Scope::Job(job) if store.job(namespace, job).await?.is_none() => format!("job {job:?}"),
+        Scope::App(app) if store.app(namespace, app).await?.is_none() => format!("app {app:?}"),
+        Scope::All | Scope::Label(_) | Scope::Job(_) | Scope::App(_) => return Ok(None),
+    };
+    Ok(Some(format!("there is no {missing}: nothing can be observed until there is one")))
+}
+
+/// What the authors of silences should know, for each of them.
+///
+/// # Errors
+/// The store's.
+pub async fn silence_warnings(
+    node: &Node,
+    namespace: NamespaceId,
+    silences: &[SilenceSpec],
+) -> Result<Vec<Vec<String>>, StoreError> {
+    let store = node.store();
+    let named = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
+        let names = silences.iter().filter_map(part).map(String::as_str);
+        // What cannot be a name is not looked up.
+        names.filter(|one| name::check(one).is_ok()).collect()
+    };
+    let (wanted, mut jobs) = (named(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());
+    for chunk in wanted.chunks(usize::try_from(PAGE_MAX).unwrap_or(1)) {
+        jobs.extend(store.jobs_named(namespace, chunk).await?.into_iter().map(|record| record.spec.name));
+    }
+    let mut apps = BTreeSet::new();
+    if !named(|spec| spec.app.as_ref()).is_empty() {
+        apps.extend(store.apps(namespace).await?.into_iter().map(|app| app.name));
+    }
+    let mut rules = BTreeSet::new();
+    if !named(|spec| spec.rule.as_ref()).is_empty() {
+        rules.extend(store.alert_rules(namespace).await?.into_iter().map(|record| record.spec.name));
+    }
+    let warnings = |spec: &SilenceSpec| {
+        let rule = spec.rule.as_ref().filter(|rule| !expect::is_rule_name(rule));
+        let parts = [("job", spec.job.as_ref(), &jobs), ("app", spec.app.as_ref(), &apps), ("rule", rule, &rules)];
+        let missing = parts.into_iter().filter_map(|(word, given, known)| Some((word, given?, known)));
+        let missing = missing.filter(|(_, given, known)| !known.contains(*given));
+        missing
+            .map(|(word, given, _)| {
+                format!("there is no {word} {given:?}: the silence matches nothing until there is one")
+            })
+            .collect()
+    };
+    Ok(silences.iter().map(warnings).collect())
+}

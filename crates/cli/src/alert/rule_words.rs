@@ -1,0 +1,132 @@
+//! What the server reports about a rule, in the words of the command line.
+
+use rondel_core::Timestamp;
+use rondel_core::alert::deadline;
+use serde_json::{Value, json};
+
+use crate::client::text_of;
+
+/// Prints what the author should know although it is right.
+pub(super) fn warn(saved: &Value) {
+    for warning in saved["warnings"].as_array().into_iter().flatten() {
+        crate::output::talk(&format!("warning: {}", text_of(warning)));
+    }
+}
+
+/// What a trial found, and for when that holds.
+pub(super) fn would(tried: &Value) -> String {
+    let warnings: Vec<String> = tried["warnings"].as_array().into_iter().flatten().map(text_of).collect();
+    let mut lines = vec![match warnings.is_empty() {
+        true => format!("{}: would hold for {}", text_of(&tried["sentence"]), text_of(&tried["count"])),
+        false => format!("{}: {}", text_of(&tried["sentence"]), warnings.join("; ")),
+    }];
+    let meant = &tried["deadline"];
+    let zone = meant["zone"].as_str().unwrap_or("UTC");
+    let at = |value: &Value| {
+        let at = value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        at.and_then(|at| deadline::minute_in(zone, at)).unwrap_or_default()
+    };
+    let evaluated = format!("evaluated at {} {zone}", at(&tried["evaluated_at"]));
+    lines.push(match meant.is_object() {
+        true => format!(
+            "{evaluated} as if that were the deadline: a success of a run planned from {} on counts",
+            at(&meant["counts_from"])
+        ),
+        false => evaluated,
+    });
+    if meant["next"].is_string() {
+        lines.push(format!("the next deadline is {} {zone}", at(&meant["next"])));
+    }
+    lines.join("\n")
+}
+
+/// A refusal with the flags in the place of the fields of the document.
+pub(super) fn with_flags(problem: &str) -> String {
+    let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
+    for complaint in document["errors"].as_array_mut().into_iter().flatten() {
+        let flag = complaint["pointer"].as_str().and_then(flag);
+        if let Some(flag) = flag {
+            complaint["pointer"] = json!(flag);
+        }
+    }
+    document.to_string()
+}
+
+/// The flag that gives a field of the document.
+fn flag(pointer: &str) -> Option<&'static str> {
+    let parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
+    Some(match parts.as_slice() {
+        ["name"] => "NAME",
+        ["description"] => "--description",
+        ["scope", "job"] => "--job",
+        ["scope", "app"] => "--app",
+        ["scope", "label"] => "--label",
+        ["scope"] => "--job, --app or --label",
+        ["channels", ..] => "--channel",
+        ["repeat"] => "--repeat",
+        ["digest"] => "--digest",
+        ["group_over"] => "--group-over",
+        ["escalate", "after"] => "--escalate-after",
+        ["escalate", ..] => "--escalate-to",
+        ["condition", "failures_in_row", "count"] => "--failures-in-row",
+        ["condition", "failure_rate", "percent"] => "--failure-rate",
+        ["condition", _, "min_runs"] => "--min-runs",
+        ["condition", _, "window"] => "--window",
+        ["condition", "skipped", ..] => "--reason",
+        ["condition", "late", ..] => "--late-by",
+        ["condition", "not_succeeded_by", "time"] => "--not-succeeded-by",
+        ["condition", "not_succeeded_by", "zone"] => "--time-zone",
+        ["condition", "not_succeeded_by", "weekdays", ..] => "--weekdays",
+        ["condition", .., "calendar"] => "--calendar",
+        ["condition", "no_success_for", ..] => "--no-success-for",
+        ["condition", "running_longer", "times_p95"] => "--running-longer-p95",
+        ["condition", "running_longer", ..] => "--running-longer",
+        ["condition", "no_executor", ..] => "--handler",
+        ["condition", "loop_failing", ..] => "--loop-failing",
+        ["condition", "token_expiring", ..] => "--token-expiring",
+        ["condition", "certificate_expiring", ..] => "--certificate-expiring",
+        ["condition", "disk_low", ..] => "--disk-low",
+        ["condition", "ledger_growth", ..] => "--ledger-growth",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_flags() {
+        let problem = json!({"title": "x", "errors": [
+            {"pointer": "/condition/not_succeeded_by/calendar", "message": "there is no calendar"},
+            {"pointer": "/condition/calendar", "message": "there is no calendar"},
+            {"pointer": "/channels/0", "message": "there is no channel"},
+            {"pointer": "/other", "message": "stays"},
+        ]});
+        let named: Value = serde_json::from_str(&with_flags(&problem.to_string())).unwrap();
+        let pointers: Vec<&str> =
+            named["errors"].as_array().unwrap().iter().map(|one| one["pointer"].as_str().unwrap()).collect();
+        assert_eq!(pointers, ["--calendar", "--calendar", "--channel", "/other"]);
+    }
+
+    #[test]
+    fn a_trial_names_its_instant_and_deadline_in_the_zone_of_the_rule() {
+        let tried = json!({
+            "sentence": "close has not succeeded by 06:00 Europe/Berlin", "count": 1, "warnings": [],
+            "evaluated_at": "2026-11-23T02:10:00Z",
+            "deadline": {"zone": "Europe/Berlin", "counts_from": "2026-11-22T05:00:00Z", "next": "2026-11-23T05:00:00Z"},
+        });
+        assert_eq!(
+            would(&tried),
+            "close has not succeeded by 06:00 Europe/Berlin: would hold for 1\nevaluated at 2026-11-23 03:10 Europe/Berlin as if that were \
+             the deadline: a success of a run planned from 2026-11-22 06:00 on counts\nthe next deadline is 2026-11-23 06:00 Europe/Berlin"
+        );
+        let nothing = json!({"sentence": "x failed", "count": 0, "evaluated_at": "2026-11-23T02:10:00Z", "deadline": null,
+            "warnings": ["there is no job \"x\": nothing can be observed until there is one"]});
+        assert!(
+            would(&nothing).starts_with("x failed: there is no job \"x\": nothing can be observed"),
+            "{}",
+            would(&nothing)
+        );
+    }
+}

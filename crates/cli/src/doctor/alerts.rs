@@ -1,0 +1,123 @@
+//! What `rondel doctor` finds among alerts: what is reported to a channel that does not exist reaches no reader.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reqwest::Method;
+use rondel_core::spec::EXPECT_CHANNEL;
+use serde_json::Value;
+
+use super::names::listed;
+use crate::client::{Ask, Client, text_of};
+use crate::list::items;
+
+/// What is reported to no reader.
+#[derive(Debug)]
+pub(super) struct Finding {
+    /// What was found.
+    pub(super) found: String,
+    /// What to do about it.
+    pub(super) remedy: String,
+}
+
+/// The channels, and what names them besides jobs.
+#[derive(Debug, Default)]
+pub(super) struct Alerts {
+    pub(super) channels: Vec<Value>,
+    pub(super) rules: Vec<Value>,
+    /// When the weekly report is sent.
+    pub(super) report: Option<Value>,
+}
+
+impl Alerts {
+    /// Nothing where the caller may not look at the channels.
+    pub(super) async fn read(client: &Client) -> Option<Self> {
+        let channels = items(client, &["channels"], &[]).await.ok()?;
+        let rules = items(client, &["alert-rules"], &[]).await.ok()?;
+        let ask = Ask { method: Method::GET, path: &["reports", "schedule"], query: &[], body: None, headers: &[] };
+        let report = client.ask(ask).await.ok()?.ok().and_then(|body| body.value().ok());
+        Some(Self { channels, rules, report })
+    }
+
+    pub(super) fn checks(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
+        let known: BTreeSet<&str> = self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
+        let remedy = |channel: &str| {
+            format!(
+                "set it up with rondel alert channel set {channel} --kind KIND, or name one of rondel alert channel list"
+            )
+        };
+        let mut checks = Vec::new();
+        for rule in self.rules.iter().filter(|rule| rule["enabled"] == true) {
+            let escalation = rule["escalate"].get("channel");
+            let named = rule["channels"].as_array().into_iter().flatten().chain(escalation).filter_map(Value::as_str);
+            for channel in named.filter(|channel| !known.contains(channel)) {
+                let found =
+                    format!("alert rule {} reports to channel {channel}, which does not exist", text_of(&rule["name"]));
+                checks.push(Finding { found, remedy: remedy(channel) });
+            }
+        }
+        let mut expecting: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for job in jobs.values().flatten().filter(|job| job["expect"].is_object()) {
+            let channels = job["expect"]["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let named: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
+            let named = if named.is_empty() { vec![EXPECT_CHANNEL] } else { named };
+            for channel in named.into_iter().filter(|channel| !known.contains(channel)) {
+                expecting.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
+            }
+        }
+        for (channel, names) in expecting {
+            let noun = if names.len() == 1 { "job" } else { "jobs" };
+            let found = format!(
+                "the expectations of {noun} {} are reported to channel {channel}, which does not exist",
+                listed(&names)
+            );
+            checks.push(Finding { found, remedy: remedy(channel) });
+        }
+        let report = self.report.as_ref().and_then(|report| report["channel"].as_str());
+        if let Some(channel) = report.filter(|channel| !known.contains(channel)) {
+            let found = format!("the weekly report is sent to channel {channel}, which does not exist");
+            checks.push(Finding { found, remedy: remedy(channel) });
+        }
+        checks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_reported_to_no_channel_is_named() {
+        let alerts = Alerts {
+            channels: vec![json!({"name": "ops"})],
+            rules: vec![
+                json!({"name": "good", "enabled": true, "channels": ["ops"]}),
+                json!({"name": "off", "enabled": false, "channels": ["gone"]}),
+                json!({"name": "quiet", "enabled": true, "channels": []}),
+                json!({"name": "half", "enabled": true, "channels": ["ops"], "escalate": {"channel": "gone"}}),
+            ],
+            report: Some(json!({"channel": "mail"})),
+        };
+        let job = |name: &str, expect: Value| json!({"name": name, "expect": expect});
+        let jobs = vec![
+            job("a", json!({"late": "1m", "channels": ["gone"]})),
+            job("b", json!({"late": "1m", "channels": ["ops"]})),
+            job("c", json!({"late": "1m"})),
+            job("d", Value::Null),
+        ];
+        let checks = alerts.checks(&BTreeMap::from([("billing".to_owned(), jobs)]));
+        let found: Vec<&str> = checks.iter().map(|check| check.found.as_str()).collect();
+        assert_eq!(
+            found,
+            [
+                "alert rule half reports to channel gone, which does not exist",
+                "the expectations of job c are reported to channel default, which does not exist",
+                "the expectations of job a are reported to channel gone, which does not exist",
+                "the weekly report is sent to channel mail, which does not exist",
+            ]
+        );
+        assert!(checks[0].remedy.contains("rondel alert channel set gone"), "{checks:#?}");
+        assert_eq!(Alerts::default().checks(&BTreeMap::new()).len(), 0);
+    }
+}

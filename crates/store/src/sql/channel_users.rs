@@ -1,0 +1,132 @@
+//! What uses a channel. Whatever is to name one locks it first, so that it is not deleted meanwhile.
+
+use std::collections::BTreeSet;
+
+use rondel_core::alert::RuleSpec;
+use rondel_core::alert::expect::ExpectKind;
+use rondel_core::report::ReportSchedule;
+use rondel_core::spec::{EXPECT_CHANNEL, ExpectSpec};
+use rondel_core::{JobSpec, NamespaceId};
+
+use super::Tx;
+use super::channels::LOCK_CHANNEL;
+use super::query::{Query, Reader, Statement};
+use crate::Result;
+use crate::alerts::RULE_COUNT_MAX;
+use crate::channels::{CHANNEL_USER_COUNT_MAX, ChannelUser};
+
+/// Definitions that one statement reads.
+const PAGE: usize = 200;
+
+const READ_RULES: Statement = Statement {
+    name: "read_rules_for_channel",
+    text: "SELECT id, spec FROM alert_rule WHERE namespace_id = ? ORDER BY name LIMIT ?",
+};
+const READ_REPORT: Statement = Statement {
+    name: "read_report_for_channel",
+    text: "SELECT namespace_id, spec FROM report_schedule WHERE namespace_id = ?",
+};
+/// The jobs that expect something of one kind, of which the definition has a text. A name has no character that stands for others
+/// but `_`, so that this finds too many at worst.
+pub(super) const LIST_EXPECTING: Statement = Statement {
+    name: "list_expecting_jobs",
+    text: "SELECT job.id, job_version.spec FROM job_expect CROSS JOIN job CROSS JOIN job_version \
+           WHERE job_expect.namespace_id = ? AND job_expect.kind = ? AND job_expect.job_id > ? AND job.id = job_expect.job_id \
+           AND job.retired = 0 AND job_version.job_id = job.id AND job_version.version = job.version \
+           AND job_version.spec LIKE ? ORDER BY job_expect.job_id LIMIT ?",
+};
+
+impl Tx<'_> {
+    /// What uses a channel, at most one more than [`CHANNEL_USER_COUNT_MAX`]. The caller has locked the channel.
+    pub(super) async fn channel_users(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUser>> {
+        let mut users = BTreeSet::new();
+        for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
+            let mut columns = Reader::new(&row, "alert_rule");
+            columns.int("id")?;
+            let spec: RuleSpec = columns.json("spec")?;
+            if spec.channel_names().any(|used| used == name) {
+                users.insert(ChannelUser::Rule(spec.name));
+            }
+        }
+        if let Some(row) = self.row(Query::new(&READ_REPORT).int(namespace.get())).await? {
+            let mut columns = Reader::new(&row, "report_schedule");
+            columns.int("namespace_id")?;
+            if columns.json::<ReportSchedule>("spec")?.channel == name {
+                users.insert(ChannelUser::Report);
+            }
+        }
+        for kind in ExpectKind::ALL {
+            if users.len() > CHANNEL_USER_COUNT_MAX {
+                break;
+            }
+            self.expecting_jobs(namespace, *kind, (name, &mut users)).await?;
+        }
+        Ok(users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect())
+    }
+
+    async fn expecting_jobs(
+        &mut self,
+        namespace: NamespaceId,
+        kind: ExpectKind,
+        (name, users): (&str, &mut BTreeSet<ChannelUser>),
+    ) -> Result<()> {
+        // Those that name no channel use this one.
+        let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
+        let mut after = 0;
+        loop {
+            let page = Query::new(&LIST_EXPECTING).int(namespace.get()).text(kind.as_str()).int(after).text(&text);
+            let rows = self.rows(page.int(i64::try_from(PAGE).unwrap_or(i64::MAX))).await?;
+            for row in &rows {
+                let mut columns = Reader::new(row, "job_version");
+                after = columns.int("id")?;
+                let spec: JobSpec = columns.json("spec")?;
+                let expect = spec.expect.as_deref();
+                if expect.is_some_and(|expect| expect.channel_names().iter().any(|used| used == name)) {
+                    users.insert(ChannelUser::Job(spec.name));
+                }
+            }
+            if rows.len() < PAGE || users.len() > CHANNEL_USER_COUNT_MAX {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Locks these channels until the transaction is over; answers those that do not exist.
+    pub(super) async fn hold_channels(
+        &mut self,
+        namespace: NamespaceId,
+        names: &BTreeSet<&str>,
+    ) -> Result<BTreeSet<String>> {
+        let mut missing = BTreeSet::new();
+        for name in names {
+            if self.row(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?.is_none() {
+                missing.insert((*name).to_owned());
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Locks the channels that definitions name, each with what it replaces; answers one that a definition names anew and that does
+    /// not exist.
+    pub(super) async fn hold_expected<'s>(
+        &mut self,
+        namespace: NamespaceId,
+        specs: impl Iterator<Item = (&'s JobSpec, Option<&'s JobSpec>)> + Clone + Send,
+    ) -> Result<Option<String>> {
+        let mut names = BTreeSet::new();
+        for expect in specs.clone().filter_map(|(spec, _)| spec.expect.as_deref()) {
+            match expect.channels.is_empty() {
+                true => names.insert(EXPECT_CHANNEL),
+                false => expect.channels.iter().fold(true, |_, name| names.insert(name)),
+            };
+        }
+        let missing = self.hold_channels(namespace, &names).await?;
+        let mut named = specs.filter_map(|(spec, before)| new_channels(spec, before));
+        Ok(named.find_map(|mut names| names.find(|(_, name)| missing.contains(*name)).map(|(_, name)| name.to_owned())))
+    }
+}
+
+fn new_channels<'s>(spec: &'s JobSpec, before: Option<&'s JobSpec>) -> Option<impl Iterator<Item = (usize, &'s str)>> {
+    let before: Option<&ExpectSpec> = before.and_then(|before| before.expect.as_deref());
+    Some(spec.expect.as_deref()?.new_channels(before))
+}

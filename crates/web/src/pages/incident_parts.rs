@@ -1,0 +1,107 @@
+//! What the page of an incident shows beside it: its messages, and the runs that it is about.
+
+use std::time::Duration;
+
+use rondel_core::JobId;
+use rondel_core::alert::{Condition, SubjectKind};
+use rondel_store::alerts::IncidentRecord;
+use rondel_store::rollups::RunMark;
+
+use super::channels::notice_name;
+use super::moment::Moment;
+use super::sentences::localized;
+use super::shell::Page;
+use crate::problem::Problem;
+use crate::redirect::pair;
+
+/// Messages on the page.
+const MESSAGE_COUNT: u32 = 30;
+/// Runs on the page.
+const RUN_COUNT: u32 = 10;
+/// What a deadline looks back over.
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The longest time that is shown of one without a success.
+const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
+
+/// A message about an incident.
+pub(super) struct MessageRow {
+    pub(super) channel: String,
+    pub(super) kind: &'static str,
+    /// A class and a word.
+    pub(super) class: &'static str,
+    pub(super) word: &'static str,
+    pub(super) try_count: i32,
+    pub(super) written: Moment,
+    /// The next or the last try.
+    pub(super) at: Moment,
+    pub(super) error: Option<String>,
+}
+
+/// The runs of the time that an incident without a success is about.
+pub(super) struct Planned {
+    pub(super) runs: Vec<RunRow>,
+    /// The fires of that time, with those that no run came of.
+    pub(super) fires: String,
+}
+
+/// A run of that time.
+pub(super) struct RunRow {
+    pub(super) id: String,
+    pub(super) fire_at: Moment,
+    pub(super) class: &'static str,
+    pub(super) word: &'static str,
+}
+
+/// The latest messages about an incident.
+pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Vec<MessageRow>, Problem> {
+    let (t, now) = (page.t, page.engine().now());
+    let found = page.engine().store().incident_messages(record.incident.id, MESSAGE_COUNT).await?;
+    let row = |message: rondel_store::channels::IncidentMessage| {
+        let (class, word) = match message.state.as_str() {
+            "sent" => ("succeeded", t.channels_sent),
+            "given_up" => ("failed", t.channels_given_up),
+            _ if message.try_count > 0 => ("waiting", t.channels_retry),
+            _ => ("waiting", t.channels_waits),
+        };
+        MessageRow {
+            channel: message.channel,
+            kind: notice_name(message.kind, t),
+            class,
+            word,
+            try_count: message.try_count,
+            written: Moment::new(message.created_at, now, t),
+            at: Moment::new(message.at, now, t),
+            error: message.error.map(|error| localized(t.lang(), &error).into_owned()),
+        }
+    };
+    Ok(found.into_iter().map(row).collect())
+}
+
+/// The runs that could have succeeded in time; nothing for an incident of another kind.
+pub(super) async fn planned<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<Planned>, Problem> {
+    let (incident, t, now) = (&record.incident, page.t, page.engine().now());
+    let back = match &record.spec.condition {
+        Condition::NotSucceededBy { .. } => DAY,
+        Condition::NoSuccessFor { length } => (*length).min(BACK_MAX),
+        _ => return Ok(None),
+    };
+    if incident.subject.kind != SubjectKind::Job {
+        return Ok(None);
+    }
+    let until = incident.resolved_at.unwrap_or(now);
+    let from = incident.started_at.saturating_sub(back);
+    let job = JobId::new(incident.subject.id);
+    let marks = page.engine().store().marks(job, from, until, RUN_COUNT).await?;
+    let row = |mark: RunMark| RunRow {
+        id: mark.id.to_string(),
+        fire_at: Moment::new(mark.fire_at, now, t),
+        class: mark.status.as_str(),
+        word: t.status(mark.status),
+    };
+    let fires = format!("/jobs/{}/fires", incident.subject.name);
+    let fires = match incident.resolved_at {
+        Some(until) => format!("{fires}?{}", pair("to", &until.to_string())),
+        None => fires,
+    };
+    Ok(Some(Planned { runs: marks.into_iter().map(row).collect(), fires }))
+}

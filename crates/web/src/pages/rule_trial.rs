@@ -1,0 +1,51 @@
+//! What a rule would see now, for its form.
+
+use rondel_admin::rules::DryRun;
+use rondel_core::alert::{RuleSpec, deadline, sentence};
+
+use super::sentences::localized;
+use super::texts::Texts;
+use super::zones;
+
+/// What the rule would see now.
+pub(super) struct Trial {
+    pub(super) sentence: String,
+    pub(super) count: u64,
+    pub(super) subjects: Vec<String>,
+    pub(super) looked_at: Option<u64>,
+    /// For when that holds, and which time of day is meant.
+    pub(super) evaluated: String,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Trial {
+    pub(super) fn new(spec: &RuleSpec, run: DryRun, t: &Texts) -> Self {
+        Self {
+            sentence: sentence::rule(spec, t.lang()),
+            evaluated: evaluated(&run, t),
+            count: run.count,
+            subjects: run.subjects.into_iter().map(|one| one.name).collect(),
+            looked_at: run.looked_at,
+            warnings: local(&run.warnings, t),
+        }
+    }
+}
+
+pub(super) fn local(sentences: &[String], t: &Texts) -> Vec<String> {
+    sentences.iter().map(|sentence| localized(t.lang(), sentence).into_owned()).collect()
+}
+
+/// For when a trial holds, and which time of day it means, on the clock of the rule's zone.
+fn evaluated(run: &DryRun, t: &Texts) -> String {
+    let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
+    let Some(meant) = &run.deadline else {
+        let zone = zones::shown().1.name();
+        return t.alerts_evaluated(&at(zone, run.at), zone);
+    };
+    let zone = meant.zone.as_str();
+    let counts = t.alerts_evaluated_from(&at(zone, run.at), zone, &at(zone, meant.counts_from));
+    match meant.next {
+        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(&at(zone, next))),
+        None => counts,
+    }
+}
