@@ -306,7 +306,7 @@ fn heading(spec: &RuleSpec, lang: Lang) -> String {
     letters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), letters.as_str()))
 }
 
-fn silence_row(silence: &SilenceRecord, warnings: Vec<String>, now: Timestamp, t: &Texts) -> SilenceRow {
+fn silence_row(silence: &SilenceRecord, warnings: &[String], now: Timestamp, t: &Texts) -> SilenceRow {
     let spec = &silence.spec;
     let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
     let named = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));

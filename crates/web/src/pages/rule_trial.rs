@@ -40,12 +40,12 @@ fn evaluated(run: &DryRun, t: &Texts) -> String {
     let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
     let Some(meant) = &run.deadline else {
         let zone = zones::shown().1.name();
-        return t.alerts_evaluated(&at(zone, run.at), zone);
+        return t.alerts_evaluated(at(zone, run.at), zone);
     };
     let zone = meant.zone.as_str();
-    let counts = t.alerts_evaluated_from(&at(zone, run.at), zone, &at(zone, meant.counts_from));
+    let counts = t.alerts_evaluated_from(at(zone, run.at), zone, at(zone, meant.counts_from));
     match meant.next {
-        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(&at(zone, next))),
+        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(at(zone, next))),
         None => counts,
     }
 }
