@@ -186,7 +186,7 @@ pub(super) async fn show(
         silences: silences
             .iter()
             .zip(warnings)
-            .map(|(silence, warnings)| silence_row(silence, warnings, now, t))
+            .map(|(silence, warnings)| silence_row(silence, &warnings, now, t))
             .collect(),
         windows: windows.iter().map(|record| window_row(record, now, t)).collect(),
         errors,
