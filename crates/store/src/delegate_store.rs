@@ -77,7 +77,7 @@ macro_rules! delegate_store {
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
-            use $crate::reports::{FailureQuery, FailureStat, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
+            use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::rollups::{
                 ComingJob, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
@@ -382,7 +382,7 @@ macro_rules! delegate_store {
                 fn idle_jobs(namespace: NamespaceId, before: Timestamp, limit: u32) -> Vec<(JobId, i64, Timestamp)>;
             } also {});
             $crate::delegate_store!(@$wrapper, Reports {
-                fn failure_stats(query: &FailureQuery<'_>) -> Vec<FailureStat>;
+                fn failure_messages(query: &FailureQuery<'_>) -> Vec<FailureMessage>;
                 fn forget_failure_stats(before: Timestamp, limit: u32) -> u64;
                 fn report_schedule(namespace: NamespaceId) -> Option<ScheduledReport>;
                 fn save_report_schedule(change: ReportChange<'_>) -> ReportSaved;

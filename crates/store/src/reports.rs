@@ -15,26 +15,44 @@ use crate::channels::NewMessage;
 use crate::error::Result;
 use crate::upkeep::CountedRun;
 
-/// The most rows of failures that one call answers.
-pub const FAILURE_COUNT_MAX: u32 = 5_000;
+/// The most messages that one call answers.
+pub const MESSAGE_COUNT_MAX: u32 = 200;
+/// How many jobs of a message are named.
+pub const MESSAGE_JOB_COUNT: u32 = 5;
 /// The most schedules that one call answers.
 pub const DUE_COUNT_MAX: u32 = 200;
 
-/// How often runs of a job failed with one message in some days.
+/// How often runs failed with one message in some days.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailureStat {
-    /// The job.
-    pub job: JobId,
-    /// Its app.
-    pub app: AppId,
+pub struct FailureMessage {
     /// The key of the message; [`REST_KEY`] for those beyond the bound of a day.
     pub key: i64,
     /// The message, folded; empty for those beyond the bound.
     pub message: String,
     /// How many runs failed, timed out, or ended unknown with it.
     pub count: u64,
-    /// The newest of them.
+    /// Of how many jobs.
+    pub job_count: u64,
+    /// The jobs with the most of them, at most [`MESSAGE_JOB_COUNT`], each with its number.
+    pub jobs: Vec<(JobId, u64)>,
+    /// The newest of the runs.
     pub newest: RunId,
+}
+
+impl FailureMessage {
+    /// Names the jobs with the most of them, out of these.
+    pub(crate) fn name_jobs(&mut self, jobs: impl IntoIterator<Item = (JobId, u64)>) {
+        self.jobs.extend(jobs);
+        self.jobs.sort_by_key(|(job, count)| (std::cmp::Reverse(*count), *job));
+        self.jobs.truncate(usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX));
+    }
+}
+
+/// The most frequent first, and no more than were asked for.
+pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Vec<FailureMessage> {
+    messages.sort_by_key(|one| (std::cmp::Reverse(one.count), one.key));
+    messages.truncate(usize::try_from(limit.min(MESSAGE_COUNT_MAX)).unwrap_or(usize::MAX));
+    messages
 }
 
 /// Which failures.
@@ -50,7 +68,7 @@ pub struct FailureQuery<'a> {
     pub from: Timestamp,
     /// … and before this.
     pub to: Timestamp,
-    /// At most so many, the most frequent first.
+    /// At most so many messages.
     pub limit: u32,
 }
 
@@ -115,8 +133,8 @@ pub struct ReportWrite<'a> {
 /// Failures by message, and schedules of reports.
 #[async_trait]
 pub trait Reports {
-    /// Failures by job and message, the most frequent first.
-    async fn failure_stats(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureStat>>;
+    /// Failures by message, the most frequent first.
+    async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>>;
 
     /// Removes what was counted for days that began before `before`; at most `limit` rows, and those of the same day. Answers how many went.
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;

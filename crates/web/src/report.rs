@@ -10,7 +10,7 @@ use rondel_core::sketch::Step;
 use rondel_core::time::parse_duration;
 use rondel_core::{AppId, JobId, Timestamp, name};
 use rondel_store::alerts::WatchedJob;
-use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery};
+use rondel_store::reports::FailureQuery;
 use rondel_store::rollups::PointKind;
 
 use crate::api::jobs::{find_app, instant, seen_from};
@@ -27,7 +27,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
 /// Messages that a report names.
-const FAILURE_ROWS: usize = 20;
+const FAILURE_ROWS: u32 = 20;
 /// Jobs that are looked at for those that the caller sees, or that have a label.
 const LOOKED_AT_MAX: usize = 10_000;
 /// Jobs that are read at a time.
@@ -180,12 +180,12 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         apps: found.apps.as_deref(),
         from: stretch.from,
         to: stretch.to,
-        limit: FAILURE_COUNT_MAX,
+        limit: FAILURE_ROWS,
     };
     let (rows, mut total, failures) = try_join3(
         reports::rows(node, kind, &found.groups, stretch),
         reports::rows(node, of, &all, whole),
-        reports::failures(node, asked, FAILURE_ROWS),
+        reports::failures(node, asked),
     )
     .await?;
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;

@@ -487,10 +487,7 @@ async fn old_runs_go(backend: Backend) {
         let now = wall_clock_ms();
         let runs = api.runs("logs").await;
         let is_old = |run: &&Value| run["fire_at"].as_str().and_then(millis).is_some_and(|at| at < now - 10_000);
-        match runs.iter().find(is_old) {
-            Some(run) => Err(run.clone()),
-            None => Ok(()),
-        }
+        runs.iter().find(is_old).map_or(Ok(()), |run| Err(run.clone()))
     })
     .await;
     // Of each run that is still there, everything is: a run without its log, or half of it, would not be complete.

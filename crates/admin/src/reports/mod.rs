@@ -12,9 +12,9 @@ use std::time::Duration;
 use chrono::{Datelike, NaiveDate};
 use rondel_core::report::Kept;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{JobId, RunId, Timestamp};
+use rondel_core::{RunId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, FailureStat};
+use rondel_store::reports::{FailureMessage, FailureQuery};
 use rondel_store::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
 
 pub(crate) use self::weekly::ReportLoop;
@@ -29,8 +29,6 @@ pub const POINT_COUNT_MAX: u64 = 200_000;
 const READ_COUNT: u32 = 200_000;
 /// Owners that are read at once.
 const OWNER_COUNT: usize = 50;
-/// Jobs that a message names.
-const NAMED_COUNT: usize = 5;
 
 /// In which stretches a report counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -218,68 +216,28 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], stretch: Stret
     Ok(made.into_values().map(|row| row.finish(stretch.on_time)).collect())
 }
 
-/// The most frequent messages of failed runs, the same one of many jobs joined, at most `count`.
+/// The most frequent messages of failed runs, the same one of many jobs joined.
 ///
 /// # Errors
 /// The store's.
-pub async fn failures(node: &Node, query: FailureQuery<'_>, count: usize) -> Result<Vec<Failure>, StoreError> {
-    let (from, to) = (Step::Day.floor(query.from), query.to);
-    let found = node.store().failure_stats(&FailureQuery { from, to, limit: FAILURE_COUNT_MAX, ..query }).await?;
-    let joined = joined(&found, count);
-    let ids: BTreeSet<_> = joined.iter().flat_map(|(_, jobs)| jobs).copied().collect();
+pub async fn failures(node: &Node, query: FailureQuery<'_>) -> Result<Vec<Failure>, StoreError> {
+    let found = node.store().failure_messages(&FailureQuery { from: Step::Day.floor(query.from), ..query }).await?;
+    let ids: BTreeSet<_> = found.iter().flat_map(|one| &one.jobs).map(|(job, _)| *job).collect();
     let ids: Vec<_> = ids.into_iter().collect();
     let names: HashMap<_, _> = node.store().job_names(&ids).await?.into_iter().collect();
-    let named = |(failure, jobs): (Failure, Vec<JobId>)| Failure {
-        jobs: jobs.iter().filter_map(|job| names.get(job).cloned()).collect(),
-        ..failure
+    let named = |one: FailureMessage| Failure {
+        message: one.message,
+        count: one.count,
+        job_count: one.job_count,
+        jobs: one.jobs.iter().filter_map(|(job, _)| names.get(job).cloned()).collect(),
+        newest: Some(one.newest),
     };
-    Ok(joined.into_iter().map(named).collect())
-}
-
-/// The messages, each with the jobs to name.
-fn joined(found: &[FailureStat], count: usize) -> Vec<(Failure, Vec<JobId>)> {
-    let mut by_key: BTreeMap<i64, (Failure, Vec<JobId>)> = BTreeMap::new();
-    // The most frequent come first, so the jobs that are named are those with the most.
-    for one in found {
-        let first = || (Failure { message: one.message.clone(), ..Failure::default() }, Vec::new());
-        let (sum, jobs) = by_key.entry(one.key).or_insert_with(first);
-        (sum.count, sum.job_count) = (sum.count + one.count, sum.job_count + 1);
-        sum.newest = sum.newest.max(Some(one.newest));
-        if jobs.len() < NAMED_COUNT {
-            jobs.push(one.job);
-        }
-    }
-    let mut all: Vec<(Failure, Vec<JobId>)> = by_key.into_values().collect();
-    all.sort_by(|(one, _), (other, _)| other.count.cmp(&one.count).then_with(|| one.message.cmp(&other.message)));
-    all.truncate(count);
-    all
+    Ok(found.into_iter().map(named).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::AppId;
-
     use super::*;
-
-    #[test]
-    fn the_same_message_of_many_jobs_is_one_line_with_the_jobs_that_had_it_most() {
-        let one = |job: i64, key: i64, count: u64| FailureStat {
-            job: JobId::new(job),
-            app: AppId::new(1),
-            key,
-            message: format!("message {key}"),
-            count,
-            newest: RunId::new(job * 10),
-        };
-        let found: Vec<FailureStat> =
-            (1..=7).map(|job| one(job, 5, 20 - job.unsigned_abs())).chain([one(9, 6, 1)]).collect();
-        let failures = joined(&found, 10);
-        assert_eq!(failures.len(), 2);
-        let (first, jobs) = &failures[0];
-        assert_eq!((first.count, first.job_count, first.newest), (112, 7, Some(RunId::new(70))));
-        assert_eq!(jobs, &[1, 2, 3, 4, 5].map(JobId::new));
-        assert_eq!(joined(&found, 1).len(), 1);
-    }
 
     #[test]
     fn months_and_days_begin_within_the_stretch() {

@@ -11,7 +11,7 @@ use rondel_core::words::Lang;
 use rondel_core::{FieldError, IncidentId, MessageId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::channels::NewMessage;
-use rondel_store::reports::{FAILURE_COUNT_MAX, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
+use rondel_store::reports::{FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
 use rondel_store::rollups::PointKind;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,7 @@ use crate::node::Node;
 /// Reports that one tick writes.
 const DUE_COUNT: u32 = 50;
 /// Failures that a message names.
-const NAMED_COUNT: usize = 5;
+const NAMED_COUNT: u32 = 5;
 /// The longest time between two looks: a report is not urgent.
 const PERIOD_MAX: Duration = Duration::from_secs(15);
 
@@ -191,8 +191,8 @@ async fn notice(
     let earlier = from - to.since(from);
     let this = rows(node, PointKind::Namespace, &groups, stretch(from, to)).await?;
     let before = rows(node, PointKind::Namespace, &groups, stretch(earlier, from)).await?;
-    let query = FailureQuery { namespace, jobs: None, apps: None, from, to, limit: FAILURE_COUNT_MAX };
-    let failed = failures(node, query, NAMED_COUNT).await?;
+    let query = FailureQuery { namespace, jobs: None, apps: None, from, to, limit: NAMED_COUNT };
+    let failed = failures(node, query).await?;
     let week = Week { this: this.first(), before: before.first(), failures: &failed };
     let notice = Notice {
         kind: NoticeKind::Report,

@@ -15,7 +15,7 @@ use crate::Store;
 use crate::catalog::Namespace;
 use crate::channels::{AfterTry, Delivery, LeaseChannels};
 use crate::ledger::AttemptEnd;
-use crate::reports::{FailureQuery, FailureStat, ReportChange, ReportSaved, ReportWrite};
+use crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite};
 
 /// Failed runs are counted by folded message and day, each once, with a bound on the messages of a job and day.
 pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
@@ -45,7 +45,7 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
         to: from + Duration::from_secs(days * 86_400),
         limit: 100,
     };
-    let of_day = async |from: Timestamp, days: u64| store.failure_stats(&query(from, days)).await.unwrap();
+    let of_day = async |from: Timestamp, days: u64| store.failure_messages(&query(from, days)).await.unwrap();
     let one = of_day(at, 1).await;
     assert_eq!(one.len(), 1, "one message: {one:?}");
     let only = &one[0];
@@ -65,12 +65,13 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     assert_eq!(counted[0], ("order # failed after #s", 4));
     assert_eq!(counted.len(), 2, "a run without a message counts under its reason or verdict: {counted:?}");
     assert_eq!(of_day(at, 2).await[0].count, 5, "days add up");
-    let app = [only.app];
+    let app = [job.app];
     let of_app = FailureQuery { jobs: None, apps: Some(&app), ..query(at, 1) };
-    let its = |found: Vec<FailureStat>| found.into_iter().filter(|one| one.job == job.id).count();
-    assert_eq!(its(store.failure_stats(&FailureQuery { limit: 5_000, ..of_app }).await.unwrap()), 2);
+    let of_app = store.failure_messages(&FailureQuery { limit: 200, ..of_app }).await.unwrap();
+    let with_it = of_app.iter().filter(|one| one.jobs.iter().any(|(of, _)| *of == job.id));
+    assert!(with_it.count() >= 1, "{of_app:?}");
     let of_none = FailureQuery { jobs: None, apps: Some(&[]), ..query(at, 1) };
-    assert_eq!(store.failure_stats(&of_none).await.unwrap(), []);
+    assert_eq!(store.failure_messages(&of_none).await.unwrap(), []);
 
     let letters = |number: usize| "x".repeat(number + 1);
     let many: Vec<AttemptEnd> =
@@ -79,12 +80,50 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     roll_up(store).await;
     let third = of_day(at + Duration::from_secs(2 * 86_400), 1).await;
     assert_eq!(third.len(), FOLDED_COUNT_MAX + 1, "{third:?}");
-    let rest: Vec<&FailureStat> = third.iter().filter(|one| one.key == REST_KEY).collect();
+    let rest: Vec<&FailureMessage> = third.iter().filter(|one| one.key == REST_KEY).collect();
     assert_eq!((rest.len(), rest[0].message.as_str(), rest[0].count), (1, "", 3));
 
     while store.forget_failure_stats(at + Duration::from_secs(1), 1).await.unwrap() > 0 {}
     assert_eq!(of_day(at, 1).await, []);
     assert_eq!(of_day(at, 2).await[0].count, 1);
+}
+
+/// A message that many jobs had is counted once, over all days and jobs, and names those that had it most.
+pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
+    let day = 86_400;
+    let (mut ids, mut newest) = (Vec::new(), None);
+    let app = name("app");
+    for number in 1..=7 {
+        let job = job(store, Some(at)).await;
+        // The last job has it most, half of the times on the next day.
+        let rows: Vec<Run> = (0..2 * number)
+            .map(|fire| run(&job, token, at + Duration::from_secs(fire / 2 + if fire % 2 == 0 { 0 } else { day })))
+            .collect();
+        claim(store, token, &job, rows.clone()).await;
+        let message = |row| AttemptEnd { message: Some(format!("{app} gave up after 5s")), ..finish(row, FAILED) };
+        finish_all(store, &rows.iter().map(message).collect::<Vec<_>>()).await;
+        newest = newest.max(rows.iter().map(|row| row.id).max());
+        ids.push(job.id);
+    }
+    roll_up(store).await;
+    let to = at + Duration::from_secs(2 * day);
+    let query = FailureQuery { namespace: DEFAULT, jobs: Some(&ids), apps: None, from: at, to, limit: 20 };
+    let found = store.failure_messages(&query).await.unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].count, found[0].job_count, Some(found[0].newest)), (56, 7, newest));
+    let named: Vec<_> =
+        [7, 6, 5, 4, 3].map(|number: u64| (ids[usize::try_from(number).unwrap() - 1], 2 * number)).into();
+    assert_eq!(found[0].jobs, named);
+
+    // More jobs than one statement asks about: those of all parts are added up.
+    let others = (0..1_000).map(|_| rondel_core::JobId::new(next_id()));
+    let (first, last) = ids.split_at(3);
+    let parts: Vec<_> = first.iter().copied().chain(others).chain(last.iter().copied()).collect();
+    assert_eq!(store.failure_messages(&FailureQuery { jobs: Some(&parts), ..query }).await.unwrap(), found);
+    let first_day = FailureQuery { to: at + Duration::from_secs(day), limit: 1, ..query };
+    assert_eq!(store.failure_messages(&first_day).await.unwrap()[0].count, 28);
 }
 
 /// A report is written once, with the schedule that it was made from; its message goes through its channel.

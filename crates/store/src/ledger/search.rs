@@ -7,7 +7,7 @@ use rondel_core::{AppId, IdGen, JobId, NamespaceId, Run, RunId, RunStatus, Times
 use crate::error::Result;
 
 /// How many rows of the ledger a search looks at, at most, where no index answers it.
-pub const SEARCHED_COUNT_MAX: u32 = 20_000;
+pub const SEARCHED_COUNT_MAX: u32 = 10_000;
 
 /// The order of the runs that a search finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,24 +1,23 @@
 //! Failures by message, and schedules of reports.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::{NamespaceId, Timestamp};
+use rondel_core::{JobId, NamespaceId, Timestamp};
 
 use crate::mem::{MemStore, State, size};
 use crate::reports::{
-    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureKey, FailureQuery, FailureStat, ReportChange, ReportSaved,
-    ReportWrite, ScheduledReport,
+    DUE_COUNT_MAX, FailureGains, FailureKey, FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite,
+    ScheduledReport, most_frequent,
 };
 use crate::upkeep::CountedRun;
 use crate::{Channels, Reports, Result};
 
 #[async_trait]
 impl Reports for MemStore {
-    async fn failure_stats(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureStat>> {
+    async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let state = self.state();
-        let mut sums: BTreeMap<_, FailureStat> = BTreeMap::new();
+        let mut found: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
         for ((job, day, key), gain) in &state.failures {
             let is_its = gain.namespace == query.namespace
                 && (query.from..query.to).contains(day)
@@ -27,21 +26,28 @@ impl Reports for MemStore {
             if !is_its {
                 continue;
             }
-            let sum = sums.entry((*job, *key)).or_insert(FailureStat {
-                job: *job,
-                app: gain.app,
-                key: *key,
-                message: gain.message.clone(),
-                count: 0,
-                newest: gain.newest,
+            let (sum, jobs) = found.entry(*key).or_insert_with(|| {
+                let message = gain.message.clone();
+                let first = FailureMessage {
+                    key: *key,
+                    message,
+                    count: 0,
+                    job_count: 0,
+                    jobs: Vec::new(),
+                    newest: gain.newest,
+                };
+                (first, BTreeMap::new())
             });
-            sum.count += u64::try_from(gain.count).unwrap_or(0);
-            (sum.app, sum.newest) = (sum.app.max(gain.app), sum.newest.max(gain.newest));
+            let count = u64::try_from(gain.count).unwrap_or(0);
+            (sum.count, sum.newest) = (sum.count + count, sum.newest.max(gain.newest));
+            *jobs.entry(*job).or_default() += count;
         }
-        let mut found: Vec<FailureStat> = sums.into_values().collect();
-        found.sort_by_key(|one| (Reverse(one.count), one.job, one.key));
-        found.truncate(size(query.limit.min(FAILURE_COUNT_MAX)));
-        Ok(found)
+        let found = found.into_values().map(|(mut message, jobs)| {
+            message.job_count = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
+            message.name_jobs(jobs);
+            message
+        });
+        Ok(most_frequent(found.collect(), query.limit))
     }
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {

@@ -1,31 +1,51 @@
 //! Failures by message, and schedules of reports.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
+use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::failure;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::reports::{
-    DUE_COUNT_MAX, FAILURE_COUNT_MAX, FailureGains, FailureQuery, FailureStat, ReportChange, ReportSaved, ReportWrite,
-    ScheduledReport,
+    DUE_COUNT_MAX, FailureGains, FailureMessage, FailureQuery, MESSAGE_COUNT_MAX, MESSAGE_JOB_COUNT, ReportChange,
+    ReportSaved, ReportWrite, ScheduledReport, most_frequent,
 };
 use crate::settle::clean_name;
 use crate::upkeep::CountedRun;
 use crate::{Reports, Result};
 
-macro_rules! select_failures {
+/// The most messages that are read of one part of a long list of jobs.
+const PART_COUNT_MAX: u32 = 2_000;
+
+macro_rules! select_messages {
     ($rest:literal) => {
         concat!(
-            "SELECT failure_stat.job_id, MAX(failure_stat.app_id) AS app_id, failure_stat.fold_key, \
-             MAX(failure_stat.message) AS message, CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, \
+            "SELECT failure_stat.fold_key, MAX(failure_stat.message) AS message, \
+             CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, \
+             COUNT(DISTINCT failure_stat.job_id) AS job_count, \
              MAX(failure_stat.newest_run_id) AS newest_run_id FROM failure_stat WHERE ",
             $rest,
-            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? GROUP BY failure_stat.job_id, \
-             failure_stat.fold_key ORDER BY run_count DESC, failure_stat.job_id, failure_stat.fold_key LIMIT ?"
+            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? GROUP BY failure_stat.fold_key \
+             ORDER BY run_count DESC, failure_stat.fold_key LIMIT ?"
+        )
+    };
+}
+macro_rules! select_jobs_of_messages {
+    ($rest:literal) => {
+        concat!(
+            "SELECT placed.fold_key, placed.job_id, placed.run_count FROM (SELECT summed.fold_key, summed.job_id, \
+             summed.run_count, ROW_NUMBER() OVER (PARTITION BY summed.fold_key ORDER BY summed.run_count DESC, \
+             summed.job_id) AS place, SUM(summed.run_count) OVER (PARTITION BY summed.fold_key) AS total \
+             FROM (SELECT failure_stat.fold_key, failure_stat.job_id, \
+             CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count FROM failure_stat WHERE ",
+            $rest,
+            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? GROUP BY failure_stat.fold_key, \
+             failure_stat.job_id) summed) placed WHERE placed.place <= ? ORDER BY placed.total DESC, placed.fold_key, \
+             placed.place LIMIT ?"
         )
     };
 }
@@ -39,13 +59,21 @@ macro_rules! select_schedule {
 }
 
 pub(super) const READ_FAILURES: Statement =
-    Statement { name: "read_failures", text: select_failures!("failure_stat.namespace_id = ?") };
+    Statement { name: "read_failures", text: select_messages!("failure_stat.namespace_id = ?") };
 const READ_FAILURES_OF_APPS: Statement = Statement {
     name: "read_failures_of_apps",
-    text: select_failures!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
+    text: select_messages!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
 };
 pub(super) const READ_FAILURES_OF_JOBS: Statement =
-    Statement { name: "read_failures_of_jobs", text: select_failures!("failure_stat.job_id {in_list}") };
+    Statement { name: "read_failures_of_jobs", text: select_messages!("failure_stat.job_id {in_list}") };
+pub(super) const READ_FAILED_JOBS: Statement =
+    Statement { name: "read_failed_jobs", text: select_jobs_of_messages!("failure_stat.namespace_id = ?") };
+const READ_FAILED_JOBS_OF_APPS: Statement = Statement {
+    name: "read_failed_jobs_of_apps",
+    text: select_jobs_of_messages!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
+};
+pub(super) const READ_FAILED_JOBS_OF_JOBS: Statement =
+    Statement { name: "read_failed_jobs_of_jobs", text: select_jobs_of_messages!("failure_stat.job_id {in_list}") };
 const READ_MESSAGES: Statement =
     Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
 const READ_FAILURE_KEYS: Statement = Statement {
@@ -92,32 +120,16 @@ const MOVE_SCHEDULE: Statement = Statement {
 
 #[async_trait]
 impl Reports for SqlStore {
-    async fn failure_stats(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureStat>> {
-        let limit = query.limit.min(FAILURE_COUNT_MAX);
-        let ranged = |read: Query| read.at(query.from).at(query.to).int(limit.into());
-        let of_namespace = |statement| Query::new(statement).int(query.namespace.get());
-        let mut reads = Vec::new();
-        match (query.jobs, query.apps) {
-            (Some(jobs), _) => reads.extend(
-                jobs.chunks(CHUNK_MAX)
-                    .map(|chunk| ranged(Query::new(&READ_FAILURES_OF_JOBS).list(chunk.iter().map(|job| job.get())))),
-            ),
-            (None, Some([])) => {}
-            (None, Some(apps)) => {
-                let apps = apps.iter().take(CHUNK_MAX).map(|app| app.get());
-                reads.push(ranged(of_namespace(&READ_FAILURES_OF_APPS).list(apps)));
-            }
-            (None, None) => reads.push(ranged(of_namespace(&READ_FAILURES))),
+    async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
+        // A message that is rare in one part of a long list of jobs may be frequent in all of it.
+        let is_in_parts = query.jobs.is_some_and(|jobs| jobs.len() > CHUNK_MAX);
+        let limit = if is_in_parts { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
+        let (messages, mut jobs) =
+            tokio::try_join!(self.messages_of_failures(query, limit), self.jobs_of_failures(query, limit))?;
+        let mut found = most_frequent(messages, query.limit);
+        for message in &mut found {
+            message.name_jobs(jobs.remove(&message.key).unwrap_or_default());
         }
-        let mut found = Vec::new();
-        for read in reads {
-            for row in self.rows(read).await? {
-                found.push(failure_of(&row)?);
-            }
-        }
-        found.sort_by_key(|one: &FailureStat| (std::cmp::Reverse(one.count), one.job, one.key));
-        found.dedup_by_key(|one| (one.job, one.key));
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(found)
     }
 
@@ -213,14 +225,69 @@ impl Tx<'_> {
     }
 }
 
-fn failure_of(row: &AnyRow) -> Result<FailureStat> {
+impl SqlStore {
+    /// The messages, without their jobs.
+    async fn messages_of_failures(&self, query: &FailureQuery<'_>, limit: u32) -> Result<Vec<FailureMessage>> {
+        let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
+        for read in reads(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]) {
+            for row in self.rows(read.int(limit.into())).await? {
+                let one = failure_of(&row)?;
+                match found.entry(one.key) {
+                    Entry::Vacant(place) => {
+                        place.insert(one);
+                    }
+                    Entry::Occupied(mut place) => {
+                        let sum = place.get_mut();
+                        (sum.count, sum.job_count) = (sum.count + one.count, sum.job_count + one.job_count);
+                        sum.newest = sum.newest.max(one.newest);
+                    }
+                }
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// By message, the jobs that had it most, each with its number.
+    async fn jobs_of_failures(&self, query: &FailureQuery<'_>, limit: u32) -> Result<BTreeMap<i64, Vec<(JobId, u64)>>> {
+        let mut jobs: BTreeMap<i64, Vec<(JobId, u64)>> = BTreeMap::new();
+        let row_count = limit.saturating_mul(MESSAGE_JOB_COUNT);
+        for read in reads(query, [&READ_FAILED_JOBS, &READ_FAILED_JOBS_OF_APPS, &READ_FAILED_JOBS_OF_JOBS]) {
+            for row in self.rows(read.int(MESSAGE_JOB_COUNT.into()).int(row_count.into())).await? {
+                let mut columns = Reader::new(&row, "failure_stat");
+                let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));
+                let count = u64::try_from(columns.int("run_count")?).unwrap_or(0);
+                jobs.entry(key).or_default().push((job, count));
+            }
+        }
+        Ok(jobs)
+    }
+}
+
+/// The reads of one question: about the namespace, about apps, or about jobs in parts.
+fn reads(query: &FailureQuery<'_>, [of_namespace, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
+    let ranged = |read: Query| read.at(query.from).at(query.to);
+    match (query.jobs, query.apps) {
+        (Some(jobs), _) => jobs
+            .chunks(CHUNK_MAX)
+            .map(|chunk| ranged(Query::new(of_jobs).list(chunk.iter().map(|job| job.get()))))
+            .collect(),
+        (None, Some([])) => Vec::new(),
+        (None, Some(apps)) => {
+            let apps = apps.iter().take(CHUNK_MAX).map(|app| app.get());
+            vec![ranged(Query::new(of_apps).int(query.namespace.get()).list(apps))]
+        }
+        (None, None) => vec![ranged(Query::new(of_namespace).int(query.namespace.get()))],
+    }
+}
+
+fn failure_of(row: &AnyRow) -> Result<FailureMessage> {
     let mut columns = Reader::new(row, "failure_stat");
-    Ok(FailureStat {
-        job: JobId::new(columns.int("job_id")?),
-        app: AppId::new(columns.int("app_id")?),
+    Ok(FailureMessage {
         key: columns.int("fold_key")?,
         message: columns.text("message")?,
         count: u64::try_from(columns.int("run_count")?).unwrap_or(0),
+        job_count: u64::try_from(columns.int("job_count")?).unwrap_or(0),
+        jobs: Vec::new(),
         newest: RunId::new(columns.int("newest_run_id")?),
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use futures_util::future::try_join3;
+use futures_util::future::{try_join3, try_join4};
 use rondel_core::access::Permission;
 use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, Unoffered};
 use rondel_core::sketch::{Sketch, Step};
@@ -67,19 +67,21 @@ pub(crate) async fn read<Q: Sync>(call: &Call<Q>, lang: Lang) -> Result<SystemSt
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
     let (nodes, running, lateness) = try_join3(nodes, open(call, RunStatus::Running), lateness(call, now)).await?;
-    let mut health = health(call, &nodes, now).await?;
+    let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
+    let troubled = async { Ok(engine.store().troubled_jobs(call.namespace.id, since, TROUBLE_ROW_COUNT).await?) };
+    let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
+    let (mut health, troubled, idle, tokens) =
+        try_join4(health(call, &nodes, now), troubled, idle, tokens(call, now)).await?;
     (health.lateness, health.running_count) = (lateness, running.len());
     let mut jobs = Jobs::default();
-    let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
-    let troubled = engine.store().troubled_jobs(call.namespace.id, since, TROUBLE_ROW_COUNT).await?;
     let failing = failing(call, &troubled, (&mut jobs, lang)).await?;
     let facts = Facts {
         failing,
         unoffered: unoffered(call, &troubled, &mut jobs).await?,
         under_way: under_way(call, running, (&mut jobs, now)).await?,
         lateness,
-        paused: paused(call, &mut jobs, now).await?,
-        tokens: tokens(call, now).await?,
+        paused: paused(call, &idle, &mut jobs).await?,
+        tokens,
         lost_nodes: nodes
             .iter()
             .filter(|node| is_lost(node, now))
@@ -227,8 +229,11 @@ async fn under_way<Q>(
     Ok(running.iter().filter_map(fact).collect())
 }
 
-async fn paused<Q>(call: &Call<Q>, jobs: &mut Jobs, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
-    let idle = call.engine().store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?;
+async fn paused<Q>(
+    call: &Call<Q>,
+    idle: &[(JobId, i64, Timestamp)],
+    jobs: &mut Jobs,
+) -> Result<Vec<(String, Timestamp)>, Problem> {
     jobs.read(call, idle.iter().map(|(job, ..)| *job)).await?;
     let since = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
