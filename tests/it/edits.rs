@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_tests::{Agent, ScratchDb, Server, wait_until, wall_clock_ms};
+use rondel_tests::{Agent, ScratchDb, Server, instant_in, wait_until};
 use serde_json::{Value, json};
 
 use crate::journal::{Journal, seconds};
@@ -289,13 +289,6 @@ async fn an_instant_that_passes_while_it_is_saved_runs(db: ScratchDb) {
     .await;
 }
 on_each_database!(an_instant_that_passes_while_it_is_saved_runs);
-
-fn instant_in(length: Duration) -> String {
-    let ms = wall_clock_ms() + i64::try_from(length.as_millis()).expect("short");
-    let at = format!("@{}.{:03}", ms / 1_000, ms % 1_000);
-    let output = std::process::Command::new("date").args(["-u", "-d", &at, "+%Y-%m-%dT%H:%M:%S.%3NZ"]).output();
-    String::from_utf8_lossy(&output.expect("date runs").stdout).trim().to_owned()
-}
 
 /// Runs that wait behind a busy one when their job is paused or deleted: those of the schedule are skipped, the answer
 /// counts them, and the choice of the caller holds. The second server is home to the job or not.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_tests::{Api, wait_until};
+use rondel_tests::{Api, instant_in, wait_until};
 use serde_json::{Value, json};
 
 /// The channel and the rule that have pages of their own in the walks.
@@ -77,6 +77,17 @@ pub(super) async fn watch_much(api: &Api, job: &str) {
     ];
     for silence in silences {
         api.post("/api/v1/silences", silence).await.expect(201);
+    }
+}
+
+/// Plans a maintenance window that opens soon, and one of an app within the hour.
+pub(super) async fn plan_maintenance(api: &Api, namespace: &str) {
+    let windows = [
+        json!({"length": "4h", "fires": "hold", "reason": "The database moves to version 17, OPS-2231"}),
+        json!({"app": "mail", "length": "2h", "fires": "skip", "reason": "邮件服务迁移", "starts_at": instant_in(Duration::from_secs(2_700))}),
+    ];
+    for window in windows {
+        api.post(&format!("/api/v1/maintenance?namespace={namespace}"), window).await.expect(201);
     }
 }
 

@@ -209,7 +209,9 @@ async fn subjects(api: &Api) -> Subjects {
         run: name(&failed["id"]),
         whole: name(&whole["id"]),
         executor: "orders-w1?app=orders".to_owned(),
+        live: None,
         empty: "empty",
+        announced: None,
         incident: incidents["items"][0]["id"].as_str().map(str::to_owned),
     }
 }

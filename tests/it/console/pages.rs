@@ -25,8 +25,12 @@ pub(super) struct Subjects {
     /// The run that stands for the shards of another.
     pub(super) whole: String,
     pub(super) executor: String,
+    /// A run that lasts as long as the pictures are taken.
+    pub(super) live: Option<String>,
     /// A namespace without a job.
     pub(super) empty: &'static str,
+    /// A namespace with an open maintenance window and a coming one, where there is one.
+    pub(super) announced: Option<&'static str>,
     pub(super) incident: Option<String>,
 }
 
@@ -39,7 +43,9 @@ impl Subjects {
             run: newest_run(api, "billing.close-month").await,
             whole: newest_run(api, "inventory.sync").await,
             executor: "dev?app=demo".to_owned(),
+            live: None,
             empty: "empty",
+            announced: None,
             incident: Some(incident(api).await),
         }
     }
@@ -56,7 +62,7 @@ pub(super) async fn newest_run(api: &Api, job: &str) -> String {
 
 /// Every screen of a user who may do everything.
 pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
-    let Subjects { job, at, run, whole, executor, empty, incident } = of;
+    let Subjects { job, at, run, whole, executor, live, empty, announced, incident } = of;
     let main = [
         ("now", "/".to_owned()),
         ("timeline", "/timeline".to_owned()),
@@ -70,6 +76,13 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("first-steps", format!("/n/{empty}/")),
         ("no-jobs", format!("/n/{empty}/jobs")),
         ("no-runs", format!("/n/{empty}/runs")),
+        ("no-match", "/jobs?q=nosuchname".to_owned()),
+        ("no-timeline", format!("/n/{empty}/timeline")),
+        ("no-executors", format!("/n/{empty}/executors")),
+        ("no-alerts", format!("/n/{empty}/alerts")),
+        ("no-channels", format!("/n/{empty}/alerts/channels")),
+        ("no-reports", format!("/n/{empty}/reports")),
+        ("no-calendars", format!("/n/{empty}/calendars")),
         ("timeline-1h", "/timeline?zoom=1h".to_owned()),
         ("timeline-6h", "/timeline?zoom=6h".to_owned()),
         ("timeline-7d", "/timeline?zoom=7d".to_owned()),
@@ -84,6 +97,7 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("edit", format!("/jobs/{job}/edit")),
         ("new", "/jobs/new".to_owned()),
         ("runs-failed", "/runs?q=status:failed%20since:1d".to_owned()),
+        ("runs-dead", "/runs?q=is:dead".to_owned()),
         ("runs-slow", "/runs?sort=longest".to_owned()),
         ("shards", format!("/runs/{whole}")),
         ("why", "/why".to_owned()),
@@ -95,6 +109,7 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("channel", format!("/alerts/channels/{CHANNEL}")),
         ("channel-new", "/alerts/channels/new?kind=email".to_owned()),
         ("reports", "/reports".to_owned()),
+        ("reports-by-job", "/reports?by=job&period=day".to_owned()),
         ("calendars", "/calendars".to_owned()),
         ("calendar", "/calendars/holidays?year=2027".to_owned()),
         ("executor", format!("/executors/{executor}")),
@@ -113,5 +128,10 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
     ];
     let screen = |is_main| move |(name, path)| Screen { name, path, is_main };
     let incident = incident.iter().map(|id| ("incident", format!("/alerts/incidents/{id}")));
-    main.into_iter().map(screen(true)).chain(others.into_iter().chain(incident).map(screen(false))).collect()
+    let live = live.iter().map(|id| ("run-live", format!("/runs/{id}")));
+    let announced = announced
+        .iter()
+        .flat_map(|name| [("maintenance", format!("/n/{name}/alerts")), ("maintenance-now", format!("/n/{name}/"))]);
+    let others = others.into_iter().chain(incident).chain(live).chain(announced);
+    main.into_iter().map(screen(true)).chain(others.map(screen(false))).collect()
 }

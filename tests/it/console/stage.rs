@@ -6,17 +6,23 @@ use std::time::Duration;
 use rondel_tests::{Agent, Api, ScratchDb, Server, wait_until};
 use serde_json::{Value, json};
 
-use super::alerts::{incident, watch_failures, watch_much};
+use super::alerts::{incident, plan_maintenance, watch_failures, watch_much};
 use super::pages::{Subjects, newest_run};
 
 /// The apps of the seeded jobs that get agents; the sixth, `archive`, has none, which the pages show.
 const APPS: [&str; 5] = ["orders", "billing", "reports", "catalog", "mail"];
+/// A seeded namespace, which gets the maintenance windows.
+const ANNOUNCED: &str = "staging";
 const JOB: &str = "ledger.nightly-reconciliation-of-all-european-accounts";
 const LOG: &str = r#"for i in $(seq 1 24); do echo "INFO  batch $i of 24: $((i * 137 % 900 + 100)) rows read"; sleep 0.05; done
 echo "WARN  3 rows have no counterpart"
 echo "ERROR connection refused: ledger-db:5432" >&2; exit 3"#;
 /// Ends with the agent.
 const LONG_WORK: &str = "while kill -0 $PPID; do echo \"INFO  $(date +%T) copying\"; sleep 1; done";
+
+/// The user who may only look.
+pub(super) const VIEWER_NAME: &str = "eye";
+pub(super) const VIEWER_PASSWORD: &str = "look but not touch";
 
 /// A running system with a history.
 pub(super) struct Stage {
@@ -47,8 +53,8 @@ impl Stage {
             let bulk = json!({"action": "label", "q": format!("app:{app}"), "label": label});
             api.post("/api/v1/jobs:bulk", bulk).await.expect(200);
         }
-        let subjects = furnish(&api).await;
-        keep_busy(&api).await;
+        let mut subjects = furnish(&api).await;
+        subjects.live = Some(keep_busy(&api).await);
         Self { server, subjects, _others: (servers, agents) }
     }
 }
@@ -77,6 +83,7 @@ async fn furnish(api: &Api) -> Subjects {
     api.patch(&format!("/api/v1/jobs/{JOB}"), change).await.expect(200);
     for user in [
         json!({"name": "maria", "display_name": "María Fernández", "grants": [{"role": "operator", "namespace": "default"}]}),
+        json!({"name": VIEWER_NAME, "grants": [{"role": "viewer", "namespace": "default"}], "password": VIEWER_PASSWORD}),
         json!({"name": "li.wei", "display_name": "李伟", "grants": [{"role": "viewer", "namespace": "staging"}]}),
     ] {
         api.post("/api/v1/users", user).await.expect(201);
@@ -85,6 +92,7 @@ async fn furnish(api: &Api) -> Subjects {
     let rule = json!({"any": [{"days": days}, {"weekdays": ["sat", "sun"]}]});
     api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
     api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
+    plan_maintenance(api, ANNOUNCED).await;
     for job in [JOB, "ledger.export"] {
         api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
         wait_until(Duration::from_secs(60), "the verdict", async || {
@@ -105,7 +113,9 @@ async fn furnish(api: &Api) -> Subjects {
         run: newest_run(api, JOB).await,
         whole: newest_run(api, "ledger.export").await,
         executor: "ledger-w1?app=ledger".to_owned(),
+        live: None,
         empty: "empty",
+        announced: Some(ANNOUNCED),
         incident: Some(incident(api).await),
     }
 }
@@ -131,8 +141,8 @@ async fn job_with_failures(api: &Api) -> (String, String) {
     (JOB.to_owned(), "02:30".to_owned())
 }
 
-/// Puts long runs on both agents of the ledger, and lets one of them drain.
-async fn keep_busy(api: &Api) {
+/// Puts long runs on both agents of the ledger, and lets one of them drain; gives one of the runs.
+async fn keep_busy(api: &Api) -> String {
     for _ in 0..9 {
         api.post("/api/v1/jobs/ledger.copy-archive/runs", json!({})).await.expect(201);
     }
@@ -147,4 +157,5 @@ async fn keep_busy(api: &Api) {
     .await;
     let drain = json!({"state": "draining", "app": "ledger"});
     api.put("/api/v1/executors/ledger-w2/state", drain).await.expect(200);
+    newest_run(api, "ledger.copy-archive").await
 }

@@ -110,7 +110,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/apps/{app}/state",
             Operate,
             set_state,
-            Doc::new("Throw an app's switch", "Every server sees it within a second.")
+            Doc::new("Set the state of an app", "Every server sees it within a second.")
                 .json::<AppJson>(200, "The app.")
                 .example(json!({"state": "active"})),
         )

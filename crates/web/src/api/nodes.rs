@@ -148,7 +148,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/nodes/{name}/state",
             Cluster,
             set_state,
-            Doc::new("Throw a server's switch", "Every server sees it within a second.")
+            Doc::new("Set the state of a server", "Every server sees it within a second.")
                 .json::<NodeJson>(200, "The server.")
                 .example(json!({"state": "active"})),
         )

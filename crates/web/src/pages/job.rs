@@ -18,6 +18,7 @@ use super::filter_bar::address;
 use super::fires::WhyForm;
 use super::form::Fields;
 use super::job_charts::{self, JobCharts};
+use super::job_links::JobLinks;
 use super::jobs::Lately;
 use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
@@ -62,6 +63,7 @@ struct JobPage {
     description: String,
     /// Labels with the jobs that have the same.
     labels: Vec<(String, String)>,
+    links: JobLinks,
     enabled: bool,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
@@ -121,6 +123,7 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         name: spec.name.clone(),
         description: spec.description.clone(),
         labels: spec.labels.iter().map(|(key, value)| label(key, value)).collect(),
+        links: JobLinks::read(&page.call, &record, t).await?,
         enabled: spec.enabled,
         schedules: schedule_text::of_job(spec, t),
         next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),

@@ -6,7 +6,7 @@
 //! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
 //! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms; `filter_bar` and `saved_filters` are what stands above lists;
-//! - `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
+//! - `job_links` shows what a job follows and what follows it, `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
 //!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows` and `calendar_days` are parts of forms.
 
 mod account;
@@ -44,6 +44,7 @@ mod job_edit;
 mod job_export;
 mod job_form;
 mod job_leaves;
+mod job_links;
 mod job_new;
 mod job_params;
 mod jobs;

@@ -7,11 +7,13 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use rondel_admin::reports::{Failure, Period, Row, ScheduleError, save_schedule};
-use rondel_core::Timestamp;
 use rondel_core::access::Permission;
 use rondel_core::calendar::Weekday;
+use rondel_core::reason::message::in_chinese;
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::{Sketch, Step};
+use rondel_core::words::Lang;
+use rondel_core::{RunStatus, Timestamp};
 
 use super::as_code::{AsCode, quoted};
 use super::form::Fields;
@@ -376,7 +378,13 @@ fn shown_row(row: &Row, (by, period): (By, Period), t: &Texts) -> ShownRow {
 }
 
 fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
-    let message = if failure.message.is_empty() { t.report_other_messages.to_owned() } else { failure.message.clone() };
+    let message = match (failure.message.as_str(), failure.message.parse::<RunStatus>()) {
+        ("", _) => t.report_other_messages.to_owned(),
+        // Of runs without a message the outcome is counted.
+        (_, Ok(outcome)) => t.status(outcome).to_owned(),
+        (message, Err(_)) if t.lang() == Lang::Zh => in_chinese(message).unwrap_or_else(|| message.to_owned()),
+        (message, Err(_)) => message.to_owned(),
+    };
     ShownFailure {
         message,
         count: failure.count,

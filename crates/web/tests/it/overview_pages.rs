@@ -105,6 +105,32 @@ async fn the_page_of_a_job_has_its_year_its_durations_and_its_next_fires() {
 }
 
 #[tokio::test]
+async fn the_page_of_a_job_links_what_it_follows_and_what_follows_it() {
+    let server = Server::start().await;
+    let after = |parents: &[&str], on: &str| json!({"schedule": {"after": parents, "on": on}});
+    job(&server, "extract", "mine", json!({})).await;
+    job(&server, "secret-feed", "theirs", json!({})).await;
+    job(&server, "load", "mine", after(&["extract", "secret-feed"], "either")).await;
+    job(&server, "report", "mine", after(&["load"], "failure")).await;
+    job(&server, "secret-copy", "theirs", after(&["load"], "success")).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let links = async |visitor: &Visitor<'_>, job: &str| {
+        let page = visitor.get(&format!("/jobs/{job}")).await.text();
+        page.split("id=\"links\"").nth(1).map(|part| part.split("</section>").next().unwrap().to_owned())
+    };
+    let of_load = links(&visitor, "load").await.unwrap();
+    let (before, behind) = of_load.split_once("<b>load</b>").unwrap();
+    assert!(before.contains(">extract</a>") && before.contains(">secret-feed</a>") && before.contains("either way"));
+    assert!(behind.contains(">report</a>") && behind.contains(">secret-copy</a>"), "{behind}");
+    assert!(links(&visitor, "report").await.unwrap().contains("on failure"));
+    job(&server, "alone", "mine", json!({})).await;
+    assert_eq!(links(&visitor, "alone").await, None);
+    let scoped = Scoped::new(&server, "viewer").await;
+    let seen = links(&scoped.visitor().await, "load").await.unwrap();
+    assert!(seen.contains(">extract</a>") && seen.contains(">report</a>") && !seen.contains("secret"), "{seen}");
+}
+
+#[tokio::test]
 async fn the_api_gives_what_the_pages_show() {
     let server = Server::start().await;
     server.job("alpha").await;

@@ -1,0 +1,41 @@
+//! What a job follows and what follows it: one step in both directions, on the page of the job.
+
+use rondel_core::spec::AfterWhat;
+use rondel_store::catalog::JobRecord;
+
+use super::texts::Texts;
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// The neighbours of a job in the graph of dependencies, as far as the caller sees them.
+#[derive(Debug)]
+pub(crate) struct JobLinks {
+    /// The jobs that it follows, with how they must have ended.
+    pub(crate) parents: Vec<(String, &'static str)>,
+    pub(crate) children: Vec<String>,
+}
+
+impl JobLinks {
+    pub(super) async fn read<Q>(call: &Call<Q>, record: &JobRecord, t: &Texts) -> Result<Self, Problem> {
+        let named = record.spec.parents();
+        let mut parents: Vec<_> = named.iter().map(|one| (one.name.to_owned(), how(one.on, t))).collect();
+        let mut children = call.engine().store().child_names(record.id).await?;
+        let names: Vec<String> = parents.iter().map(|(name, _)| name).chain(&children).cloned().collect();
+        let hidden = call.hidden_jobs(&names).await?;
+        parents.retain(|(name, _)| !hidden.contains(name));
+        children.retain(|name| !hidden.contains(name));
+        Ok(Self { parents, children })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parents.is_empty() && self.children.is_empty()
+    }
+}
+
+const fn how(on: AfterWhat, t: &Texts) -> &'static str {
+    match on {
+        AfterWhat::Success => t.on_success,
+        AfterWhat::Failure => t.on_failure,
+        AfterWhat::Either => t.on_either,
+    }
+}
