@@ -328,7 +328,7 @@ async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {
         ("no-run", "/runs/1", "没有这条运行记录"),
         ("no-job", "/jobs/%3Cscript%3E", "没有这个任务"),
         ("filter", "/runs?status=nosuch", "筛选条件无效"),
-        ("nothing", "/nosuch", "这里什么也没有"),
+        ("nothing", "/nosuch", "找不到页面"),
         ("link", "/sign-in?token=spent", "此链接已失效"),
     ] {
         browser.goto(&format!("{url}{path}")).await;

@@ -97,7 +97,7 @@ pub(super) fn routes() -> Routes {
             Operate,
             set_state,
             Doc::new(
-                "Throw an executor's switch",
+                "Set the state of an executor",
                 "`draining`: it gets no new runs and finishes those it has. `stopped`: those are cancelled, too. The switch belongs to the \
                  name and holds for all jobs, until it is set to `active`. Every server sees it within a second.",
             )

@@ -223,8 +223,8 @@ async fn problems_are_pages_in_the_reader_s_language() {
         ("/runs?status=nosuch", 422, "Invalid filter", "筛选条件无效"),
         ("/runs?colour=red", 422, "Invalid filter", "筛选条件无效"),
         ("/runs?cursor=x", 422, "Invalid filter", "筛选条件无效"),
-        ("/nosuch", 404, "Page not found", "这里什么也没有"),
-        ("/jobs/a/pause", 405, "Page not found", "这里什么也没有"),
+        ("/nosuch", 404, "Page not found", "找不到页面"),
+        ("/jobs/a/pause", 405, "Page not found", "找不到页面"),
     ] {
         for (language, title) in [("en", en), ("zh-CN,zh;q=0.9", zh)] {
             visitor.language = language;

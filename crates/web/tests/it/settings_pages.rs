@@ -65,7 +65,7 @@ async fn webhooks_are_set_and_removed_and_tokens_listed() {
     let token = json!({"kind": "api", "name": "ci", "grants": [{"role": "viewer"}], "expires_in": "2d"});
     server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
     let text = visitor.get("/settings/tokens").await.text();
-    assert!(text.contains("Ends soon") && text.contains(">ci</span>"), "{text}");
+    assert!(text.contains("Expires soon") && text.contains(">ci</span>"), "{text}");
 }
 
 #[tokio::test]
