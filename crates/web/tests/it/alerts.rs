@@ -184,7 +184,7 @@ async fn what_does_not_exist_yet_is_warned_of() {
         "name=lost&condition=failed&scope=job&scope_job=lost-job&severity=critical&digest=15m&group_over=5&enabled=1";
     for (language, words) in [
         ("en", ["Nothing matches this rule now", "there is no job", "Evaluated at"]),
-        ("zh", ["不会观察到任何情况", "没有任务", "评估时刻"]),
+        ("zh", ["没有任何对象匹配", "没有任务", "评估时刻"]),
     ] {
         visitor.language = language;
         let page = visitor.post("/alerts/rules", &format!("{form}&do=try")).await.text();
