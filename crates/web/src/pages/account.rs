@@ -10,7 +10,7 @@ use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::{Account, KeptAccess, WebSession};
 
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows};
+use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows, words};
 use super::moment::Moment;
 use super::prefs::Prefs;
 use super::sentences::localized;
@@ -77,7 +77,7 @@ impl TokenRow {
         Self {
             id: one.id.to_string(),
             is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
-            grants: one.grants.iter().map(line).collect(),
+            grants: one.grants.iter().map(|grant| words(grant, t)).collect(),
             ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
             name: one.name,
@@ -89,6 +89,7 @@ impl TokenRow {
 type Visitor = Person<Asked<Plain>>;
 
 /// A role at a place in a line: `operator default/billing`.
+#[cfg(test)]
 pub(super) fn line(grant: &GrantJson) -> String {
     match (&grant.namespace, &grant.app) {
         (Some(namespace), Some(app)) => format!("{} {namespace}/{app}", grant.role),
@@ -97,7 +98,7 @@ pub(super) fn line(grant: &GrantJson) -> String {
     }
 }
 
-/// The roles in lines like those of [`line`].
+/// The roles in lines such as `operator orders/billing`.
 pub(super) fn lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     let grant = |(index, line): (usize, &str)| {
@@ -161,7 +162,7 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
     let template = AccountPage {
         t,
         name: caller.name().to_owned(),
-        grants: places.show(caller.rights.grants()).iter().map(line).collect(),
+        grants: places.show(caller.rights.grants()).iter().map(|grant| words(grant, t)).collect(),
         is_account: account.is_some() && caller.token.is_none(),
         has_sign_ins: of_sign_ins.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
