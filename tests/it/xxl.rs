@@ -1,7 +1,10 @@
 //! Executors that speak XXL-JOB's protocol: each dialect by an executor of the tests' own, and pyxxl.
 
+mod by_hand;
+mod counted;
 mod python;
-mod stand_in;
+pub(crate) mod stand_in;
+mod two_servers;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +33,7 @@ async fn job(api: &Api, (name, app, handler): (&str, &str, &str), more: Value) {
 /// A token of executors of an app.
 async fn token(api: &Api, app: &str) -> String {
     let grants = json!([{"role": "executor", "namespace": "default", "app": app}]);
-    let body = json!({"kind": "executor", "name": format!("xxl-{app}"), "grants": grants});
+    let body = json!({"kind": "xxl", "name": format!("xxl-{app}"), "grants": grants});
     api.post("/api/v1/tokens", body).await.expect(201)["token"].as_str().expect("a secret").to_owned()
 }
 
@@ -304,6 +307,10 @@ async fn bad_calls_are_refused_in_words() {
     let (own, others) = (token(&api, "demo").await, token(&api, "other").await);
     let anonymous = Api::anonymous(server.url());
     let admin = std::fs::read_to_string(server.token_file()).expect("the server wrote its token");
+    let grants = json!([{"role": "executor", "namespace": "default", "app": "demo"}]);
+    let gateway = json!({"kind": "executor", "name": "gateway", "grants": grants});
+    let gateway = api.post("/api/v1/tokens", gateway).await.expect(201)["token"].clone();
+    let gateway = gateway.as_str().expect("a secret");
     let registration =
         |app: &str, address: &str| json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address});
     let good = registration("demo", "http://127.0.0.1:9/");
@@ -319,6 +326,12 @@ async fn bad_calls_are_refused_in_words() {
         ("registry", None, good.to_string(), "The access token is wrong."),
         ("registry", Some("default_token"), good.to_string(), "The access token is wrong."),
         ("registry", Some(admin.trim()), good.to_string(), "The access token is wrong."),
+        (
+            "registry",
+            Some(gateway),
+            good.to_string(),
+            "It is of kind executor: make one by rondel token create --kind xxl",
+        ),
         ("registry", Some(own.as_str()), String::new(), "requestBody empty"),
         ("registry", Some(&own), "{".to_owned(), "the body is not JSON"),
         (
@@ -362,6 +375,10 @@ async fn bad_calls_are_refused_in_words() {
     let len = stream.read(&mut refused).await.expect("an answer");
     let refused = String::from_utf8_lossy(&refused[..len]).into_owned();
     assert!(refused.contains("the body has more than 16384 KiB"), "1 GB is refused before it is read: {refused}");
+    for path in ["/xxl-job-admin/jobinfo/trigger", "/scheduler/jobinfo/trigger"] {
+        let moved = sent(post.clone(), (path, Some(&own)), String::new()).await.expect(410);
+        assert!(moved["msg"].as_str().is_some_and(|text| text.contains("POST /api/v1/jobs/{name}/runs")), "{moved}");
+    }
     let answer = sent(rondel_tests::Method::GET, ("/xxl-job-admin/api/registry", Some(&own)), String::new()).await;
     assert!(answer.expect(200)["msg"].as_str().is_some_and(|text| text.contains("HttpMethod not support")));
     assert!(online(&api, "demo", 0).await.is_empty());

@@ -126,6 +126,8 @@ pub struct EngineConfig {
     pub token_recheck: Duration,
     /// Where webhooks may be beside the public internet.
     pub outgoing_allow: AllowedAddresses,
+    /// The networks in which executors of XXL-JOB are called; none where they are not served.
+    pub xxl_networks: AllowedAddresses,
     /// How often messages of alerts that are due are looked for, and how many channels are sent to at the same time.
     pub alert_period: Duration,
     pub alert_concurrency: usize,
@@ -210,6 +212,7 @@ impl Default for EngineConfig {
             executor_streams_per_address: 2_000,
             token_recheck: Duration::from_secs(60),
             outgoing_allow: AllowedAddresses::default(),
+            xxl_networks: AllowedAddresses::default(),
             alert_period: Duration::from_secs(1),
             alert_concurrency: 32,
             alert_secrets: SecretSources::default(),

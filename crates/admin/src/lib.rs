@@ -48,6 +48,7 @@ mod scheduler;
 mod sight;
 pub mod trace;
 mod turn_queue;
+pub mod xxl;
 
 pub use cluster::{DatabaseTrouble, Regression, StartError};
 pub use config::EngineConfig;
@@ -60,7 +61,7 @@ pub use host::watched::WatchedHost;
 pub use identity::lookups::LookupError;
 pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};
-pub use metrics::{Limit, label_name};
+pub use metrics::{Limit, XxlCall, XxlOutcome, label_name};
 pub use node::{Node, Readiness};
 pub use progress::Progress;
 pub use registry::{Handler, OnlineExecutor, OnlineName, ParamsSchema, UnansweredTriggers};

@@ -32,7 +32,7 @@ use crate::identity::lookups::{LookupError, Lookups};
 use crate::identity::sign_in::SignedIn;
 use crate::identity::tokens::Principal;
 use crate::log_limit::LogLimit;
-use crate::metrics::{Limit, Metrics};
+use crate::metrics::{Limit, Metrics, XxlCall, XxlOutcome};
 use crate::progress::{Progress, ProgressBoard};
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::rules::NotedSuccesses;
@@ -330,6 +330,11 @@ impl Node {
     /// The port turned a client away, or ended it: counted each time, and logged at most once a minute for each limit.
     pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
         self.0.metrics.limits.reached(limit, client);
+    }
+
+    /// Counts calls of executors that speak XXL-JOB's protocol.
+    pub fn count_xxl(&self, call: XxlCall, outcome: XxlOutcome, count: u64) {
+        self.0.metrics.xxl.add(call, outcome, count);
     }
 
     /// Whether this node does its work.

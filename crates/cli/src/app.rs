@@ -1,13 +1,17 @@
 //! `rondel app`: groups of executors that run the same handlers.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of};
+use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::terminal::harmless;
+use crate::token_file;
 use crate::view::View;
 
 /// Apps.
@@ -49,6 +53,11 @@ enum AppCommand {
         #[arg(value_name = "APP")]
         name: String,
     },
+    /// The executors of XXL-JOB that are registered by hand
+    Address {
+        #[command(subcommand)]
+        command: AddressCommand,
+    },
     /// Create an app, so that executors can connect before its first job exists
     Create {
         /// Its name
@@ -57,7 +66,41 @@ enum AppCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum AddressCommand {
+    /// List them, and whether they answer
+    List {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+    },
+    /// Register an executor of XXL-JOB by its address: it stays until it is removed, and gets runs while it answers
+    Add {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+        /// Where it listens: http://10.0.0.5:9999/
+        #[arg(value_name = "ADDRESS")]
+        address: String,
+        /// The file with the token that it is configured with, of kind xxl
+        #[arg(long, value_name = "FILE")]
+        executor_token_file: PathBuf,
+    },
+    /// Remove one; it gets no more runs, unless it registers itself
+    Remove {
+        /// The app's name
+        #[arg(value_name = "APP")]
+        name: String,
+        /// Its address
+        #[arg(value_name = "ADDRESS")]
+        address: String,
+    },
+}
+
 const VIEW: View = View { name: "name", headers: &["NAME", "STATE", "EXECUTORS"], row };
+
+const ADDRESSES: View =
+    View { name: "address", headers: &["ADDRESS", "EXECUTOR", "STATUS", "ADDED"], row: address_row };
 
 const HANDLERS: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
 
@@ -73,8 +116,26 @@ impl AppArgs {
             AppCommand::Drain { name } => set_state(&client, &name, "draining", self.format).await,
             AppCommand::Activate { name } => set_state(&client, &name, "active", self.format).await,
             AppCommand::Stop { name } => set_state(&client, &name, "stopped", self.format).await,
+            AppCommand::Address { command } => command.run(&client, self.format).await,
             AppCommand::Create { name } => {
                 VIEW.line(&client.post(&["apps"], &json!({ "name": name }).to_string()).await?, self.format)
+            }
+        }
+    }
+}
+
+impl AddressCommand {
+    async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        match self {
+            Self::List { name } => ADDRESSES.list(&client.get(&["apps", &name, "addresses"], &[]).await?, format),
+            Self::Add { name, address, executor_token_file } => {
+                let token = token_file::read_existing(&executor_token_file)?;
+                let body = json!({ "address": address, "token": token.reveal() }).to_string();
+                ADDRESSES.line(&client.post(&["apps", &name, "addresses"], &body).await?, format)
+            }
+            Self::Remove { name, address } => {
+                let sentence = format!("removed {address}; it gets no more runs, unless it registers itself");
+                delete(client, &["apps", &name, "addresses"], &[("address", address.as_str())], &sentence, format).await
             }
         }
     }
@@ -87,6 +148,11 @@ async fn set_state(client: &Client, app: &str, state: &str, format: FormatArgs) 
 
 fn row(app: &Value, _now: Timestamp) -> Vec<String> {
     vec![text_of(&app["name"]), text_of(&app["state"]), text_of(&app["executor_count"])]
+}
+
+fn address_row(one: &Value, now: Timestamp) -> Vec<String> {
+    let status = if one["online"] == true { "online" } else { "offline" };
+    vec![text_of(&one["address"]), text_of(&one["executor"]), status.to_owned(), time_of(&one["added_at"], now)]
 }
 
 fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {

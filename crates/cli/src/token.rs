@@ -29,6 +29,18 @@ enum Kind {
     Api,
     /// Executors
     Executor,
+    /// Executors of one app that speak XXL-JOB's protocol
+    Xxl,
+}
+
+impl Kind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Executor => "executor",
+            Self::Xxl => "xxl",
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -49,7 +61,7 @@ enum TokenCommand {
         /// What it is for
         #[arg(long, value_enum, default_value_t = Kind::Api)]
         kind: Kind,
-        /// What it may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for one of executors
+        /// What it may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for those of executors
         #[arg(long = "role", value_name = "ROLE[:PLACE]", required = true)]
         roles: Vec<String>,
         /// How long it works, or never; else 90 days for the API, and for ever for executors
@@ -99,12 +111,8 @@ impl TokenArgs {
             TokenCommand::Create { name, kind, roles: wanted, expires_in, declares, no_declares: _ } => {
                 check_kind(kind, &wanted)?;
                 let new_apps = new_apps(&client, &wanted).await;
-                let kind = match kind {
-                    Kind::Api => "api",
-                    Kind::Executor => "executor",
-                };
                 let body = json!({
-                    "kind": kind, "name": name, "grants": roles(&wanted)?, "expires_in": expires_in,
+                    "kind": kind.as_str(), "name": name, "grants": roles(&wanted)?, "expires_in": expires_in,
                     "declares": declares,
                 });
                 let made = client.post(&["tokens"], &body.to_string()).await;
@@ -166,9 +174,10 @@ fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
             Some(word) => Err(Failure::refused(format!("--role {word} is for executors: add --kind executor"))),
             None => Ok(()),
         },
-        Kind::Executor => match wanted.iter().find(|word| !is_executor(word)) {
+        Kind::Executor | Kind::Xxl => match wanted.iter().find(|word| !is_executor(word)) {
             Some(word) => Err(Failure::refused(format!(
-                "--role {word} is none for executors: leave out --kind executor, or give --role executor:NAMESPACE/APP"
+                "--role {word} is none for executors: leave out --kind {}, or give --role executor:NAMESPACE/APP",
+                kind.as_str()
             ))),
             None => Ok(()),
         },
@@ -251,5 +260,7 @@ mod tests {
         assert!(checked(Kind::Executor, "viewer").unwrap_err().contains("--role executor:NAMESPACE/APP"));
         assert_eq!(checked(Kind::Api, "viewer"), Ok(()));
         assert_eq!(checked(Kind::Executor, "executor:default/billing"), Ok(()));
+        assert_eq!(checked(Kind::Xxl, "executor:default/billing"), Ok(()));
+        assert!(checked(Kind::Xxl, "viewer").unwrap_err().contains("leave out --kind xxl"));
     }
 }

@@ -84,7 +84,7 @@ macro_rules! delegate_store {
             };
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::upkeep::{JobStat, StuckJob};
-            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlRun};
+            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
                 fn namespace(name: &str) -> Option<Namespace>;
@@ -393,10 +393,13 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, XxlExecutors {
                 fn register_xxl(executor: &XxlExecutor) -> ExecutorId;
                 fn unregister_xxl(app: AppId, address: &str, now: Timestamp) -> bool;
+                fn fix_xxl(executor: &XxlExecutor, now: Timestamp) -> ExecutorId;
+                fn unfix_xxl(app: AppId, address: &str) -> bool;
+                fn fixed_xxl(app: Option<AppId>, limit: u32) -> Vec<XxlExecutor>;
                 fn xxl_executors(since: Timestamp, limit: u32) -> Vec<XxlExecutor>;
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
-                fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> Vec<XxlRun>;
+                fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReported;
                 fn settle_xxl(log_ids: &[i64], now: Timestamp) -> ();
                 fn note_xxl_log(log_id: i64, next_line: i64) -> ();
                 fn forget_xxl(before: Timestamp, limit: u32) -> u64;

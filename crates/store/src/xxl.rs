@@ -36,6 +36,8 @@ pub struct XxlExecutor {
     pub last_seen_at: Timestamp,
     /// When it signed off.
     pub left_at: Option<Timestamp>,
+    /// When its address was registered by hand.
+    pub by_hand_at: Option<Timestamp>,
 }
 
 impl std::fmt::Debug for XxlExecutor {
@@ -133,6 +135,28 @@ pub struct XxlReport {
     pub message: Option<String>,
 }
 
+/// What a report meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XxlNews {
+    /// It is the end of its attempt.
+    Taken,
+    /// The end was known already.
+    Repeated,
+    /// The attempt is one of another app.
+    Foreign,
+    /// No attempt has the number.
+    Unknown,
+}
+
+/// What came of reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XxlReported {
+    /// The attempts of the app, as they are now.
+    pub runs: Vec<XxlRun>,
+    /// What each report meant, in their order.
+    pub news: Vec<XxlNews>,
+}
+
 /// Executors that speak XXL-JOB's protocol.
 #[async_trait]
 pub trait XxlExecutors {
@@ -141,6 +165,15 @@ pub trait XxlExecutors {
 
     /// Records that an executor signed off; false where it is not registered.
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool>;
+
+    /// Registers an executor by hand: its first id stays, which is the answer, and so does what it registered itself.
+    async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
+
+    /// Takes a registration by hand back; false where there is none. What the executor registers itself stays.
+    async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool>;
+
+    /// The executors that are registered by hand, of an app or of all.
+    async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// The executors that registered since then, signed off or not.
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
@@ -152,9 +185,9 @@ pub trait XxlExecutors {
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>>;
 
     /// Records the ends of attempts of an app. The first one of each counts; one that the server assumed, with a code below -1, gives way
-    /// to what the executor reports, and all but a settled one to [`XXL_STOPPED`]. Answers with the rows as they are then; numbers that the
-    /// app does not have are left out.
-    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<Vec<XxlRun>>;
+    /// to what the executor reports, and all but a settled one to [`XXL_STOPPED`]. Numbers that the app does not have change
+    /// nothing.
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported>;
 
     /// Records that attempts have their verdicts, or never began.
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()>;

@@ -31,7 +31,7 @@ impl From<Principal> for Caller {
         let Principal { token, owner, rights } = principal;
         let means = match token.kind {
             TokenKind::Api => Means::Token,
-            TokenKind::Executor => Means::Executor,
+            TokenKind::Executor | TokenKind::Xxl => Means::Executor,
         };
         Self {
             name: signature(&token, owner.as_ref()),

@@ -70,6 +70,9 @@ pub trait Mounted: Debug + Send + Sync {
     /// The names, where a path has other endpoints beside them.
     fn names(&self) -> &'static [&'static str];
 
+    /// Answers a request of anything else beside such a path, which is not served.
+    fn moved(&self, path: &str) -> MountedAnswer;
+
     /// Answers a call.
     fn call(&self, call: MountedCall) -> Pin<Box<dyn Future<Output = MountedAnswer> + Send + '_>>;
 }
@@ -88,6 +91,9 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
         } else {
             let handler = any(call).with_state(Arc::clone(mounted));
             router = router.route(&format!("{path}/{{name}}"), handler);
+            let beside = path.trim_end_matches("/api");
+            let handler = any(moved).with_state(Arc::clone(mounted));
+            router = router.route(&format!("{beside}/{{*rest}}"), handler);
         }
     }
     router
@@ -97,12 +103,19 @@ async fn call(State(mounted): State<Arc<dyn Mounted>>, Path(name): Path<String>,
     answer(&mounted, name, request).await
 }
 
+async fn moved(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>) -> Response {
+    in_json(mounted.moved(&rest))
+}
+
 async fn answer(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
     let client = address(&request);
     let (head, body) = request.into_parts();
     let len = head.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
     let call = MountedCall { name, method: head.method, headers: head.headers, client, len, body };
-    let (status, body) = mounted.call(call).await;
+    in_json(mounted.call(call).await)
+}
+
+fn in_json((status, body): MountedAnswer) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     (status, json, body).into_response()

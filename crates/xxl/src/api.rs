@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rondel_admin::auth::Token;
+use rondel_admin::xxl::{Address, allowed_address};
+use rondel_admin::{XxlCall, XxlOutcome};
 use rondel_core::ExecutorId;
 use rondel_core::access::Role;
-use rondel_outgoing::check_host;
 use rondel_store::StoreError;
 use rondel_store::access::TokenKind;
-use rondel_store::xxl::{XxlExecutor, XxlReport, XxlRun};
+use rondel_store::xxl::{XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun};
 use tokio::time::Instant;
 
-use crate::address::Address;
 use crate::bridge::{App, Bridge};
 use crate::link::Event;
-use crate::wire;
+use crate::{moved, wire};
 
 /// How long a good token is not looked up again.
 const TOKEN_PERIOD: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ impl std::fmt::Debug for ApiCall {
 /// The answer: JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiAnswer {
-    /// 200, except where the database is away.
+    /// 200, except where the database is away, and for what is not served.
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
@@ -72,6 +72,11 @@ impl ApiAnswer {
         Self { status: 200, body: wire::good() }
     }
 
+    /// To a call that is not served, and never will be.
+    pub(crate) fn gone(message: &str) -> Self {
+        Self { status: 410, body: wire::refused(message) }
+    }
+
     fn refused(message: &str) -> Self {
         Self { status: 200, body: wire::refused(message) }
     }
@@ -79,94 +84,93 @@ impl ApiAnswer {
 
 /// What executors call.
 impl Bridge {
-    /// Answers a call.
+    /// Answers a call of XXL-JOB's console, by its path without the prefix: what is called here instead.
+    #[must_use]
+    pub fn moved(&self, path: &str) -> ApiAnswer {
+        self.0.shared.engine.count_xxl(XxlCall::Other, XxlOutcome::UnknownCall, 1);
+        moved::answer(path)
+    }
+
+    /// Answers a call, and counts it. What is refused is logged once a minute for each kind and address.
     pub async fn call(&self, call: ApiCall) -> ApiAnswer {
-        if !call.is_post {
-            return ApiAnswer::refused("invalid request, HttpMethod not support.");
-        }
-        if !matches!(call.method.as_str(), "registry" | "registryRemove" | "callback") {
-            let shown: String = call.method.chars().take(50).collect();
-            return ApiAnswer::refused(&format!("invalid request, uri-mapping({shown}) not found."));
-        }
-        let app = match self.app_of(call.token.as_deref(), call.client).await {
-            Ok(app) => app,
-            Err(answer) => return answer,
-        };
-        let kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
-        let too_long = format!("the body has more than {BODY_KIB_MAX} KiB");
-        if kib > BODY_KIB_MAX {
-            self.note_refusal(&app, &call.method, &too_long);
-            return ApiAnswer::refused(&too_long);
-        }
-        let room = tokio::time::timeout(STORE_PATIENCE, Arc::clone(&self.0.body_room).acquire_many_owned(kib)).await;
-        let Ok(Ok(_room)) = room else { return busy() };
-        let len_max = usize::try_from(kib).unwrap_or(usize::MAX).saturating_mul(1024);
-        let Some(body) = (call.body)(len_max).await else {
-            self.note_refusal(&app, &call.method, &too_long);
-            return ApiAnswer::refused(&too_long);
-        };
-        if body.is_empty() {
-            return ApiAnswer::refused("invalid request, requestBody empty.");
-        }
-        let answered = match call.method.as_str() {
-            "registry" => self.register((&app, call.token.as_deref().unwrap_or_default().trim()), &body).await,
-            "registryRemove" => self.unregister(&app, &body).await,
-            _ => self.callback(&app, &body).await,
-        };
-        answered.unwrap_or_else(|refusal| match refusal {
-            Refusal::Wrong(sentence) => {
-                self.note_refusal(&app, &call.method, &sentence);
+        let (kind, client) = (kind_of(&call.method), call.client);
+        match self.serve(kind, call).await {
+            Ok(answer) => answer,
+            Err(Refusal::Wrong(outcome, sentence)) => {
+                self.count((kind, outcome, 1), client, &sentence);
                 ApiAnswer::refused(&sentence)
             }
-            Refusal::Store(error) => {
-                self.0.shared.store_failed("store calls", &error);
-                busy()
+            Err(Refusal::Busy(error)) => {
+                if let Some(error) = error {
+                    self.0.shared.store_failed("store calls", &error);
+                }
+                self.0.shared.engine.count_xxl(kind, XxlOutcome::Unavailable, 1);
+                ApiAnswer { status: 503, body: wire::refused("the server cannot store this now; call again") }
             }
-        })
-    }
-
-    fn note_refusal(&self, app: &App, method: &str, reason: &str) {
-        if let Some(count) = self.0.shared.log_limit.count(&format!("{} {method} {reason}", app.name)) {
-            tracing::warn!(app = app.name, method, reason, count, "refused a call of an executor of XXL-JOB");
         }
     }
 
-    /// The app that a token is for: an executor token of exactly one app.
-    async fn app_of(&self, token: Option<&str>, client: Option<IpAddr>) -> Result<App, ApiAnswer> {
-        let wrong = || ApiAnswer::refused("The access token is wrong.");
-        let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong()) };
+    async fn serve(&self, kind: XxlCall, call: ApiCall) -> Result<ApiAnswer, Refusal> {
+        let unknown = |sentence: String| Err(Refusal::Wrong(XxlOutcome::UnknownCall, sentence));
+        if !call.is_post {
+            return unknown("invalid request, HttpMethod not support.".to_owned());
+        }
+        if kind == XxlCall::Other {
+            let shown: String = call.method.chars().take(50).collect();
+            return unknown(format!("invalid request, uri-mapping({shown}) not found."));
+        }
+        let app = self.app_of(call.token.as_deref(), call.client).await?;
+        let kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
+        let too_long = || Refusal::Wrong(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
+        if kib > BODY_KIB_MAX {
+            return Err(too_long());
+        }
+        let room = tokio::time::timeout(STORE_PATIENCE, Arc::clone(&self.0.body_room).acquire_many_owned(kib)).await;
+        let Ok(Ok(_room)) = room else { return Err(Refusal::Busy(None)) };
+        let len_max = usize::try_from(kib).unwrap_or(usize::MAX).saturating_mul(1024);
+        let body = (call.body)(len_max).await.ok_or_else(too_long)?;
+        if body.is_empty() {
+            return Err("invalid request, requestBody empty.".to_owned().into());
+        }
+        match kind {
+            XxlCall::Registry => self.register((&app, call.token.as_deref().unwrap_or_default().trim()), &body).await?,
+            XxlCall::RegistryRemove => self.unregister(&app, &body).await?,
+            XxlCall::Callback | XxlCall::Other => {
+                self.callback(&app, &body, call.client).await?;
+                return Ok(ApiAnswer::good());
+            }
+        }
+        self.0.shared.engine.count_xxl(kind, XxlOutcome::Accepted, 1);
+        Ok(ApiAnswer::good())
+    }
+
+    /// Counts what is not as it should be, with a line in the log.
+    fn count(&self, (call, outcome, count): (XxlCall, XxlOutcome, u64), client: Option<IpAddr>, reason: &str) {
+        let shared = &self.0.shared;
+        shared.engine.count_xxl(call, outcome, count);
+        let client = client.map(|client| client.to_string()).unwrap_or_default();
+        // Executors that got no answer call again, and late.
+        let is_usual = matches!(outcome, XxlOutcome::Repeated | XxlOutcome::UnknownRun);
+        let (call, outcome) = (call.as_str(), outcome.as_str());
+        let Some(count) = shared.log_limit.count(&format!("{call} {outcome} {client}")) else { return };
+        if is_usual {
+            tracing::info!(call, outcome, client, reason, count, "a call of an executor of XXL-JOB changed nothing");
+        } else {
+            tracing::warn!(call, outcome, client, reason, count, "refused a call of an executor of XXL-JOB");
+        }
+    }
+
+    /// The app that a token is for: one of the kind for such executors.
+    async fn app_of(&self, token: Option<&str>, client: Option<IpAddr>) -> Result<App, Refusal> {
+        let wrong = |more: &str| Refusal::Wrong(XxlOutcome::WrongToken, format!("The access token is wrong.{more}"));
+        let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong("")) };
         let hash = Token::from_text(text).hash();
         let now = Instant::now();
         let known = self.tokens().get(&hash).filter(|(_, at)| now.duration_since(*at) < TOKEN_PERIOD).cloned();
         if let Some((app, _)) = known {
             return Ok(app);
         }
-        let engine = &self.0.shared.engine;
-        let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| busy())?;
-        let Some(principal) = found.filter(|principal| principal.token.kind == TokenKind::Executor) else {
-            if let Some(count) = self.0.shared.log_limit.count("wrong token") {
-                let client = client.map(|client| client.to_string()).unwrap_or_default();
-                tracing::warn!(
-                    client,
-                    count,
-                    "refused an executor of XXL-JOB: its token is no valid token of executors"
-                );
-            }
-            return Err(wrong());
-        };
-        let place = match principal.rights.grants() {
-            [grant] if grant.role == Role::Executor => grant.namespace.zip(grant.app),
-            _ => None,
-        };
-        let Some((namespace, id)) = place else {
-            return Err(ApiAnswer::refused(
-                "this token is for more than one app: make one by rondel token create --kind executor --role \
-                 executor:NAMESPACE/APP",
-            ));
-        };
-        let apps = engine.store().apps(namespace).await.map_err(|_| busy())?;
-        let Some(app) = apps.into_iter().find(|app| app.id == id) else { return Err(wrong()) };
-        let app = App { id, name: app.name, namespace };
+        let app = self.app_of_token(text, client).await?.map_err(|more| wrong(&more))?;
         let mut tokens = self.tokens();
         if tokens.len() >= TOKEN_COUNT_MAX {
             tokens.retain(|_, (_, at)| now.duration_since(*at) < TOKEN_PERIOD);
@@ -177,6 +181,27 @@ impl Bridge {
         Ok(app)
     }
 
+    /// The same from the store; a sentence about a token that is good elsewhere.
+    async fn app_of_token(&self, text: &str, client: Option<IpAddr>) -> Result<Result<App, String>, Refusal> {
+        let engine = &self.0.shared.engine;
+        let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
+        let Some(principal) = found else { return Ok(Err(String::new())) };
+        if principal.token.kind == TokenKind::Executor {
+            let more =
+                " It is of kind executor: make one by rondel token create --kind xxl --role executor:NAMESPACE/APP";
+            return Ok(Err(more.to_owned()));
+        }
+        let place = match principal.rights.grants() {
+            [grant] if grant.role == Role::Executor && principal.token.kind == TokenKind::Xxl => {
+                grant.namespace.zip(grant.app)
+            }
+            _ => None,
+        };
+        let Some((namespace, id)) = place else { return Ok(Err(String::new())) };
+        let app = engine.store().apps(namespace).await?.into_iter().find(|app| app.id == id);
+        Ok(app.map(|app| App { id, name: app.name, namespace }).ok_or_else(String::new))
+    }
+
     fn tokens(&self) -> MutexGuard<'_, std::collections::HashMap<String, (App, Instant)>> {
         self.0.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -184,29 +209,35 @@ impl Bridge {
 
 /// Why a call is refused.
 enum Refusal {
-    Wrong(String),
-    Store(StoreError),
+    Wrong(XxlOutcome, String),
+    /// The database is away, or too many calls are under way: executors that can, call again.
+    Busy(Option<StoreError>),
 }
 
+/// A sentence about a body.
 impl From<String> for Refusal {
     fn from(sentence: String) -> Self {
-        Self::Wrong(sentence)
+        Self::Wrong(XxlOutcome::Unreadable, sentence)
     }
 }
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
-        Self::Store(error)
+        Self::Busy(Some(error))
     }
 }
 
-/// The database is away, or too many calls are under way: executors that can, call again.
-fn busy() -> ApiAnswer {
-    ApiAnswer { status: 503, body: wire::refused("the server cannot store this now; call again") }
+fn kind_of(method: &str) -> XxlCall {
+    match method {
+        "registry" => XxlCall::Registry,
+        "registryRemove" => XxlCall::RegistryRemove,
+        "callback" => XxlCall::Callback,
+        _ => XxlCall::Other,
+    }
 }
 
 impl Bridge {
-    async fn register(&self, (app, token): (&App, &str), body: &[u8]) -> Result<ApiAnswer, Refusal> {
+    async fn register(&self, (app, token): (&App, &str), body: &[u8]) -> Result<(), Refusal> {
         let address = self.checked(app, body)?;
         let engine = &self.0.shared.engine;
         let now = engine.now();
@@ -219,21 +250,22 @@ impl Bridge {
             first_seen_at: now,
             last_seen_at: now,
             left_at: None,
+            by_hand_at: None,
         };
         let id = engine.store().register_xxl(&executor).await?;
         if !self.links().contains_key(&id) {
             self.0.poke.notify_one();
         }
-        Ok(ApiAnswer::good())
+        Ok(())
     }
 
-    async fn unregister(&self, app: &App, body: &[u8]) -> Result<ApiAnswer, Refusal> {
+    async fn unregister(&self, app: &App, body: &[u8]) -> Result<(), Refusal> {
         let address = self.checked(app, body)?;
         let engine = &self.0.shared.engine;
         if engine.store().unregister_xxl(app.id, address.as_str(), engine.now()).await? {
             self.0.poke.notify_one();
         }
-        Ok(ApiAnswer::good())
+        Ok(())
     }
 
     /// The address of a registration, if it is of the app, and in an allowed network. A name is looked up when it is called.
@@ -241,32 +273,28 @@ impl Bridge {
         let registration = wire::registration(body)?;
         if registration.app.to_lowercase() != app.name {
             let shown: String = registration.app.chars().take(100).collect();
-            return Err(Refusal::Wrong(format!("registryKey: {shown:?} is not the app of the token, {:?}", app.name)));
+            let sentence = format!("registryKey: {shown:?} is not the app of the token, {:?}", app.name);
+            return Err(Refusal::Wrong(XxlOutcome::WrongApp, sentence));
         }
-        let address = Address::parse(&registration.address)?;
-        let allowed = self.0.shared.config.networks.clone().alone();
-        check_host(address.url(), &allowed).map_err(|refused| format!("registryValue: {refused}"))?;
-        Ok(address)
+        let forbidden =
+            |sentence: String| Refusal::Wrong(XxlOutcome::ForbiddenAddress, format!("registryValue: {sentence}"));
+        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden)
     }
 
-    /// Stores the ends of attempts, and answers once they are durable. Unknown and repeated ones are answered alike: executors treat
+    /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated ones are answered alike: executors treat
     /// any other answer as a failure of the run, or end.
-    async fn callback(&self, app: &App, body: &[u8]) -> Result<ApiAnswer, Refusal> {
+    async fn callback(&self, app: &App, body: &[u8], client: Option<IpAddr>) -> Result<(), Refusal> {
         let callbacks = wire::callbacks(body)?;
         let report = |one: wire::Callback| XxlReport { log_id: one.log_id, code: one.code, message: one.message };
         let reports: Vec<XxlReport> = callbacks.into_iter().map(report).collect();
         if reports.is_empty() {
-            return Ok(ApiAnswer::good());
+            self.0.shared.engine.count_xxl(XxlCall::Callback, XxlOutcome::Accepted, 1);
+            return Ok(());
         }
-        let rows = self.store_reports(app, &reports).await?;
-        let unknown = reports.iter().filter(|report| !rows.iter().any(|row| row.log_id == report.log_id)).count();
-        if unknown > 0
-            && let Some(count) = self.0.shared.log_limit.count(&format!("unknown callbacks {}", app.name))
-        {
-            tracing::info!(app = app.name, unknown, count, "callbacks for runs that are not known, or not of this app");
-        }
+        let found = self.store_reports(app, &reports).await?;
+        self.count_news(app, &found.news, client);
         let mut by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
-        for row in rows {
+        for row in found.runs {
             by_executor.entry(row.executor).or_default().push(row);
         }
         let links = self.links();
@@ -276,10 +304,26 @@ impl Bridge {
                 link.events.try_send(Event::Reported(rows)).ok();
             }
         }
-        Ok(ApiAnswer::good())
+        Ok(())
     }
 
-    async fn store_reports(&self, app: &App, reports: &[XxlReport]) -> Result<Vec<XxlRun>, StoreError> {
+    fn count_news(&self, app: &App, news: &[XxlNews], client: Option<IpAddr>) {
+        let count =
+            |one: XxlNews| u64::try_from(news.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX);
+        let call = XxlCall::Callback;
+        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlNews::Taken));
+        for (one, outcome, words) in [
+            (XxlNews::Repeated, XxlOutcome::Repeated, "the end of the run was known"),
+            (XxlNews::Foreign, XxlOutcome::ForeignRun, "the run is one of another app"),
+            (XxlNews::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or not any more"),
+        ] {
+            if count(one) > 0 {
+                self.count((call, outcome, count(one)), client, &format!("app {}: {words}", app.name));
+            }
+        }
+    }
+
+    async fn store_reports(&self, app: &App, reports: &[XxlReport]) -> Result<XxlReported, StoreError> {
         let engine = &self.0.shared.engine;
         let until = Instant::now() + STORE_PATIENCE;
         loop {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{Engine, Lifecycle, Until};
 use rondel_core::error_chain::chain;
 use rondel_core::{AppId, ExecutorId, NamespaceId};
@@ -16,11 +17,12 @@ use rondel_store::xxl::XxlExecutor;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::address::Address;
+use crate::by_hand::Beats;
 use crate::client::{Client, Peer};
 use crate::config::XxlConfig;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
+use crate::wire;
 
 /// How long an executor counts as registered after it last registered: three times the usual period.
 const REGISTERED_FOR: Duration = Duration::from_secs(90);
@@ -79,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) tokens: Mutex<HashMap<String, (App, Instant)>>,
     pub(crate) body_room: Arc<Semaphore>,
     pub(crate) poke: Notify,
+    /// Executors by hand: when they last answered.
+    beats: Mutex<Beats>,
 }
 
 impl Bridge {
@@ -92,7 +96,7 @@ impl Bridge {
         let shared = Arc::new(Shared { engine, config, client, log_limit, lifecycle: lifecycle.clone() });
         let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
         let (links, tokens, poke) = (Mutex::default(), Mutex::default(), Notify::new());
-        let bridge = Self(Arc::new(Inner { shared, links, tokens, body_room, poke }));
+        let bridge = Self(Arc::new(Inner { shared, links, tokens, body_room, poke, beats: Mutex::default() }));
         let (looking, stop) = (bridge.clone(), lifecycle.hard.clone());
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(looking.look_again_and_again()).await;
@@ -132,7 +136,8 @@ impl Bridge {
     async fn look(&self) -> Result<(), StoreError> {
         let engine = &self.0.shared.engine;
         let since = engine.now() - REGISTERED_FOR;
-        let found = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
+        let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
+        let found = self.with_those_by_hand(registered).await?;
         let mut missing = Vec::new();
         {
             let mut links = self.links();
@@ -179,6 +184,58 @@ impl Bridge {
             }
         }
         Ok(())
+    }
+
+    /// Adds the executors by hand that answer. Whether these signed off does not count: they stay until a user removes them.
+    async fn with_those_by_hand(&self, mut found: Vec<XxlExecutor>) -> Result<Vec<XxlExecutor>, StoreError> {
+        let by_hand = self.0.shared.engine.store().fixed_xxl(None, EXECUTOR_COUNT_MAX).await?;
+        let now = Instant::now();
+        let due = {
+            let mut beats = self.beats();
+            let due = beats.take_due(&by_hand, now);
+            for executor in by_hand.into_iter().filter(|one| beats.has(one.id, now)) {
+                match found.iter_mut().find(|one| one.id == executor.id) {
+                    Some(registered) => registered.left_at = None,
+                    None => found.push(XxlExecutor { left_at: None, ..executor }),
+                }
+            }
+            due
+        };
+        for executor in due {
+            self.ask(executor);
+        }
+        Ok(found)
+    }
+
+    /// Asks an executor by hand whether it is there.
+    fn ask(&self, executor: XxlExecutor) {
+        let bridge = self.clone();
+        let id = executor.id;
+        self.0.shared.spawn(async move {
+            let answered = bridge.is_there(executor).await;
+            if bridge.beats().answered(id, answered.is_ok(), Instant::now()) {
+                bridge.0.poke.notify_one();
+            }
+            if let Err(reason) = answered
+                && let Some(count) = bridge.0.shared.log_limit.count(&format!("by hand {id}"))
+            {
+                tracing::warn!(reason, count, "an executor of XXL-JOB that is registered by hand is not there");
+            }
+        });
+    }
+
+    /// Nothing where the executor accepts calls with its token; else the reason.
+    async fn is_there(&self, executor: XxlExecutor) -> Result<(), String> {
+        let shared = &self.0.shared;
+        // The networks may have changed since it was registered.
+        let address = allowed_address(&executor.address, &shared.config.networks)?;
+        let peer = Peer { address, token: executor.token };
+        let answer = shared.client.ask(&peer, "beat", wire::empty()).await.map_err(|error| error.words().to_owned())?;
+        if answer.is_good() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.words())) }
+    }
+
+    fn beats(&self) -> MutexGuard<'_, Beats> {
+        self.0.beats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self, executor: &XxlExecutor, namespace: &str, app: &str) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_admin::xxl::Address;
 use rondel_outgoing::header::{CONTENT_TYPE, HeaderName};
 use rondel_outgoing::{BuildError, Method, Options, Outgoing, StatusCode, failure};
 use tokio::sync::Semaphore;
 
-use crate::address::Address;
 use crate::config::XxlConfig;
 use crate::wire::{self, Answer};
 

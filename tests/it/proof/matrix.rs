@@ -73,7 +73,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("write_alerts", RULES),
     ("save_report_schedule", REPORTS),
     ("write_report", REPORTS),
-    ("report_xxl", "executors of XXL-JOB only: see xxl.rs"),
+    ("report_xxl", "executors of XXL-JOB only: xxl.rs beside this file"),
     ("send_xxl", "the same"),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];

@@ -12,3 +12,4 @@ mod proxy;
 mod sleepers;
 mod stage;
 mod two_servers;
+mod xxl;

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
-use rondel_tests::{Api, wait_until};
+use rondel_tests::{Api, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// How the executor words its bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(crate) enum Dialect {
     /// xxl-job-core 2.2.0.
     Core22,
     /// xxl-job-core 2.3.1.
@@ -34,14 +34,24 @@ pub(super) enum Dialect {
     Node,
 }
 
-pub(super) const DIALECTS: [Dialect; 5] =
+pub(crate) const DIALECTS: [Dialect; 5] =
     [Dialect::Core22, Dialect::Core23, Dialect::Core34, Dialect::Go, Dialect::Node];
 
 /// A call that came.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) method: String,
-    pub(super) body: Value,
+pub(crate) struct Call {
+    pub(crate) method: String,
+    pub(crate) body: Value,
+    at_ms: i64,
+}
+
+/// A run that began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) log_id: i64,
+    pub(crate) at_ms: i64,
+    /// When it ended, and whether well.
+    pub(crate) end: Option<(i64, bool)>,
 }
 
 #[derive(Debug)]
@@ -49,13 +59,16 @@ struct Inside {
     dialect: Dialect,
     app: String,
     token: String,
-    api: Api,
-    /// The server's prefix.
+    /// The servers, in the order in which it asks them.
+    apis: Vec<Api>,
+    /// The prefix of the servers.
     prefix: &'static str,
     seen: Mutex<Vec<Call>>,
     /// The log ids of the runs that go on, by job.
     running: Mutex<BTreeMap<i64, i64>>,
     logs: Mutex<BTreeMap<i64, Vec<String>>>,
+    /// When runs ended, and whether well.
+    ends: Mutex<BTreeMap<i64, (i64, bool)>>,
     address: String,
     /// Callbacks on their way.
     calls: Mutex<JoinSet<()>>,
@@ -63,7 +76,7 @@ struct Inside {
 
 /// The executor; it ends with the value.
 #[derive(Debug)]
-pub(super) struct StandIn {
+pub(crate) struct StandIn {
     inside: Arc<Inside>,
     tasks: JoinSet<()>,
 }
@@ -74,13 +87,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl StandIn {
     /// Starts it at a free port, without registering.
-    pub(super) async fn start(dialect: Dialect, server: &str, (app, token): (&str, &str)) -> Self {
+    pub(crate) async fn start(dialect: Dialect, server: &str, (app, token): (&str, &str)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         Self::start_at(listener, dialect, server, (app, token))
     }
 
     /// The same at a port that it had before.
-    pub(super) fn start_at(listener: TcpListener, dialect: Dialect, server: &str, (app, token): (&str, &str)) -> Self {
+    pub(crate) fn start_at(listener: TcpListener, dialect: Dialect, server: &str, whose: (&str, &str)) -> Self {
+        Self::start_with(listener, dialect, &[server], whose)
+    }
+
+    /// The same with several servers, of which the first that answers is enough.
+    pub(crate) fn start_with(
+        listener: TcpListener,
+        dialect: Dialect,
+        servers: &[&str],
+        (app, token): (&str, &str),
+    ) -> Self {
         let port = listener.local_addr().expect("it listens").port();
         let address = match dialect {
             Dialect::Core22 | Dialect::Core23 | Dialect::Core34 => format!("http://127.0.0.1:{port}/"),
@@ -91,11 +114,12 @@ impl StandIn {
             dialect,
             app: app.to_owned(),
             token: token.to_owned(),
-            api: Api::anonymous(server),
+            apis: servers.iter().map(|server| Api::anonymous(server)).collect(),
             prefix: if dialect == Dialect::Core34 { "" } else { "/xxl-job-admin" },
             seen: Mutex::default(),
             running: Mutex::default(),
             logs: Mutex::default(),
+            ends: Mutex::default(),
             address,
             calls: Mutex::default(),
         });
@@ -107,41 +131,82 @@ impl StandIn {
     }
 
     /// Its name at the server.
-    pub(super) fn name_part(&self) -> String {
+    pub(crate) fn name_part(&self) -> String {
         self.inside.address.trim_start_matches("http://").trim_end_matches('/').replace([':', '/'], "-")
     }
 
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.inside.address
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         let port = self.inside.address.trim_end_matches("/job").trim_end_matches('/').rsplit(':').next();
         port.and_then(|port| port.parse().ok()).expect("a port")
     }
 
     /// A call to the server, as the executor makes it.
-    pub(super) async fn call(&self, method: &str, body: Value) -> Value {
+    pub(crate) async fn call(&self, method: &str, body: Value) -> Value {
         self.inside.call(method, &body).await.expect("an answer")
     }
 
-    pub(super) async fn register(&self) {
+    pub(crate) async fn register(&self) {
         let answer = self.call("registry", self.inside.registration()).await;
         assert_eq!(answer["code"], 200, "{answer}");
     }
 
-    pub(super) async fn sign_off(&self) {
+    /// Registers again and again, as real executors do every half a minute, whether a server is there or not.
+    pub(crate) fn keep_registering(&mut self) {
+        let inside = Arc::clone(&self.inside);
+        self.tasks.spawn(async move {
+            loop {
+                drop(inside.call("registry", &inside.registration()).await);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+
+    pub(crate) async fn sign_off(&self) {
         let answer = self.call("registryRemove", self.inside.registration()).await;
         assert_eq!(answer["code"], 200, "{answer}");
     }
 
     /// The calls of a method that came.
-    pub(super) fn calls(&self, method: &str) -> Vec<Value> {
+    pub(crate) fn calls(&self, method: &str) -> Vec<Value> {
         lock(&self.inside.seen).iter().filter(|call| call.method == method).map(|call| call.body.clone()).collect()
     }
 
+    /// The runs that it was asked for, in the order in which they came.
+    pub(crate) fn begun(&self) -> Vec<Begun> {
+        let ends = lock(&self.inside.ends).clone();
+        let seen = lock(&self.inside.seen);
+        let runs = seen.iter().filter(|call| call.method == "run").filter_map(|call| {
+            let log_id = call.body["logId"].as_i64()?;
+            Some(Begun { log_id, at_ms: call.at_ms, end: ends.get(&log_id).copied() })
+        });
+        runs.collect()
+    }
+
+    /// Ends a run that goes on, and calls this one of the servers alone.
+    pub(crate) async fn finish_at(&self, server: usize, log_id: i64, message: &str) {
+        lock(&self.inside.running).retain(|_, running| *running != log_id);
+        self.inside.ended(log_id, 200);
+        let end = json!([{"logId": log_id, "logDateTim": 1, "handleCode": 200, "handleMsg": message}]);
+        let answer = self.inside.call_at(&self.inside.apis[server], "callback", &end).await;
+        assert_eq!(answer.as_ref().map(|answer| answer["code"].clone()), Ok(json!(200)), "{answer:?}");
+    }
+
+    /// Waits until servers have taken all callbacks.
+    pub(crate) async fn all_is_reported(&self) {
+        wait_until(LIMIT, "all callbacks are taken", async || {
+            let mut calls = lock(&self.inside.calls);
+            while calls.try_join_next().is_some_and(|ended| ended.is_ok()) {}
+            if calls.is_empty() { Ok(()) } else { Err(calls.len()) }
+        })
+        .await;
+    }
+
     /// Waits for so many calls of a method.
-    pub(super) async fn wait_for(&self, method: &str, count: usize) -> Vec<Value> {
+    pub(crate) async fn wait_for(&self, method: &str, count: usize) -> Vec<Value> {
         wait_until(LIMIT, &format!("{count} calls of {method}"), async || {
             let calls = self.calls(method);
             if calls.len() >= count { Ok(calls) } else { Err(calls) }
@@ -150,13 +215,14 @@ impl StandIn {
     }
 
     /// Ends a run that goes on.
-    pub(super) async fn finish(&self, log_id: i64, code: i64, message: &str) {
+    pub(crate) async fn finish(&self, log_id: i64, code: i64, message: &str) {
         lock(&self.inside.running).retain(|_, running| *running != log_id);
+        self.inside.ended(log_id, code);
         Arc::clone(&self.inside).call_back(log_id, code, message.to_owned()).await;
     }
 
     /// Dies: what it has is gone, and it answers nothing any more.
-    pub(super) async fn die(mut self) {
+    pub(crate) async fn die(mut self) {
         self.tasks.shutdown().await;
     }
 }
@@ -166,10 +232,22 @@ impl Inside {
         json!({"registryGroup": "EXECUTOR", "registryKey": self.app, "registryValue": self.address})
     }
 
+    /// The answer of the first server that gives one.
     async fn call(&self, method: &str, body: &Value) -> Result<Value, String> {
+        let mut last = Err("it knows no server".to_owned());
+        for api in &self.apis {
+            last = self.call_at(api, method, body).await;
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    async fn call_at(&self, api: &Api, method: &str, body: &Value) -> Result<Value, String> {
         let path = format!("{}/api/{method}", self.prefix);
-        let request = self.api.request(Method::POST, &path).header("Xxl-Job-Access-Token", &self.token);
-        let answer = self.api.try_answer(request.json(body)).await?;
+        let request = api.request(Method::POST, &path).header("Xxl-Job-Access-Token", &self.token);
+        let answer = api.try_answer(request.json(body)).await?;
         if answer.status == 200 { Ok(answer.body) } else { Err(answer.body.to_string()) }
     }
 
@@ -217,6 +295,10 @@ impl Inside {
         }
     }
 
+    fn ended(&self, log_id: i64, code: i64) {
+        lock(&self.ends).insert(log_id, (wall_clock_ms(), code == 200));
+    }
+
     fn log(&self, log_id: i64, line: String) {
         lock(&self.logs).entry(log_id).or_default().push(line);
     }
@@ -246,7 +328,7 @@ async fn answer(
         return json_text(&json!({"code": 500, "msg": "The access token is wrong."}));
     }
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    lock(&inside.seen).push(Call { method: method.clone(), body: body.clone() });
+    lock(&inside.seen).push(Call { method: method.clone(), body: body.clone(), at_ms: wall_clock_ms() });
     let job = body["jobId"].as_i64().unwrap_or_default();
     match method.as_str() {
         "beat" => json_text(&inside.good(&Value::Null)),
@@ -258,6 +340,7 @@ async fn answer(
         "kill" => {
             let killed = lock(&inside.running).remove(&job);
             if let Some(log_id) = killed {
+                inside.ended(log_id, 500);
                 let inside = Arc::clone(&inside);
                 let calls = Arc::clone(&inside);
                 lock(&calls.calls).spawn(async move {
@@ -275,6 +358,7 @@ fn run(inside: &Arc<Inside>, body: &Value) -> Response {
     let (log_id, job) = (body["logId"].as_i64().expect("a log id"), body["jobId"].as_i64().expect("a job id"));
     let params = body["executorParams"].as_str().expect("a text").to_owned();
     let end = |code: i64, message: String| {
+        inside.ended(log_id, code);
         let inside = Arc::clone(inside);
         let calls = Arc::clone(&inside);
         lock(&calls.calls).spawn(async move { inside.call_back(log_id, code, message).await });

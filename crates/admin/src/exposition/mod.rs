@@ -222,6 +222,13 @@ fn edges(shared: &Shared) -> Vec<Family> {
             "Clients that were turned away or ended by a limit of the port",
             metrics.limits.read().map(|(limit, count)| (vec![label("limit", limit.as_str())], count)),
         ),
+        Family::counters(
+            "rondel_xxl_calls",
+            "Calls of executors of XXL-JOB, by what came of them; of callbacks each run counts",
+            metrics.xxl.read().map(|(call, outcome, count)| {
+                (vec![label("call", call.as_str()), label("outcome", outcome.as_str())], count)
+            }),
+        ),
         Family::gauge(
             "rondel_log_followers",
             "Readers who follow a run's log",

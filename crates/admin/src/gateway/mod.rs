@@ -24,6 +24,7 @@ use rondel_core::TokenId;
 use rondel_core::access::{Grant, Rights, Role};
 use rondel_proto::v1::gateway_server::{Gateway, GatewayServer};
 use rondel_proto::{Refusal, v1};
+use rondel_store::access::TokenKind;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -263,6 +264,10 @@ impl Gateway for GatewayService {
                 inner.refuse(&peer, Refusal::Token.status("no token, or one that is unknown, expired or revoked"))
             );
         };
+        if principal.token.kind == TokenKind::Xxl {
+            let words = "this token is for executors of XXL-JOB alone: make one by rondel token create --kind executor";
+            return Err(inner.refuse(&peer, Status::permission_denied(words)));
+        }
         inner.hello_rates.admit(principal.token.id, now)?;
         let place = inner.place(&principal, request.extensions().get::<Peer>().copied())?;
         let found = request.extensions().get::<PeerNames>();

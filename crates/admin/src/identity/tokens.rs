@@ -34,6 +34,7 @@ impl Token {
         let word = match kind {
             TokenKind::Api => "pat",
             TokenKind::Executor => "exec",
+            TokenKind::Xxl => "xxl",
         };
         Self(format!("{TOKEN_PREFIX}{word}_{}", hex(&secret)))
     }

@@ -9,6 +9,7 @@ mod labelled;
 mod lateness;
 mod limits;
 mod namespaces;
+mod xxl;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) use lateness::RecentLateness;
 pub use limits::Limit;
 pub(crate) use limits::Limits;
 pub(crate) use namespaces::{FireOutcome, NamespaceCounts, Namespaces};
+pub(crate) use xxl::XxlCalls;
+pub use xxl::{XxlCall, XxlOutcome};
 
 /// The numbers of one node since its start.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ pub(crate) struct Metrics {
     pub(crate) request_duration: Histogram,
     /// How often the port turned a client away, or ended it.
     pub(crate) limits: Limits,
+    /// What executors of XXL-JOB called.
+    pub(crate) xxl: XxlCalls,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) log_lines_dropped: AtomicU64,
     pub(crate) alerts_delivered: AtomicU64,
@@ -88,6 +93,7 @@ impl Default for Metrics {
             requests: Default::default(),
             request_duration: Histogram::new(histogram::STEP),
             limits: Limits::default(),
+            xxl: XxlCalls::default(),
             log_bytes: AtomicU64::new(0),
             log_lines_dropped: AtomicU64::new(0),
             alerts_delivered: AtomicU64::new(0),

@@ -35,6 +35,20 @@ async fn refusal(world: &World, token: &Token, hello: v1::Hello) -> (Code, Strin
 }
 
 #[tokio::test]
+async fn a_token_for_executors_of_xxl_job_opens_no_session() {
+    let world = World::start().await;
+    let now = world.engine.now();
+    let billing = world.store.ensure_app(AppId::new(9), HERE, "billing", now).await.unwrap();
+    let token = Token::generate_for(TokenKind::Xxl);
+    let record = token.record(world.engine.new_id(), TokenKind::Xxl, now);
+    let record = TokenRecord { name: "xxl".to_owned(), grants: vec![of_app(billing.id)], ..record };
+    world.store.add_token(&record).await.unwrap();
+    let (code, message) = refusal(&world, &token, v1::Hello { app: "billing".to_owned(), ..hello("a", 1) }).await;
+    assert_eq!(code, Code::PermissionDenied);
+    assert!(message.contains("rondel token create --kind executor"), "{message}");
+}
+
+#[tokio::test]
 async fn a_token_of_one_app_admits_no_executor_of_another() {
     let world = World::start().await;
     let now = world.engine.now();

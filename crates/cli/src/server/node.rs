@@ -80,6 +80,7 @@ impl Node {
             log_size_max: settings.log_size_max.0,
             executor_certificates: config.executor_certificates,
             outgoing_allow: config.outgoing_allow.clone(),
+            xxl_networks: config.xxl.as_ref().map(|xxl| xxl.networks.clone()).unwrap_or_default(),
             alert_period: settings.alert_period.0,
             alert_concurrency: usize::try_from(settings.alert_concurrency).unwrap_or(usize::MAX),
             alert_secrets: secret_sources(settings),

@@ -21,6 +21,11 @@ impl Mounted for XxlEndpoints {
         &["registry", "registryRemove", "callback"]
     }
 
+    fn moved(&self, path: &str) -> MountedAnswer {
+        let answer = self.0.moved(path);
+        (answer.status, answer.body)
+    }
+
     fn call(&self, call: MountedCall) -> Pin<Box<dyn Future<Output = MountedAnswer> + Send + '_>> {
         let api_call = ApiCall {
             method: call.name.clone(),

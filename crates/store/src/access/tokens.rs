@@ -13,6 +13,8 @@ pub enum TokenKind {
     Api,
     /// Opening the sessions of executors, nothing else.
     Executor,
+    /// The calls of executors of one app that speak XXL-JOB's protocol, nothing else.
+    Xxl,
 }
 
 impl TokenKind {
@@ -22,7 +24,14 @@ impl TokenKind {
         match self {
             Self::Api => "api",
             Self::Executor => "executor",
+            Self::Xxl => "xxl",
         }
+    }
+
+    /// Whether executors have such tokens: they belong to the server, and admins of their apps manage them.
+    #[must_use]
+    pub const fn is_of_executors(self) -> bool {
+        matches!(self, Self::Executor | Self::Xxl)
     }
 }
 
@@ -113,7 +122,7 @@ impl TokenScope {
             (None, None) => false,
         };
         let is_own = self.account.is_some() && token.owner == self.account;
-        is_own || (token.kind == TokenKind::Executor && token.grants.iter().any(holds))
+        is_own || (token.kind.is_of_executors() && token.grants.iter().any(holds))
     }
 }
 

@@ -294,7 +294,7 @@ pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) 
     let dead = make(TokenKind::Api, Some(owner), viewer, Some(long_ago.saturating_sub(MINUTE))).await;
     let revoked = make(TokenKind::Api, Some(owner), viewer, None).await;
     store.revoke_token(revoked, long_ago).await.unwrap();
-    let of_app = make(TokenKind::Executor, None, at(DEFAULT, Some(app)), None).await;
+    let of_app = make(TokenKind::Xxl, None, at(DEFAULT, Some(app)), None).await;
     let of_namespace = make(TokenKind::Executor, None, at(namespace, None), None).await;
     make(TokenKind::Executor, None, at(DEFAULT, Some(AppId::new(next_id()))), None).await;
     make(TokenKind::Api, None, at(DEFAULT, Some(app)), None).await;

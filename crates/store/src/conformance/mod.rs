@@ -166,6 +166,7 @@ macro_rules! for_each_conformance_check {
             an_edit_meets_the_end_of_the_run_that_a_delay_follows,
             an_edit_sees_rows_that_jitter_puts_off,
             executors_of_xxl_job_keep_their_ids,
+            executors_of_xxl_job_are_registered_by_hand,
             a_number_of_xxl_job_is_sent_once,
             the_first_report_of_xxl_job_counts,
             a_trace_is_found_by_its_run_and_forgotten_with_age,

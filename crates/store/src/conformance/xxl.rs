@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
 use super::{join, next_id};
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlState};
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlNews, XxlReport, XxlState};
 use crate::{LeaseToken, Store};
 
 fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timestamp) -> XxlExecutor {
@@ -19,6 +19,7 @@ fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timest
         first_seen_at: seen_at,
         last_seen_at: seen_at,
         left_at: None,
+        by_hand_at: None,
     }
 }
 
@@ -53,6 +54,42 @@ pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     assert_eq!(store.xxl_executors(at(125), 10).await.unwrap()[0].left_at, Some(at(140)));
     store.register_xxl(&known(6, one, "b", 150)).await.unwrap();
     assert_eq!(store.xxl_executors(at(150), 10).await.unwrap()[0].left_at, None, "it is back");
+}
+
+/// What is registered by hand stays until it is taken back, and is the same executor if it registers itself too.
+pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
+    let at = Timestamp::from_secs;
+    let base = next_id() * 10;
+    let app = AppId::new(base);
+    let known = |id: i64, address: &str, token: &str, seen| executor(app, base + id, (address, token), at(seen));
+    let (one, two) = ("http://10.0.0.5:9999", "http://10.0.0.6:9999");
+    assert_eq!(store.fix_xxl(&known(1, one, "a", 100), at(100)).await.unwrap(), ExecutorId::new(base + 1));
+    assert_eq!(store.fix_xxl(&known(2, one, "b", 110), at(110)).await.unwrap(), ExecutorId::new(base + 1));
+    store.register_xxl(&known(3, two, "c", 120)).await.unwrap();
+    assert_eq!(store.fix_xxl(&known(4, two, "d", 130), at(130)).await.unwrap(), ExecutorId::new(base + 3));
+    let unseen = Timestamp::EPOCH;
+    let first = XxlExecutor {
+        first_seen_at: at(100),
+        last_seen_at: unseen,
+        by_hand_at: Some(at(110)),
+        ..known(1, one, "b", 100)
+    };
+    let second = XxlExecutor { by_hand_at: Some(at(130)), ..known(3, two, "d", 120) };
+    assert_eq!(store.fixed_xxl(Some(app), 10).await.unwrap(), [first.clone(), second.clone()]);
+    assert_eq!(store.fixed_xxl(Some(app), 1).await.unwrap(), std::slice::from_ref(&first));
+    assert!(store.fixed_xxl(Some(AppId::new(base + 1)), 10).await.unwrap().is_empty());
+    let all = store.fixed_xxl(None, 10_000).await.unwrap();
+    assert!(all.contains(&first) && all.contains(&second));
+    // Registering itself changes when it was seen, and signing off nothing of the rest.
+    assert_eq!(store.register_xxl(&known(5, one, "e", 140)).await.unwrap(), ExecutorId::new(base + 1));
+    assert!(store.unregister_xxl(app, one, at(150)).await.unwrap());
+    let found = store.fixed_xxl(Some(app), 1).await.unwrap();
+    let seen = XxlExecutor { token: "e".to_owned(), last_seen_at: at(140), left_at: Some(at(150)), ..first };
+    assert_eq!(found, [seen]);
+    assert!(!store.unfix_xxl(AppId::new(base + 1), one).await.unwrap(), "another app's");
+    assert!(store.unfix_xxl(app, one).await.unwrap());
+    assert!(!store.unfix_xxl(app, one).await.unwrap());
+    assert_eq!(store.fixed_xxl(Some(app), 10).await.unwrap(), [second]);
 }
 
 /// Numbers rise, fit into 32 bits, and are given under a lease alone; a job keeps its number.
@@ -90,27 +127,32 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let (first, second) = (sent[0].log_id, sent[1].log_id);
     let report = |log_id, code, message: Option<&str>| XxlReport { log_id, code, message: message.map(str::to_owned) };
     let app = AppId::new(base);
-    assert!(store.report_xxl(AppId::new(base + 1), &[report(first, 200, None)], now).await.unwrap().is_empty());
+    let others = store.report_xxl(AppId::new(base + 1), &[report(first, 200, None)], now).await.unwrap();
+    assert_eq!((others.runs.len(), others.news), (0, vec![XxlNews::Foreign]));
     let long = "ä".repeat(XXL_MESSAGE_LEN_MAX + 5);
     let reports = [report(first, 200, Some("good")), report(first, 500, Some("bad")), report(7, 200, None)];
     let found = store.report_xxl(app, &reports, now).await.unwrap();
-    assert_eq!(found.len(), 1, "one row of three reports");
-    let found = &found[0];
+    assert_eq!(found.runs.len(), 1, "one row of three reports");
+    assert_eq!(found.news, [XxlNews::Taken, XxlNews::Repeated, XxlNews::Unknown]);
+    let found = &found.runs[0];
     assert_eq!((found.state, found.code, found.message.as_deref()), (XxlState::Reported, Some(200), Some("good")));
-    let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap();
+    let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap().runs;
     assert_eq!(found[0].message.as_ref().map(|text| text.chars().count()), Some(XXL_MESSAGE_LEN_MAX));
     // A stop counts over a callback that came while it was under way, and not over a verdict.
     let stopped = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
     for (code, expected) in [(200, 200), (-1, -1), (500, -1)] {
-        let found = store.report_xxl(app, &[report(stopped, code, None)], now).await.unwrap();
+        let found = store.report_xxl(app, &[report(stopped, code, None)], now).await.unwrap().runs;
         assert_eq!(found[0].code, Some(expected), "{code}");
     }
     store.settle_xxl(&[stopped], now).await.unwrap();
-    assert_eq!(store.report_xxl(app, &[report(stopped, -1, Some("again"))], now).await.unwrap()[0].message, None);
+    assert_eq!(store.report_xxl(app, &[report(stopped, -1, Some("again"))], now).await.unwrap().runs[0].message, None);
     // What the server assumed gives way to the executor's own report, even after the verdict.
     let third = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
     for (code, expected) in [(-2, -2), (-3, -2), (200, 200), (500, 200), (-2, 200)] {
-        let found = store.report_xxl(app, &[report(third, code, None)], now).await.unwrap();
+        let reported = store.report_xxl(app, &[report(third, code, None)], now).await.unwrap();
+        let is_new = matches!((code, expected), (-2, -2) | (200, 200));
+        assert_eq!(reported.news, [if is_new { XxlNews::Taken } else { XxlNews::Repeated }], "{code}");
+        let found = reported.runs;
         assert_eq!((found[0].state, found[0].code), (XxlState::Reported, Some(expected)), "{code}");
         if code == -3 {
             store.settle_xxl(&[third], now).await.unwrap();
@@ -121,12 +163,13 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     store.note_xxl_log(first, 5).await.unwrap();
     assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap()[0].log_line, 12);
     store.settle_xxl(&[first, 7], now).await.unwrap();
-    let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap();
+    let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap().runs;
     assert_eq!((found[0].state, found[0].code), (XxlState::Settled, Some(200)));
     let left: Vec<i64> =
         store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap().iter().map(|run| run.log_id).collect();
     assert_eq!(left, [second]);
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     assert_eq!(store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap(), 3, "what is settled alone");
-    assert!(store.report_xxl(app, &[report(first, 200, None)], now).await.unwrap().is_empty());
+    let gone = store.report_xxl(app, &[report(first, 200, None)], now).await.unwrap();
+    assert_eq!((gone.runs.len(), gone.news), (0, vec![XxlNews::Unknown]));
 }

@@ -7,7 +7,9 @@ use rondel_core::{AppId, ExecutorId, Timestamp};
 
 use super::xxl_rows::NUMBERS_BEFORE;
 use super::{MemStore, size};
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlReport, XxlRun, XxlState};
+use crate::xxl::{
+    NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun, XxlState,
+};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 #[async_trait]
@@ -24,6 +26,32 @@ impl XxlExecutors for MemStore {
         let mut state = self.state();
         let kept = state.xxl.executors.get_mut(&(app, address.to_owned())).filter(|kept| kept.left_at.is_none());
         Ok(kept.map(|kept| kept.left_at = Some(now)).is_some())
+    }
+
+    async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
+        let mut state = self.state();
+        let key = (executor.app, executor.address.clone());
+        let unseen = || XxlExecutor { last_seen_at: Timestamp::EPOCH, ..executor.clone() };
+        let kept = state.xxl.executors.entry(key).or_insert_with(unseen);
+        (kept.token, kept.by_hand_at) = (executor.token.clone(), Some(now));
+        Ok(kept.id)
+    }
+
+    async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool> {
+        let mut state = self.state();
+        let kept = state.xxl.executors.get_mut(&(app, address.to_owned()));
+        Ok(kept.is_some_and(|kept| kept.by_hand_at.take().is_some()))
+    }
+
+    async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
+        let state = self.state();
+        let is_wanted = |kept: &&XxlExecutor| kept.by_hand_at.is_some() && app.is_none_or(|app| kept.app == app);
+        let mut found: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
+        if app.is_none() {
+            found.sort_by_key(|kept| kept.by_hand_at);
+        }
+        found.truncate(size(limit));
+        Ok(found)
     }
 
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
@@ -72,14 +100,21 @@ impl XxlExecutors for MemStore {
         Ok(state.xxl.runs.values().filter(is_its).take(size(limit)).cloned().collect())
     }
 
-    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<Vec<XxlRun>> {
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported> {
         let mut state = self.state();
-        let mut found = BTreeMap::new();
+        let (mut found, mut news) = (BTreeMap::new(), Vec::with_capacity(reports.len()));
         for report in reports {
-            let Some(run) = state.xxl.runs.get_mut(&report.log_id).filter(|run| run.app == app) else { continue };
+            let known = state.xxl.runs.get_mut(&report.log_id);
+            let missing = if known.is_some() { XxlNews::Foreign } else { XxlNews::Unknown };
+            let Some(run) = known.filter(|run| run.app == app) else {
+                news.push(missing);
+                continue;
+            };
             let is_assumed = run.code.is_some_and(|code| code < -1) && report.code >= 0;
             let is_stopped = report.code == XXL_STOPPED && run.state != XxlState::Settled;
-            if run.state == XxlState::Open || is_assumed || is_stopped {
+            let is_new = run.state == XxlState::Open || is_assumed || is_stopped;
+            news.push(if is_new { XxlNews::Taken } else { XxlNews::Repeated });
+            if is_new {
                 let message = report.message.as_ref();
                 let cut =
                     |message: &String| message.chars().filter(|sign| *sign != '\0').take(XXL_MESSAGE_LEN_MAX).collect();
@@ -88,7 +123,7 @@ impl XxlExecutors for MemStore {
             }
             found.insert(run.log_id, run.clone());
         }
-        Ok(found.into_values().collect())
+        Ok(XxlReported { runs: found.into_values().collect(), news })
     }
 
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {

@@ -110,6 +110,8 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&saved_filters::DELETE_FILTER, "(owner_id=? AND page=? AND name=?)"),
         (&xxl::READ_EXECUTOR, "(app_id=? AND address=?)"),
         (&xxl::LIST_EXECUTORS, "xxl_executor_seen (last_seen_at_ms>?)"),
+        (&xxl::LIST_FIXED, "xxl_executor_by_hand (by_hand_at_ms>?)"),
+        (&xxl::LIST_FIXED_OF, "(app_id=?)"),
         (&xxl::READ_UNSETTLED, "xxl_run_executor (executor_id=? AND state=?)"),
         (&xxl::FIND_OLD_RUNS, "xxl_run_over (state=? AND reported_at_ms<?)"),
         (&saved_filters::DELETE_FILTERS_OF_OWNER, "(owner_id=?)"),

@@ -9,7 +9,9 @@ use sqlx::any::AnyRow;
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::settle::without_nul;
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlReport, XxlRun, XxlState};
+use crate::xxl::{
+    NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun, XxlState,
+};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 macro_rules! select_run {
@@ -22,10 +24,37 @@ macro_rules! select_run {
     };
 }
 
+macro_rules! select_executor {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms, left_at_ms, by_hand_at_ms \
+             FROM xxl_executor ",
+            $rest
+        )
+    };
+}
+
 const INSERT_EXECUTOR: Statement = Statement {
     name: "insert_xxl_executor",
-    text: "INSERT {ignore} INTO xxl_executor (id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms) \
-           VALUES (?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+    text: "INSERT {ignore} INTO xxl_executor \
+           (id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms, by_hand_at_ms) \
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+};
+const FIX_EXECUTOR: Statement = Statement {
+    name: "fix_xxl_executor",
+    text: "UPDATE xxl_executor SET token = ?, by_hand_at_ms = ? WHERE app_id = ? AND address = ?",
+};
+const UNFIX_EXECUTOR: Statement = Statement {
+    name: "unfix_xxl_executor",
+    text: "UPDATE xxl_executor SET by_hand_at_ms = NULL WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
+};
+pub(super) const LIST_FIXED: Statement = Statement {
+    name: "list_fixed_xxl",
+    text: select_executor!("WHERE by_hand_at_ms >= 0 ORDER BY by_hand_at_ms LIMIT ?"),
+};
+pub(super) const LIST_FIXED_OF: Statement = Statement {
+    name: "list_fixed_xxl_of",
+    text: select_executor!("WHERE app_id = ? AND by_hand_at_ms IS NOT NULL ORDER BY address LIMIT ?"),
 };
 const SEE_EXECUTOR: Statement = Statement {
     name: "see_xxl_executor",
@@ -39,8 +68,7 @@ const LEAVE_EXECUTOR: Statement = Statement {
 };
 pub(super) const LIST_EXECUTORS: Statement = Statement {
     name: "list_xxl_executors",
-    text: "SELECT id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms, left_at_ms \
-           FROM xxl_executor WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?",
+    text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
 };
 /// Holds the row until the end, so that no other node fences the lease meanwhile.
 const LOCK_LEASE: Statement = Statement {
@@ -109,15 +137,30 @@ impl XxlExecutors for SqlStore {
         let (app, address) = (executor.app.get(), executor.address.as_str());
         let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl", &message))?;
-        let see = Query::new(&SEE_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
-        if self.execute(see).await? == 0 {
-            let insert = Query::new(&INSERT_EXECUTOR).int(executor.id.get()).int(executor.namespace.get()).int(app);
-            let insert = insert.text(address).text(&token).at(executor.first_seen_at).at(executor.last_seen_at);
-            self.execute(insert).await?;
-        }
-        let row = self.row(Query::new(&READ_EXECUTOR).int(app).text(address)).await?;
-        let Some(row) = row else { return Ok(executor.id) };
-        Reader::new(&row, "xxl_executor").int("id").map(ExecutorId::new)
+        let see = || Query::new(&SEE_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
+        self.put_xxl(executor, see, &token).await
+    }
+
+    async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
+        let (app, address) = (executor.app.get(), executor.address.as_str());
+        let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
+        let token = sealed.map_err(|message| failure::refused("fix_xxl", &message))?;
+        let fix = || Query::new(&FIX_EXECUTOR).text(&token).at(now).int(app).text(address);
+        // It was never seen: nothing registered it but a user.
+        let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
+        self.put_xxl(&unseen, fix, &token).await
+    }
+
+    async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool> {
+        Ok(self.execute(Query::new(&UNFIX_EXECUTOR).int(app.get()).text(address)).await? > 0)
+    }
+
+    async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
+        let list = match app {
+            Some(app) => Query::new(&LIST_FIXED_OF).int(app.get()),
+            None => Query::new(&LIST_FIXED),
+        };
+        Ok(self.readable_xxl(&self.rows(list.int(limit.into())).await?))
     }
 
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
@@ -126,16 +169,7 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
-        let rows = self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            match self.xxl_executor(row) {
-                Ok(executor) => found.push(executor),
-                // No key of this server opens its token. It sends the token anew when it registers again.
-                Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
-            }
-        }
-        Ok(found)
+        Ok(self.readable_xxl(&self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?))
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
@@ -153,10 +187,11 @@ impl XxlExecutors for SqlStore {
         rows.iter().map(read_run).collect()
     }
 
-    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<Vec<XxlRun>> {
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported> {
         transact!(self, "report_xxl", |tx| {
-            let mut found = Vec::with_capacity(reports.len());
+            let mut found = XxlReported::default();
             for chunk in reports.chunks(CHUNK_MAX) {
+                let mut is_new = Vec::with_capacity(chunk.len());
                 for report in chunk {
                     let message = report.message.as_deref().map(kept_message);
                     let update = |statement| {
@@ -164,16 +199,28 @@ impl XxlExecutors for SqlStore {
                         query.at(now).int(report.log_id).int(app.get())
                     };
                     let first = if report.code == XXL_STOPPED { &REPORT_STOPPED_RUN } else { &REPORT_RUN };
-                    if tx.execute(update(first)).await? == 0 && report.code >= 0 {
-                        tx.execute(update(&REPORT_LATE_RUN)).await?;
+                    let mut count = tx.execute(update(first)).await?;
+                    if count == 0 && report.code >= 0 {
+                        count = tx.execute(update(&REPORT_LATE_RUN)).await?;
                     }
+                    is_new.push(count > 0);
                 }
                 let ids: Vec<i64> = chunk.iter().map(|report| report.log_id).collect();
-                for row in tx.rows(Query::new(&READ_RUNS).list(ids.into_iter())).await? {
-                    found.push(read_run(&row)?);
-                }
+                let rows = tx.rows(Query::new(&READ_RUNS).list(ids.into_iter())).await?;
+                let mut runs = rows.iter().map(read_run).collect::<Result<Vec<XxlRun>>>()?;
+                let news = |(report, is_new): (&XxlReport, bool)| {
+                    let run = runs.iter().find(|run| run.log_id == report.log_id);
+                    match run {
+                        Some(_) if is_new => XxlNews::Taken,
+                        Some(run) if run.app == app => XxlNews::Repeated,
+                        Some(_) => XxlNews::Foreign,
+                        None => XxlNews::Unknown,
+                    }
+                };
+                found.news.extend(chunk.iter().zip(is_new).map(news));
+                runs.retain(|run| run.app == app);
+                found.runs.extend(runs);
             }
-            found.retain(|run| run.app == app);
             Ok(found)
         })
     }
@@ -201,6 +248,34 @@ impl XxlExecutors for SqlStore {
 }
 
 impl SqlStore {
+    /// Changes the row of an executor, or inserts it, and answers its id.
+    async fn put_xxl(&self, executor: &XxlExecutor, change: impl Fn() -> Query, token: &str) -> Result<ExecutorId> {
+        let (app, address) = (executor.app.get(), executor.address.as_str());
+        if self.execute(change()).await? == 0 {
+            let insert = Query::new(&INSERT_EXECUTOR).int(executor.id.get()).int(executor.namespace.get()).int(app);
+            let insert = insert.text(address).text(token).at(executor.first_seen_at).at(executor.last_seen_at);
+            if self.execute(insert.opt_at(executor.by_hand_at)).await? == 0 {
+                // Another call inserted it meanwhile.
+                self.execute(change()).await?;
+            }
+        }
+        let row = self.row(Query::new(&READ_EXECUTOR).int(app).text(address)).await?;
+        let Some(row) = row else { return Ok(executor.id) };
+        Reader::new(&row, "xxl_executor").int("id").map(ExecutorId::new)
+    }
+
+    fn readable_xxl(&self, rows: &[AnyRow]) -> Vec<XxlExecutor> {
+        let mut found = Vec::with_capacity(rows.len());
+        for row in rows {
+            match self.xxl_executor(row) {
+                Ok(executor) => found.push(executor),
+                // No key of this server opens its token. It sends the token anew when it registers again.
+                Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
+            }
+        }
+        found
+    }
+
     fn xxl_executor(&self, row: &AnyRow) -> Result<XxlExecutor> {
         let mut columns = Reader::new(row, "xxl_executor");
         let id = ExecutorId::new(columns.int("id")?);
@@ -211,8 +286,8 @@ impl SqlStore {
         let opened = self.sealer.open(&place(app, &address), &kept);
         let token = opened.map_err(|message| columns.corrupt("token", message))?;
         let (first_seen_at, last_seen_at) = (columns.at("first_seen_at_ms")?, columns.at("last_seen_at_ms")?);
-        let left_at = columns.opt_at("left_at_ms")?;
-        Ok(XxlExecutor { id, namespace, app, address, token, first_seen_at, last_seen_at, left_at })
+        let (left_at, by_hand_at) = (columns.opt_at("left_at_ms")?, columns.opt_at("by_hand_at_ms")?);
+        Ok(XxlExecutor { id, namespace, app, address, token, first_seen_at, last_seen_at, left_at, by_hand_at })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The endpoints: one file for each noun, or one for each verb of a noun with many; each has the paths and permissions of its routes,
 //! and their texts in the API's document.
 
+pub(crate) mod addresses;
 pub(crate) mod alert_rules;
 mod apps;
 pub(crate) mod audit;
@@ -58,6 +59,7 @@ pub(crate) fn routes() -> Routes {
         .and(timeline::routes())
         .and(reports::routes())
         .and(apps::routes())
+        .and(addresses::routes())
         .and(executors::routes())
         .and(events::routes())
         .and(nodes::routes())

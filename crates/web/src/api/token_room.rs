@@ -1,7 +1,7 @@
 //! How many tokens an account may have, and which of all tokens are looked through for a caller.
 
 use rondel_core::access::{Permission, Reach};
-use rondel_store::access::{TokenKind, TokenRecord, TokenScope};
+use rondel_store::access::{TokenRecord, TokenScope};
 
 use crate::call::Person;
 use crate::problem::{Code, Problem};
@@ -15,7 +15,7 @@ pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<
     let (store, now) = (person.engine().store(), person.engine().now());
     let (count, whose) = match token.owner {
         Some(owner) => (store.living_tokens(owner, now).await?, "of this account work already"),
-        None if token.kind == TokenKind::Executor => return Ok(()),
+        None if token.kind.is_of_executors() => return Ok(()),
         None => {
             let count = store.living_tokens_of_line(token.line, now).await?;
             (count, "that came of the same token work already")

@@ -69,6 +69,8 @@ impl FromQuery for ListTokens {
 enum Kind {
     Api,
     Executor,
+    /// Executors of one app that speak XXL-JOB's protocol.
+    Xxl,
 }
 
 /// A token to be.
@@ -165,7 +167,8 @@ pub(super) fn routes() -> Routes {
             create,
             Doc::new(
                 "Create a token",
-                "Of the API, which can do no more than its creator; or of executors of some apps. It ends with the token that makes it.",
+                "Of the API, which can do no more than its creator; of executors of some apps; or of those of one app that speak XXL-JOB's \
+                 protocol (`xxl`). It ends with the token that makes it.",
             )
             .json::<TokenJson>(201, "The token, with `token`, which is shown this once.")
             .refuses(&[Code::NamespaceNotFound, Code::TooManyTokens])
@@ -251,7 +254,7 @@ pub(crate) async fn manageable<Q>(
 
 /// Whether the caller may read, rotate and revoke a token.
 pub(crate) fn has_a_say(caller: &Caller, token: &TokenRecord) -> bool {
-    let is_executor = token.kind == TokenKind::Executor;
+    let is_executor = token.kind.is_of_executors();
     caller.actor().may_manage_token(TokenTarget { owner: token.owner, is_executor, grants: &token.grants })
 }
 
@@ -284,8 +287,12 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let kind = match new.kind {
         Kind::Api => TokenKind::Api,
         Kind::Executor => TokenKind::Executor,
+        Kind::Xxl => TokenKind::Xxl,
     };
     check_roles(kind, &new.grants)?;
+    if kind == TokenKind::Xxl && new.declares {
+        return Err(refuse_value("/declares", "executors of XXL-JOB declare no jobs; leave it out"));
+    }
     let namespace = match &new.namespace {
         None => None,
         Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
@@ -321,7 +328,7 @@ async fn with_secret<Q>(
     let places = Places::of(person.engine(), record.grants.iter()).await?;
     let shown = TokenJson::new(record, &places);
     person.note.changed_to(&shown);
-    let end = record.expires_at.filter(|_| is_inherited && record.kind == TokenKind::Executor);
+    let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
     let warning = |end: Timestamp| {
         format!(
             "this token expires at {end}, because a token made it that cannot give it a later end; its executors are refused \
@@ -373,14 +380,17 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
     if grants.is_empty() {
         return Err(refuse_value("/grants", "a token without a role can do nothing; name at least one"));
     }
-    let fits = |grant: &GrantJson| (grant.role == Role::Executor) == (kind == TokenKind::Executor);
-    match grants.iter().position(|grant| !fits(grant)) {
-        None => Ok(()),
-        Some(index) => Err(refuse_value(
-            &format!("/grants/{index}/role"),
-            "executor is the one role of tokens of kind executor, and of no others",
-        )),
+    let fits = |grant: &GrantJson| (grant.role == Role::Executor) == kind.is_of_executors();
+    if let Some(index) = grants.iter().position(|grant| !fits(grant)) {
+        let sentence = "executor is the one role of tokens of the kinds executor and xxl, and of no others";
+        return Err(refuse_value(&format!("/grants/{index}/role"), sentence));
     }
+    let is_of_app = |grant: &GrantJson| grant.namespace.is_some() && grant.app.is_some();
+    if kind == TokenKind::Xxl && !(grants.len() == 1 && grants.iter().all(is_of_app)) {
+        let sentence = "a token of kind xxl is for one app: name one role, with its namespace and app";
+        return Err(refuse_value("/grants", sentence));
+    }
+    Ok(())
 }
 
 /// Where all that a token may do lies in one namespace, requests without one mean that.
@@ -391,7 +401,7 @@ fn only_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> 
 
 fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     match (kind, wanted) {
-        (_, Some("never")) | (TokenKind::Executor, None) => Ok(None),
+        (_, Some("never")) | (TokenKind::Executor | TokenKind::Xxl, None) => Ok(None),
         (TokenKind::Api, None) => Ok(Some(now + LIFETIME)),
         (_, Some(text)) => {
             let refuse = |message: String| refuse_value("/expires_in", message);

@@ -297,7 +297,10 @@ async fn show_made(
 
 async fn made(visitor: &Visitor, fields: &Fields) -> Result<TokenJson, Problem> {
     let document = serde_json::json!({
-        "kind": if fields.get("kind") == "executor" { "executor" } else { "api" },
+        "kind": match fields.get("kind") {
+            kind @ ("executor" | "xxl") => kind,
+            _ => "api",
+        },
         "name": fields.get("name"),
         "grants": sent_grants(fields)?.unwrap_or_default(),
         "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),

@@ -6,10 +6,15 @@ use http::{HeaderMap, StatusCode};
 use rondel_core::name;
 
 use super::as_code::quoted;
+use super::calendar_form::messages;
+use super::form::Fields;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::problem::Problem;
+use crate::api::addresses::{self, AddressJson, NewAddress};
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::redirect::{pair, to};
 
 /// The longest address that is taken over into the snippets.
 const SERVER_LEN_MAX: usize = 200;
@@ -43,22 +48,73 @@ struct NewExecutorPage {
     docker: String,
     program: String,
     cargo: String,
+    xxl: String,
+    /// Executors of the app that are registered by hand; nothing where there is no such app.
+    by_hand: Option<Vec<AddressJson>>,
+    /// Why the caller may not change these.
+    missing: Option<&'static str>,
+    typed_address: String,
+    errors: Vec<String>,
 }
 
 pub(super) async fn page(page: Page<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+    let wanted = Wanted { app: page.query().app.clone(), server: page.query().server.clone() };
+    show(&page, &headers, (wanted, String::new(), Vec::new())).await
+}
+
+/// Registers an executor of XXL-JOB by hand.
+pub(super) async fn add_address(
+    page: Page,
+    Named(app, ..): Named<path::App>,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let (address, token) = (fields.get("address").to_owned(), fields.get("token").to_owned());
+    match addresses::added(&page.call, &app, NewAddress { address: address.clone(), token }).await {
+        Ok(_) => Ok(to(&format!("/executors/new?{}", pair("app", &app)))),
+        Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
+            let errors = messages(&problem, page.t.lang());
+            let wanted = Wanted { app: Some(app), server: None };
+            let mut response = show(&page, &headers, (wanted, address, errors)).await?;
+            *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+            Ok(response)
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Removes one.
+pub(super) async fn remove_address(
+    page: Page,
+    Named(app, ..): Named<path::App>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    addresses::removed(&page.call, &app, fields.get("address")).await?;
+    Ok(to(&format!("/executors/new?{}", pair("app", &app))))
+}
+
+async fn show<Q>(
+    page: &Page<Q>,
+    headers: &HeaderMap,
+    (wanted, typed_address, errors): (Wanted, String, Vec<String>),
+) -> Result<Response, Problem> {
     let found = page.engine().store().apps(page.call.namespace.id).await?;
     let apps: Vec<String> = found.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name).collect();
-    let wanted = page.query();
     let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
     let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
     // What is no name is shown in the field, and in no command.
     let app = if error.is_some() { "billing" } else { typed.as_str() };
     let server = match &wanted.server {
         Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
-        _ => own_address(&page, &headers).await?,
+        _ => own_address(page, headers).await?,
     };
     let namespace = &page.call.namespace.name;
     let address = quoted(&server);
+    let by_hand = match apps.contains(&typed) {
+        true => Some(addresses::of_app(&page.call, &typed).await?),
+        false => None,
+    };
+    let app_id = page.engine().store().app(page.call.namespace.id, app).await?.map(|app| app.id);
     let template = NewExecutorPage {
         shell: page.shell(Nav::Executors),
         t: page.t,
@@ -73,6 +129,13 @@ pub(super) async fn page(page: Page<Wanted>, headers: HeaderMap) -> Result<Respo
         ),
         program: program(&server, namespace, app),
         cargo: "cargo add rondel-executor tracing\ncargo add tokio --features macros,rt-multi-thread".to_owned(),
+        xxl: format!(
+            "umask 077\nrondel token create {app}-xxl --kind xxl --role executor:{namespace}/{app} > {app}.token\n\n# xxl-job-executor.properties\nxxl.job.admin.addresses={server}/xxl-job-admin\nxxl.job.accessToken=TOKEN\nxxl.job.executor.appname={app}",
+        ),
+        by_hand,
+        missing: page.missing(app_id).editor,
+        typed_address,
+        errors,
         app: typed.clone(),
         apps,
         server,
@@ -82,7 +145,7 @@ pub(super) async fn page(page: Page<Wanted>, headers: HeaderMap) -> Result<Respo
 }
 
 /// The address that executors reach this server by: the advertised one, else the one that the browser used.
-async fn own_address(page: &Page<Wanted>, headers: &HeaderMap) -> Result<String, Problem> {
+async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, Problem> {
     let nodes = page.engine().store().nodes().await?;
     let own = nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
     let scheme = if page.call.web.config.tls { "https" } else { "http" };

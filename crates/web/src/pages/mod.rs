@@ -164,6 +164,8 @@ pub(crate) fn routes() -> Routes {
         .form("/reports/schedule", Admin, reports::schedule)
         .page("/export/report.csv", View, reports::export)
         .form("/apps/{app}/state", Operate, executors::switch_app)
+        .form("/apps/{app}/addresses", Edit, executor_new::add_address)
+        .form("/apps/{app}/addresses/remove", Edit, executor_new::remove_address)
         .page("/executors", View, executors::list)
         .page("/executors/new", View, executor_new::page)
         .page("/executors/{name}", View, executor::page)

@@ -139,7 +139,11 @@ pub(super) async fn tokens(visitor: Visitor<TokensFrom>, prefs: Prefs) -> Result
             id: record.id.to_string(),
             name: record.name.clone(),
             prefix: record.prefix.clone(),
-            kind: if record.kind == TokenKind::Executor { t.token_executor } else { t.token_api },
+            kind: match record.kind {
+                TokenKind::Api => t.token_api,
+                TokenKind::Executor => t.token_executor,
+                TokenKind::Xxl => t.token_xxl,
+            },
             is_own: record.owner.is_some() && record.owner == visitor.caller.account,
             grants: shown.grants.iter().map(|grant| words(grant, t)).collect(),
             made_at: Moment::new(record.created_at, now, t),

@@ -178,12 +178,21 @@ async fn tokens_are_shown_once_replaced_and_revoked() {
     assert_eq!(again["code"], "token_over");
     let log = server.get("/api/v1/audit?action=token.create").await.text();
     assert!(log.contains("billing") && !log.contains(&secret[20..]), "{log}");
+    let billing = json!({"role": "executor", "namespace": "default", "app": "billing"});
+    let xxl = json!({"kind": "xxl", "name": "billing-xxl", "grants": [billing]});
+    let made = server.with_body("POST", "/api/v1/tokens", xxl).await.expect(201);
+    assert!(made["kind"] == "xxl" && made["expires_at"].is_null(), "{made}");
+    assert!(made["token"].as_str().is_some_and(|text| text.starts_with("rondel_xxl_")), "{made}");
     for (body, pointer) in [
         (json!({"kind": "api", "name": "x", "grants": []}), "/grants"),
         (json!({"kind": "api", "name": "x", "grants": [{"role": "executor"}]}), "/grants/0/role"),
         (json!({"kind": "api", "name": "x", "grants": [{"role": "viewer", "app": "a"}]}), "/grants/0/app"),
         (json!({"kind": "api", "name": "x", "grants": [{"role": "viewer"}], "expires_in": "soon"}), "/expires_in"),
         (json!({"kind": "api", "name": "x\u{0}", "grants": [{"role": "viewer"}]}), "/name"),
+        (json!({"kind": "xxl", "name": "x", "grants": [{"role": "viewer"}]}), "/grants/0/role"),
+        (json!({"kind": "xxl", "name": "x", "grants": [{"role": "executor", "namespace": "default"}]}), "/grants"),
+        (json!({"kind": "xxl", "name": "x", "grants": [billing, billing]}), "/grants"),
+        (json!({"kind": "xxl", "name": "x", "grants": [billing], "declares": true}), "/declares"),
     ] {
         let refused = server.with_body("POST", "/api/v1/tokens", body.clone()).await.expect(422);
         assert_eq!(refused["errors"][0]["pointer"], pointer, "{body}");

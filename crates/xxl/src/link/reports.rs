@@ -145,7 +145,7 @@ impl Link {
         let engine = &self.shared.engine;
         let report = XxlReport { log_id, code, message: Some(message.to_owned()) };
         match engine.store().report_xxl(self.identity.app, &[report], engine.now()).await {
-            Ok(rows) => self.reported(session, rows).await,
+            Ok(found) => self.reported(session, found.runs).await,
             Err(error) => {
                 self.shared.store_failed("end attempts", &error);
                 false

@@ -15,7 +15,7 @@ use crate::sql::{SqlStore, Tx, transact};
 macro_rules! select_token {
     ($rest:literal) => {
         concat!(
-            "SELECT id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, series_id, \
+            "SELECT id, kind, is_xxl, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, series_id, \
              declares, created_at_ms, expires_at_ms, last_used_at_ms, revoked_at_ms FROM api_token ",
             $rest
         )
@@ -64,7 +64,7 @@ const DELETE_DEAD: [Statement; 4] = [
 const INSERT_TOKEN: Statement = Statement {
     name: "insert_token",
     text: "INSERT {ignore} INTO api_token (id, kind, name, owner_id, namespace_id, hash, prefix, minted_by, line_id, series_id, \
-           declares, created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
+           declares, is_xxl, created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const TOUCH_TOKEN: Statement =
     Statement { name: "touch_token", text: "UPDATE api_token SET last_used_at_ms = ? WHERE id = ?" };
@@ -211,7 +211,7 @@ impl Tx<'_> {
     async fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) -> Result<()> {
         let insert = Query::new(&INSERT_TOKEN)
             .int(token.id.get())
-            .text(token.kind.as_str())
+            .text(if token.kind.is_of_executors() { TokenKind::Executor } else { TokenKind::Api }.as_str())
             .text(&clean_name(&token.name))
             .opt_int(token.owner.map(AccountId::get))
             .opt_int(token.namespace.map(NamespaceId::get))
@@ -221,6 +221,7 @@ impl Tx<'_> {
             .int(token.line.get())
             .int(token.series.get())
             .int(token.declares.into())
+            .int((token.kind == TokenKind::Xxl).into())
             .at(token.created_at)
             .opt_at(expires_at);
         if self.execute(insert).await? == 1 {
@@ -235,10 +236,11 @@ fn token(row: &AnyRow) -> Result<TokenRecord> {
     let id = TokenId::new(columns.int("id")?);
     Ok(TokenRecord {
         id,
-        kind: match columns.text("kind")?.as_str() {
-            "api" => TokenKind::Api,
-            "executor" => TokenKind::Executor,
-            other => return Err(columns.corrupt("kind", format!("{other:?} is not a kind of token"))),
+        kind: match (columns.text("kind")?.as_str(), columns.int("is_xxl")? != 0) {
+            ("api", _) => TokenKind::Api,
+            ("executor", true) => TokenKind::Xxl,
+            ("executor", false) => TokenKind::Executor,
+            (other, _) => return Err(columns.corrupt("kind", format!("{other:?} is not a kind of token"))),
         },
         name: columns.text("name")?,
         owner: columns.opt_int("owner_id")?.map(AccountId::new),

@@ -11,7 +11,7 @@ const HASH_BYTES: usize = 4;
 
 /// Where an executor listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
+pub struct Address {
     /// Without a slash at the end.
     text: String,
     url: Url,
@@ -19,10 +19,13 @@ pub(crate) struct Address {
 
 impl Address {
     /// Reads an address such as `http://10.0.0.5:9999/`; a path before the methods is allowed.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// A sentence that names the text and what would be right.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim().trim_end_matches('/');
         let shown: String = text.chars().take(100).collect();
-        let wrong = |why: &str| Err(format!("registryValue: {shown:?} {why}; write it as http://10.0.0.5:9999/"));
+        let wrong = |why: &str| Err(format!("{shown:?} {why}; write it as http://10.0.0.5:9999/"));
         if text.len() > LEN_MAX {
             return wrong(&format!("has more than {LEN_MAX} bytes"));
         }
@@ -37,22 +40,28 @@ impl Address {
     }
 
     /// Without a slash at the end.
-    pub(crate) fn as_str(&self) -> &str {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The address of the executor.
-    pub(crate) const fn url(&self) -> &Url {
+    #[must_use]
+    pub const fn url(&self) -> &Url {
         &self.url
     }
 
     /// The URL of one of its methods, such as `run`.
-    pub(crate) fn method(&self, method: &str) -> Result<Url, String> {
+    ///
+    /// # Errors
+    /// Where that is no URL.
+    pub fn method(&self, method: &str) -> Result<Url, String> {
         Url::parse(&format!("{}/{method}", self.text)).map_err(|error| error.to_string())
     }
 
     /// A name for the executor: host and port, with a hash where these are not all.
-    pub(crate) fn name(&self) -> String {
+    #[must_use]
+    pub fn name(&self) -> String {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.url.port_or_known_default().unwrap_or_default();
         let plain = format!("{host}-{port}");
@@ -93,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_the_field() {
+    fn what_is_no_address_is_refused_with_one_that_would_be() {
         let long = format!("http://h/{}", "a".repeat(300));
         for text in ["", "10.0.0.5:9999", "ftp://h/", "http://", "http://u:p@h/", "http://h/?a=b", "file:///etc", &long]
         {
             let sentence = Address::parse(text).unwrap_err();
-            assert!(sentence.starts_with("registryValue: "), "{text}: {sentence}");
+            assert!(sentence.ends_with("; write it as http://10.0.0.5:9999/"), "{text}: {sentence}");
         }
     }
 }

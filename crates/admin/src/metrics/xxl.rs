@@ -1,0 +1,135 @@
+//! Calls of executors that speak XXL-JOB's protocol, by what came of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A call of such an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XxlCall {
+    /// It registers.
+    Registry,
+    /// It signs off.
+    RegistryRemove,
+    /// It reports the ends of runs, each of which counts for itself.
+    Callback,
+    /// A name that no call has.
+    Other,
+}
+
+impl XxlCall {
+    const ALL: [Self; 4] = [Self::Registry, Self::RegistryRemove, Self::Callback, Self::Other];
+
+    /// Its label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Registry => "registry",
+            Self::RegistryRemove => "registry_remove",
+            Self::Callback => "callback",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XxlOutcome {
+    /// It is stored.
+    Accepted,
+    /// The end of the run was known already.
+    Repeated,
+    /// No run has this number, or not any more.
+    UnknownRun,
+    /// The run is one of another app.
+    ForeignRun,
+    /// No token, or none that is good here.
+    WrongToken,
+    /// The app is not the one of the token.
+    WrongApp,
+    /// The address is outside of the allowed networks, or is none.
+    ForbiddenAddress,
+    /// The body is not what the call has.
+    Unreadable,
+    /// The body is too long.
+    TooLong,
+    /// The method of HTTP, or the name of the call, is none that is served.
+    UnknownCall,
+    /// It could not be stored, and is to come again.
+    Unavailable,
+}
+
+impl XxlOutcome {
+    const ALL: [Self; 11] = [
+        Self::Accepted,
+        Self::Repeated,
+        Self::UnknownRun,
+        Self::ForeignRun,
+        Self::WrongToken,
+        Self::WrongApp,
+        Self::ForbiddenAddress,
+        Self::Unreadable,
+        Self::TooLong,
+        Self::UnknownCall,
+        Self::Unavailable,
+    ];
+
+    /// Its label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Repeated => "repeated",
+            Self::UnknownRun => "unknown_run",
+            Self::ForeignRun => "foreign_run",
+            Self::WrongToken => "wrong_token",
+            Self::WrongApp => "wrong_app",
+            Self::ForbiddenAddress => "forbidden_address",
+            Self::Unreadable => "unreadable",
+            Self::TooLong => "too_long",
+            Self::UnknownCall => "unknown_call",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// The counts of one node.
+#[derive(Debug, Default)]
+pub(crate) struct XxlCalls([[AtomicU64; XxlOutcome::ALL.len()]; XxlCall::ALL.len()]);
+
+impl XxlCalls {
+    pub(crate) fn add(&self, call: XxlCall, outcome: XxlOutcome, count: u64) {
+        if let Some(counter) = self.0.get(call as usize).and_then(|outcomes| outcomes.get(outcome as usize)) {
+            super::add(counter, count);
+        }
+    }
+
+    /// The counts that are not 0.
+    pub(crate) fn read(&self) -> impl Iterator<Item = (XxlCall, XxlOutcome, u64)> + '_ {
+        let of_call = |(call, counts): (XxlCall, &'_ [AtomicU64; XxlOutcome::ALL.len()])| {
+            let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+            XxlOutcome::ALL.into_iter().zip(counts).map(move |(outcome, count)| (call, outcome, count))
+        };
+        XxlCall::ALL.into_iter().zip(&self.0).flat_map(of_call).filter(|(.., count)| *count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_outcomes_have_counters_of_their_own() {
+        let calls = XxlCalls::default();
+        for call in XxlCall::ALL {
+            for outcome in XxlOutcome::ALL {
+                calls.add(call, outcome, 1);
+            }
+        }
+        calls.add(XxlCall::Callback, XxlOutcome::Repeated, 6);
+        let found: Vec<_> = calls.read().collect();
+        assert_eq!(found.len(), XxlCall::ALL.len() * XxlOutcome::ALL.len());
+        for (call, outcome, count) in found {
+            let is_more = (call, outcome) == (XxlCall::Callback, XxlOutcome::Repeated);
+            assert_eq!(count, if is_more { 7 } else { 1 }, "{call:?} {outcome:?}");
+        }
+    }
+}

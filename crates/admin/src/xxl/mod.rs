@@ -1,0 +1,111 @@
+//! Addresses of executors that speak XXL-JOB's protocol: what is one, which of them this server may call, and those that users
+//! register by hand. The calls themselves are in `rondel-xxl`.
+
+mod address;
+
+use rondel_core::ExecutorId;
+use rondel_core::access::Role;
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::check_host;
+use rondel_store::access::TokenKind;
+use rondel_store::catalog::App;
+use rondel_store::xxl::XxlExecutor;
+use rondel_store::{Store, StoreError};
+
+pub use self::address::Address;
+use crate::identity::tokens::{Token, principal_of};
+use crate::node::Node;
+
+/// The most executors of an app that are registered by hand. Callers that register at the same moment can exceed it by their number.
+pub const BY_HAND_COUNT_MAX: u32 = 200;
+
+/// Why an executor is not registered by hand.
+#[derive(Debug, thiserror::Error)]
+pub enum ByHandError {
+    /// This server calls no such executors.
+    #[error("this server serves no executors of XXL-JOB: start it with --xxl-networks and the network of the executor")]
+    NotServed,
+    /// The address is none, or outside of the networks.
+    #[error("{0}")]
+    Address(String),
+    /// The token is not one for the app.
+    #[error("{0}")]
+    Token(String),
+    /// The app has as many as it may have.
+    #[error(
+        "the app has {BY_HAND_COUNT_MAX} executors that are registered by hand, which is the most; remove one first"
+    )]
+    TooMany,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The address in a text, if a server with these networks may call it. A name is looked up when it is called.
+///
+/// # Errors
+/// A sentence that names the address, and what would be right.
+pub fn allowed_address(text: &str, networks: &AllowedAddresses) -> Result<Address, String> {
+    let address = Address::parse(text)?;
+    check_host(address.url(), &networks.clone().alone()).map_err(|refused| refused.to_string())?;
+    Ok(address)
+}
+
+/// Registers an executor of an app by its address, with the token that it is configured with: that is how it is called, and
+/// what its callbacks come with. Once more changes the token.
+///
+/// # Errors
+/// [`ByHandError`].
+pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> Result<XxlExecutor, ByHandError> {
+    let networks = &node.shared().config.xxl_networks;
+    if networks.is_empty() {
+        return Err(ByHandError::NotServed);
+    }
+    let address = allowed_address(address, networks).map_err(ByHandError::Address)?;
+    let (store, now) = (node.store(), node.now());
+    if !is_token_of(node, app, token).await? {
+        let sentence = format!(
+            "the token is not a valid one of kind xxl for app {}: make one by rondel token create NAME --kind xxl --role \
+             executor:NAMESPACE/{}, and configure the executor with it",
+            app.name, app.name
+        );
+        return Err(ByHandError::Token(sentence));
+    }
+    let known = store.fixed_xxl(Some(app.id), BY_HAND_COUNT_MAX).await?;
+    let is_new = !known.iter().any(|one| one.address == address.as_str());
+    if is_new && known.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
+        return Err(ByHandError::TooMany);
+    }
+    let mut executor = XxlExecutor {
+        id: ExecutorId::new(node.new_id()),
+        namespace: app.namespace,
+        app: app.id,
+        address: address.as_str().to_owned(),
+        token: token.trim().to_owned(),
+        first_seen_at: now,
+        last_seen_at: rondel_core::Timestamp::EPOCH,
+        left_at: None,
+        by_hand_at: Some(now),
+    };
+    executor.id = store.fix_xxl(&executor, now).await?;
+    Ok(executor)
+}
+
+/// Takes such a registration back; false where there is none.
+///
+/// # Errors
+/// The store's.
+pub async fn remove_by_hand(store: &dyn Store, app: &App, address: &str) -> Result<bool, StoreError> {
+    let text = address.trim().trim_end_matches('/');
+    store.unfix_xxl(app.id, text).await
+}
+
+async fn is_token_of(node: &Node, app: &App, token: &str) -> Result<bool, StoreError> {
+    let (store, now) = (node.store(), node.now());
+    let Some(record) = store.token(&Token::from_text(token).hash()).await? else { return Ok(false) };
+    let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
+    let is_its = |grant: &rondel_core::access::Grant| {
+        grant.role == Role::Executor && grant.namespace == Some(app.namespace) && grant.app == Some(app.id)
+    };
+    Ok(principal.token.kind == TokenKind::Xxl && principal.rights.grants().iter().all(is_its))
+}

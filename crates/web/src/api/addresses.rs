@@ -1,0 +1,162 @@
+//! Executors of XXL-JOB that are registered by hand: a fixed list of addresses of an app.
+
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use rondel_admin::xxl::{Address, BY_HAND_COUNT_MAX, ByHandError, add_by_hand, remove_by_hand};
+use rondel_core::Timestamp;
+use rondel_core::access::Permission::{Edit, View};
+use rondel_store::catalog::App;
+use rondel_store::xxl::XxlExecutor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::jobs::find_app;
+use super::page::Page;
+use crate::answer::json;
+use crate::body::{JsonBody, refuse_value};
+use crate::call::{Call, quoted};
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+/// An address to be.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewAddress {
+    /// Where the executor listens: `http://10.0.0.5:9999/`.
+    #[schemars(length(min = 1, max = 255))]
+    pub(crate) address: String,
+    /// The token that the executor is configured with: of kind `xxl`, for this app.
+    #[schemars(length(min = 1, max = 500))]
+    pub(crate) token: String,
+}
+
+/// An executor that is registered by hand.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Address")]
+pub(crate) struct AddressJson {
+    pub(crate) address: String,
+    /// The name that the executor has in the list of executors.
+    pub(crate) executor: String,
+    /// Whether it answers this server.
+    pub(crate) online: bool,
+    /// When it was registered by hand.
+    pub(crate) added_at: Option<Timestamp>,
+    /// When it last registered itself too; null if it never did.
+    last_registered_at: Option<Timestamp>,
+}
+
+/// Which address.
+#[derive(Debug)]
+pub(crate) struct AtAddress(Option<String>);
+
+impl FromQuery for AtAddress {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one(Parameter::text("address").about("The address, as it is listed.").required()))
+    }
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .get(
+            "/api/v1/apps/{app}/addresses",
+            View,
+            list,
+            Doc::new(
+                "List executors that are registered by hand",
+                "The fixed addresses of executors of XXL-JOB, at most 200 of an app. Those that register themselves are in the list of executors.",
+            )
+            .json::<Page<AddressJson>>(200, "The addresses."),
+        )
+        .post(
+            "/api/v1/apps/{app}/addresses",
+            Edit,
+            add,
+            Doc::new(
+                "Register an executor by hand",
+                "Each server asks the executor of XXL-JOB at this address by `/beat`, and sends it runs while it answers. The address must be in \
+                 a network of `xxl_networks`. Once more changes the token.",
+            )
+            .json::<AddressJson>(201, "The executor. It is online once it has answered.")
+            .example(json!({"address": "http://10.0.0.5:9999/", "token": "rondel_xxl_…"})),
+        )
+        .delete(
+            "/api/v1/apps/{app}/addresses",
+            Edit,
+            remove,
+            Doc::new(
+                "Remove an executor that is registered by hand",
+                "It gets no more runs, unless it registers itself. Removing one twice is no fault.",
+            )
+            .empty("It is removed."),
+        )
+}
+
+/// The addresses of an app by its name.
+pub(crate) async fn of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
+    let app = find_app(call, name).await?;
+    let found = call.engine().store().fixed_xxl(Some(app), BY_HAND_COUNT_MAX).await?;
+    Ok(found.iter().map(|one| show(call, one)).collect())
+}
+
+async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
+    let items = of_app(&call, &name).await?;
+    json(StatusCode::OK, &Page { items, next_cursor: None })
+}
+
+async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAddress>) -> Result<Response, Problem> {
+    // Where the caller's roles do not reach, the body does not matter.
+    find_app(&call, &name).await?;
+    json(StatusCode::CREATED, &added(&call, &name, body.read()?).await?)
+}
+
+/// Registers an executor by hand, with a line in the audit log.
+pub(crate) async fn added<Q>(call: &Call<Q>, name: &str, new: NewAddress) -> Result<AddressJson, Problem> {
+    let app = app(call, name).await?;
+    let executor = add_by_hand(call.engine(), &app, &new.address, &new.token).await.map_err(|error| match error {
+        ByHandError::Store(error) => error.into(),
+        ByHandError::Token(sentence) => refuse_value("/token", sentence),
+        ByHandError::Address(sentence) => refuse_value("/address", sentence),
+        refused @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", refused.to_string()),
+    })?;
+    call.note.changed_to(&json!({"address": executor.address}));
+    Ok(show(call, &executor))
+}
+
+async fn remove(call: Call<AtAddress>, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
+    let address = call.query.0.clone().unwrap_or_default();
+    removed(&call, &name, &address).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Removes an executor that is registered by hand, with a line in the audit log.
+pub(crate) async fn removed<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
+    let app = app(call, name).await?;
+    if address.trim().is_empty() {
+        let detail = format!("address: {} is no address; write it as http://10.0.0.5:9999/", quoted(address));
+        return Err(Problem::new(Code::InvalidQuery, detail));
+    }
+    call.note.before(&json!({"address": address}));
+    remove_by_hand(call.engine().store(), &app, address).await?;
+    Ok(())
+}
+
+async fn app<Q>(call: &Call<Q>, name: &str) -> Result<App, Problem> {
+    let id = find_app(call, name).await?;
+    Ok(App { id, namespace: call.namespace.id, name: name.to_owned() })
+}
+
+fn show<Q>(call: &Call<Q>, one: &XxlExecutor) -> AddressJson {
+    let online = call.engine().online_names().iter().any(|online| online.id == one.id);
+    AddressJson {
+        address: one.address.clone(),
+        executor: Address::parse(&one.address).map(|address| address.name()).unwrap_or_default(),
+        online,
+        added_at: one.by_hand_at,
+        last_registered_at: Some(one.last_seen_at).filter(|at| *at > Timestamp::EPOCH),
+    }
+}

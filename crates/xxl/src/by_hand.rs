@@ -1,0 +1,101 @@
+//! When executors that users registered by their addresses last answered: each server asks them by `/beat`, and has those that do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::ExecutorId;
+use rondel_store::xxl::XxlExecutor;
+use tokio::time::Instant;
+
+/// How often an executor is asked.
+const BEAT_PERIOD: Duration = Duration::from_secs(5);
+/// How long an answer counts.
+const BEAT_COUNTS_FOR: Duration = Duration::from_secs(30);
+
+/// What an executor answered.
+#[derive(Debug, Default)]
+struct Beat {
+    asked_at: Option<Instant>,
+    good_at: Option<Instant>,
+    is_asking: bool,
+}
+
+impl Beat {
+    fn is_due(&self, now: Instant) -> bool {
+        !self.is_asking && self.asked_at.is_none_or(|at| now.duration_since(at) >= BEAT_PERIOD)
+    }
+
+    fn is_there(&self, now: Instant) -> bool {
+        self.good_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR)
+    }
+}
+
+/// The answers of all executors by hand.
+#[derive(Debug, Default)]
+pub(crate) struct Beats(BTreeMap<ExecutorId, Beat>);
+
+impl Beats {
+    /// Those that are to be asked now, of all that there are. The answer of each is recorded by [`Self::answered`].
+    pub(crate) fn take_due(&mut self, all: &[XxlExecutor], now: Instant) -> Vec<XxlExecutor> {
+        self.0.retain(|id, _| all.iter().any(|one| one.id == *id));
+        let mut due = Vec::new();
+        for executor in all {
+            let beat = self.0.entry(executor.id).or_default();
+            if beat.is_due(now) {
+                (beat.is_asking, beat.asked_at) = (true, Some(now));
+                due.push(executor.clone());
+            }
+        }
+        due
+    }
+
+    /// Whether its last answer still counts.
+    pub(crate) fn has(&self, id: ExecutorId, now: Instant) -> bool {
+        self.0.get(&id).is_some_and(|beat| beat.is_there(now))
+    }
+
+    /// Records an answer; true where the executor is there from now on.
+    pub(crate) fn answered(&mut self, id: ExecutorId, is_good: bool, now: Instant) -> bool {
+        let Some(beat) = self.0.get_mut(&id) else { return false };
+        beat.is_asking = false;
+        let was_there = beat.is_there(now);
+        if is_good {
+            beat.good_at = Some(now);
+        }
+        is_good && !was_there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, NamespaceId, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn an_executor_is_there_while_its_last_answer_counts() {
+        let id = ExecutorId::new(3);
+        let all = [XxlExecutor {
+            id,
+            namespace: NamespaceId::new(1),
+            app: AppId::new(2),
+            address: "http://10.0.0.5:9999".to_owned(),
+            token: String::new(),
+            first_seen_at: Timestamp::EPOCH,
+            last_seen_at: Timestamp::EPOCH,
+            left_at: None,
+            by_hand_at: Some(Timestamp::EPOCH),
+        }];
+        let (mut beats, now) = (Beats::default(), Instant::now());
+        assert_eq!(beats.take_due(&all, now).len(), 1);
+        assert!(beats.take_due(&all, now + BEAT_PERIOD).is_empty(), "one question at a time");
+        assert!(!beats.has(id, now));
+        assert!(beats.answered(id, true, now) && !beats.answered(id, true, now), "it is news once");
+        assert!(beats.take_due(&all, now + BEAT_PERIOD / 2).is_empty());
+        assert_eq!(beats.take_due(&all, now + BEAT_PERIOD).len(), 1);
+        assert!(!beats.answered(id, false, now + BEAT_PERIOD));
+        assert!(beats.has(id, now + BEAT_COUNTS_FOR / 2) && !beats.has(id, now + BEAT_COUNTS_FOR));
+        assert!(beats.take_due(&[], now).is_empty());
+        assert!(!beats.answered(id, true, now), "it was removed meanwhile");
+    }
+}

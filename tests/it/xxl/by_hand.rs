@@ -1,0 +1,122 @@
+//! Executors that are registered by hand: asked by `/beat`, and there as long as they answer.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use rondel_tests::{Backend, ScratchDb, rondel, scratch, wait_until};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::stand_in::{Dialect, StandIn};
+use super::{job, online, reaches, server, start, token};
+use crate::on_each_database;
+
+/// An executor counts as there for half a minute after its last answer.
+const LIMIT: Duration = Duration::from_secs(150);
+
+async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("echo", "demo", "echo"), json!({})).await;
+    let secret = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Go, server.url(), ("demo", &secret)).await;
+    let address = one.address().to_owned();
+    let added = json!({"address": format!("{address}/"), "token": secret});
+    for _ in 0..2 {
+        let added = api.post("/api/v1/apps/demo/addresses", added.clone()).await.expect(201);
+        assert_eq!(added["address"], address.as_str(), "{added}");
+    }
+    // It never registers: what it is known by does not grow old.
+    let listed = online(&api, "demo", 1).await;
+    let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
+    let first = &found["items"][0];
+    assert_eq!((&first["executor"], &first["online"]), (&listed[0]["name"], &json!(true)), "{found}");
+    assert!(first["last_registered_at"].is_null() && found["items"].as_array().is_some_and(|all| all.len() == 1));
+    assert!(!one.calls("beat").is_empty(), "it was asked before anything was sent to it");
+    let run = start(&api, "echo", json!("x")).await;
+    reaches(&api, &run, "succeeded").await;
+
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    online(&api, "demo", 1).await;
+    let run = start(&api, "echo", json!("y")).await;
+    reaches(&api, &run, "succeeded").await;
+    assert_eq!(one.calls("run").len(), 2);
+
+    let port = one.port();
+    one.die().await;
+    wait_until(LIMIT, "the server notices that it is gone", async || {
+        let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
+        if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
+    let two = StandIn::start_at(listener, Dialect::Go, server.url(), ("demo", &secret));
+    online(&api, "demo", 1).await;
+    let run = start(&api, "echo", json!("z")).await;
+    reaches(&api, &run, "succeeded").await;
+    assert_eq!(two.calls("run").len(), 1);
+
+    let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
+    for _ in 0..2 {
+        api.delete(&path).await.expect(204);
+    }
+    online(&api, "demo", 0).await;
+    assert_eq!(api.get("/api/v1/apps/demo/addresses").await.expect(200)["items"], json!([]));
+}
+on_each_database!(executors_by_hand_get_runs_while_they_answer);
+
+#[tokio::test]
+async fn bad_addresses_are_refused_in_words() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &[]).await;
+    let api = server.api();
+    for app in ["demo", "other"] {
+        job(&api, (app, app, "echo"), json!({})).await;
+    }
+    let (own, others) = (token(&api, "demo").await, token(&api, "other").await);
+    let grants = json!([{"role": "executor", "namespace": "default", "app": "demo"}]);
+    let gateway = json!({"kind": "executor", "name": "gateway", "grants": grants});
+    let gateway = api.post("/api/v1/tokens", gateway).await.expect(201)["token"].clone();
+    let good = "http://127.0.0.1:9/";
+    for (address, token, pointer, words) in [
+        ("127.0.0.1:9999", json!(own), "/address", "\"127.0.0.1:9999\" is not an address; write it as http://"),
+        ("localhost:9999", json!(own), "/address", "\"localhost:9999\" is not an address of HTTP; write it as http://"),
+        ("http://10.0.0.5:9999/", json!(own), "/address", "which the setting xxl_networks does not name"),
+        ("http://1.1.1.1/", json!(own), "/address", "which the setting xxl_networks does not name"),
+        ("http://169.254.169.254/", json!(own), "/address", "metadata address"),
+        ("http://u:p@127.0.0.1/", json!(own), "/address", "has more than a host, a port and a path"),
+        (good, json!("default_token"), "/token", "rondel token create NAME --kind xxl"),
+        (good, json!(others), "/token", "is not a valid one of kind xxl for app demo"),
+        (good, gateway, "/token", "is not a valid one of kind xxl for app demo"),
+    ] {
+        let body = json!({"address": address, "token": token});
+        let refused = api.post("/api/v1/apps/demo/addresses", body).await.expect(422);
+        let first = &refused["errors"][0];
+        let message = first["message"].as_str().unwrap_or_default();
+        assert!(first["pointer"] == pointer && message.contains(words), "{address}: {refused}");
+        assert!(!refused.to_string().contains(&others) && !refused.to_string().contains(&own), "{refused}");
+    }
+    let body = json!({"address": good, "token": own});
+    api.post("/api/v1/apps/nosuch/addresses", body).await.expect(404);
+    assert_eq!(api.get("/api/v1/apps/demo/addresses").await.expect(200)["items"], json!([]));
+
+    let file = server.data_folder().join("executor.token");
+    std::fs::write(&file, &own).expect("write a token");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    let file = file.display().to_string();
+    let command = async |args: &[&str]| {
+        let token = server.token_file().display().to_string();
+        let done = rondel(&[args, &["--server", server.url(), "--token-file", &token]].concat(), &[]).await;
+        assert_eq!(done.code, Some(0), "{args:?}: {}{}", done.stdout, done.stderr);
+        done.stdout
+    };
+    command(&["app", "address", "add", "demo", good, "--executor-token-file", &file]).await;
+    let listed = command(&["app", "address", "list", "demo"]).await;
+    assert!(listed.contains("http://127.0.0.1:9 ") && listed.contains("offline"), "{listed}");
+    command(&["app", "address", "remove", "demo", good]).await;
+    assert_eq!(command(&["app", "address", "list", "demo", "-o", "name"]).await.trim(), "");
+    let without: Value = api.delete("/api/v1/apps/demo/addresses").await.expect(422);
+    assert!(without.to_string().contains("write it as http://10.0.0.5:9999/"), "{without}");
+}

@@ -1,0 +1,106 @@
+//! An executor that knows two servers: whichever it asks, both have it, and the death of one leaves it to the other.
+
+use rondel_tests::{Backend, Server, scratch, wait_until};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::stand_in::{Dialect, StandIn};
+use super::{LIMIT, NETWORKS, job, log_has, online, reaches, run_of, start, token};
+
+/// A short lease, after the end of which the other server has the jobs of one that died.
+const CLUSTER: [&str; 6] = ["--lease", "2s", "--beat", "400ms", "--claim-strategy", "id_hash"];
+
+fn log_id(call: &Value) -> i64 {
+    call["logId"].as_i64().expect("a log id")
+}
+
+async fn either_server_serves_an_executor(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..]].concat();
+    let mut first = Server::start_with(&db, &args).await;
+    let second = Server::start_with(&db, &args).await;
+    let (one, two) = (first.api(), second.api());
+    for name in ["tick-0", "tick-1", "tick-2", "tick-3"] {
+        let more = json!({"schedule": {"every": "1s"}, "misfire": {"policy": "all", "max": 100}});
+        job(&one, (name, "demo", "echo"), more).await;
+    }
+    for name in ["sleep-0", "sleep-1", "sleep-2"] {
+        job(&one, (name, "demo", "sleep"), json!({"delivery": "at_most_once"})).await;
+    }
+    let token = token(&one, "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let servers = [first.url(), second.url()];
+    let mut executor = StandIn::start_with(listener, Dialect::Core34, &servers, ("demo", &token));
+    // It registers with the first server alone, as its client does while that one answers.
+    executor.keep_registering();
+    let name = online(&one, "demo", 1).await[0]["name"].clone();
+    assert_eq!(online(&two, "demo", 1).await[0]["name"], name, "both servers have the same executor, once");
+    wait_until(LIMIT, "runs of both servers reach it", async || {
+        let found = two.all("/api/v1/runs", &[("status", "succeeded")]).await;
+        let jobs = ["tick-0", "tick-1", "tick-2", "tick-3"].map(|name| found.iter().any(|run| run["job"] == name));
+        if jobs.iter().all(|has_run| *has_run) { Ok(()) } else { Err(jobs) }
+    })
+    .await;
+
+    // A callback is taken by whichever server it comes to.
+    for (number, (api, called)) in [(&one, 1), (&two, 0)].into_iter().enumerate() {
+        let run = start(api, &format!("sleep-{number}"), Value::Null).await;
+        reaches(api, &run, "running").await;
+        let sent = sleeping(&executor, number).await;
+        executor.finish_at(called, log_id(&sent), "done").await;
+        let ended = reaches(&two, &run, "succeeded").await;
+        assert_eq!((&ended["message"], &ended["attempt"]), (&json!("done"), &json!(1)), "{ended:#}");
+    }
+
+    // The server that the executor registers with dies under a run, which goes on, and so do all others.
+    let run = start(&one, "sleep-2", Value::Null).await;
+    reaches(&two, &run, "running").await;
+    let sent = sleeping(&executor, 2).await;
+    first.kill().await;
+    let before = ticks(&executor);
+    wait_until(LIMIT, "the other server goes on with the jobs", async || {
+        let more = ticks(&executor) - before;
+        if more >= 12 { Ok(()) } else { Err(more) }
+    })
+    .await;
+    assert_eq!(run_of(&two, &run).await["status"], "running");
+    executor.finish(log_id(&sent), 200, "after all").await;
+    let ended = reaches(&two, &run, "succeeded").await;
+    assert_eq!((&ended["message"], &ended["attempt"]), (&json!("after all"), &json!(1)), "{ended:#}");
+    log_has(&two, &run, "sleeping").await;
+
+    first.restart().await;
+    assert_eq!(online(&first.api(), "demo", 1).await[0]["name"], name);
+    assert_eq!(online(&two, "demo", 1).await.len(), 1);
+    let begun = executor.begun();
+    let mut ids: Vec<i64> = begun.iter().map(|one| one.log_id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), begun.len(), "no number is sent twice");
+    tokio::time::timeout(LIMIT, executor.all_is_reported()).await.expect("its callbacks are taken");
+}
+
+/// How many runs of the jobs with a schedule it was asked for.
+fn ticks(executor: &StandIn) -> usize {
+    executor.calls("run").iter().filter(|call| call["executorHandler"] == "echo").count()
+}
+
+/// The request for a run of a sleeping job: the one with so many before it.
+async fn sleeping(executor: &StandIn, before: usize) -> Value {
+    wait_until(LIMIT, "the executor has the run", async || {
+        let calls = executor.calls("run");
+        let found = calls.iter().filter(|call| call["executorHandler"] == "sleep").nth(before).cloned();
+        found.ok_or(calls.len())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn either_server_serves_an_executor_on_postgres() {
+    either_server_serves_an_executor(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn either_server_serves_an_executor_on_mysql() {
+    either_server_serves_an_executor(Backend::Mysql).await;
+}
