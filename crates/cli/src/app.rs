@@ -79,7 +79,7 @@ enum AddressCommand {
         /// The app's name
         #[arg(value_name = "APP")]
         name: String,
-        /// Where it listens: http://10.0.0.5:9999/
+        /// Where it listens: `http://10.0.0.5:9999/`
         #[arg(value_name = "ADDRESS")]
         address: String,
         /// The file with the token that it is configured with, of kind xxl
