@@ -59,7 +59,8 @@ impl Family {
         };
         let mut signalled = BTreeSet::new();
         for _ in 0..passes {
-            let found = strays(&living(), own);
+            let living = living();
+            let found = strays(&living, own);
             let new: Vec<Identity> = found.difference(&signalled).copied().collect();
             if new.is_empty() && !signalled.is_empty() {
                 break;
@@ -68,7 +69,9 @@ impl Family {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
             }
-            new.iter().for_each(|process| send_signal(*process, signal));
+            // The group has it already: many programs take a second SIGTERM for "at once, without tidying up".
+            let others = beyond(&living, leader.as_raw_pid(), &new);
+            others.for_each(|process| send_signal(process, signal));
             signalled.extend(new);
         }
         lock(&self.signalled).extend(signalled);
@@ -119,6 +122,12 @@ fn strays(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identi
             return found.into_values().collect();
         }
     }
+}
+
+/// Those of `found` that are not in the group.
+fn beyond(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<Item = Identity> {
+    let is_in = move |identity| living.iter().any(|process| process.identity == identity && process.group == group);
+    found.iter().copied().filter(move |identity| !is_in(*identity))
 }
 
 /// A number is given to another process one day; with the instant of its start it is one process's alone.
@@ -179,6 +188,14 @@ mod tests {
         let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
         let found = strays(&living, |process| process.identity.id == 3);
         assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
+    }
+
+    #[test]
+    fn what_is_in_the_group_is_not_signalled_twice() {
+        let process = |id, group| Process { identity: Identity { id, started: 1 }, parent: 1, group };
+        let living = [process(7, 7), process(8, 7), process(9, 9)];
+        let found = living.iter().map(|process| process.identity).collect::<Vec<_>>();
+        assert_eq!(beyond(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);
     }
 
     #[test]
