@@ -36,8 +36,7 @@ macro_rules! of_trouble {
 }
 macro_rules! of_dead {
     () => {
-        "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
-         AND EXISTS (SELECT 1 FROM dead_letter WHERE dead_letter.run_id = run.id) AND "
+        "run.id IN (SELECT dead_letter.run_id FROM dead_letter WHERE dead_letter.namespace_id = ?) AND "
     };
 }
 macro_rules! of_all {
