@@ -6,19 +6,14 @@ use rondel_core::spec::EXPECT_CHANNEL;
 use rondel_core::{AlertRuleId, AppId, JobId, NamespaceId, RunId};
 use serde_json::{Value, json};
 
+use super::alerts::tenant;
 use super::channels::channel_in;
-use super::{compile, created, name, next_id, spec};
+use super::{compile, created, next_id, spec};
 use crate::Store;
 use crate::alerts::{RuleChange, RuleSaved};
-use crate::catalog::{Changed, Created, JobChange, JobRecord, Namespace, NewJob};
+use crate::catalog::{Changed, Created, JobChange, JobRecord, NewJob};
 use crate::channels::{CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser};
 use crate::reports::{ReportChange, ReportSaved};
-
-async fn tenant(store: &dyn Store) -> NamespaceId {
-    let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("users") };
-    assert!(store.create_namespace(&namespace, store.now().await.unwrap()).await.unwrap());
-    namespace.id
-}
 
 async fn channel(store: &dyn Store, namespace: NamespaceId, name: &str) {
     let made = channel_in(namespace, store.now().await.unwrap());

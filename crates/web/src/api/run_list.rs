@@ -41,7 +41,7 @@ impl FromQuery for ListRuns {
     fn from_query(reader: &mut Reader) -> Self {
         let sort = Parameter::word("sort", ORDERS).about(
             "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last \
-             two look at the newest 20,000 runs of the stretch of time alone.",
+             two look at the newest 10,000 runs of the stretch of time alone.",
         );
         let sort = reader.parsed(sort, |word| run_filter::order(word).map(|order| (word.to_owned(), order)));
         let (sort, order) = sort.unzip();
@@ -81,7 +81,7 @@ pub(super) fn routes() -> Routes {
         Doc::new(
             "List runs",
             "The newest first, or in the order of `sort`. What no index answers, such as a text in messages, is searched for among the newest \
-             20,000 runs of the stretch of time; `searched_to` then has how far back that is, and `next_cursor` goes on from there.",
+             10,000 runs of the stretch of time; `searched_to` then has how far back that is, and `next_cursor` goes on from there.",
         )
         .json::<RunPage>(200, "A page of runs.")
         .refuses(&[Code::JobNotFound]),
@@ -199,4 +199,15 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
 pub(crate) async fn search_of<Q>(call: &Call<Q>, text: &str) -> Result<RunSearch, Problem> {
     let filter = run_filter::parse(text, Scope::Runs)?;
     run_filter::search(call, &filter, RunOrder::Newest, Tz::UTC).await
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn documents_name_the_bound_of_searches() {
+        assert_eq!(rondel_store::ledger::SEARCHED_COUNT_MAX, 10_000, "it stands in texts, too");
+        for text in [include_str!("run_list.rs"), include_str!("../../../../docs/API.md")] {
+            assert!(text.contains("10,000 runs of the"));
+        }
+    }
 }
