@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod counted;
+mod java;
 mod python;
 pub(crate) mod stand_in;
 mod two_servers;

@@ -51,7 +51,7 @@ fn launch(python: &str, folder: &Path, server: &Server, (app, token, port): (&st
     Process::start("pyxxl", command)
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it listens").port()
 }
