@@ -374,7 +374,7 @@ macro_rules! delegate_store {
                 fn forget_points(kind: PointKind, step: Step, before: Timestamp, limit: u32) -> u64;
                 fn failing_jobs(namespace: NamespaceId, within: Option<&[AppId]>, limit: u32) -> Vec<JobPulse>;
                 fn troubled_jobs(namespace: NamespaceId, since: RunId, row_count: u32) -> Vec<JobTrouble>;
-                fn marks(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<RunMark>;
+                fn marks(jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Vec<RunMark>;
                 fn marks_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<RunMark>;
                 fn open_marks(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<RunMark>;
                 fn open_jobs(query: OpenQuery) -> Vec<OpenJob>;

@@ -306,8 +306,9 @@ pub trait Rollups {
     /// the most first; those that were cancelled are left out.
     async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>>;
 
-    /// Runs of a job for a drawing, planned from `from` on and before `to`, the newest first, at most `limit`; shards are left out.
-    async fn marks(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>>;
+    /// Runs of these jobs for a drawing, planned from `from` on and before `to`: job by job in the order of `jobs`, of each at most `limit`,
+    /// its newest first; shards are left out.
+    async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>>;
 
     /// Runs and shards of a namespace for a drawing, with ids from the first of `ids` on and before the second, the newest first, at most `limit`.
     async fn marks_of_namespace(&self, namespace: NamespaceId, ids: (RunId, RunId), limit: u32)

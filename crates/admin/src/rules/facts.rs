@@ -183,7 +183,7 @@ fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
 
 /// The newest runs of a job that have a verdict, the newest first.
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<Vec<EndedRun>, StoreError> {
-    let marks = node.store().marks(job, Timestamp::EPOCH, now + AHEAD, STREAK_MAX + BEYOND_STREAK).await?;
+    let marks = node.store().marks(&[job], Timestamp::EPOCH, now + AHEAD, STREAK_MAX + BEYOND_STREAK).await?;
     let ended = marks.into_iter().filter(|mark| mark.status.is_terminal());
     Ok(ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status }).collect())
 }

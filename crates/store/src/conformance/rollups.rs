@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{AppId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
 use super::{FAILED, claim, finish, finish_all, job, join, next_id, run};
@@ -161,10 +161,16 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
 
     let ids = |marks: Vec<crate::rollups::RunMark>| marks.into_iter().map(|mark| mark.id).collect::<Vec<_>>();
     let end = at + Duration::from_secs(3_600);
-    let marks = store.marks(job.id, at, end, 10).await.unwrap();
+    let marks = store.marks(&[job.id], at, end, 10).await.unwrap();
     assert_eq!(ids(marks), [root.id, rows[2].id, rows[1].id, rows[0].id]);
-    assert_eq!(ids(store.marks(job.id, at, end, 2).await.unwrap()), [root.id, rows[2].id]);
-    assert_eq!(ids(store.marks(job.id, at, rows[1].fire_at, 10).await.unwrap()), [rows[0].id]);
+    assert_eq!(ids(store.marks(&[job.id], at, end, 2).await.unwrap()), [root.id, rows[2].id]);
+    assert_eq!(ids(store.marks(&[job.id], at, rows[1].fire_at, 10).await.unwrap()), [rows[0].id]);
+    let other = self::job(store, Some(at)).await;
+    let others: Vec<Run> = (0..3).map(|number| run(&other, token, at + Duration::from_secs(number * 60))).collect();
+    claim(store, token, &other, others.clone()).await;
+    let two = store.marks(&[other.id, JobId::new(next_id()), job.id], at, end, 2).await.unwrap();
+    assert_eq!(ids(two), [others[2].id, others[1].id, root.id, rows[2].id], "job by job, of each its newest");
+    assert!(store.marks(&[], at, end, 2).await.unwrap().is_empty());
     let open = store.open_marks(job.namespace, RunStatus::Pending, 10_000).await.unwrap();
     let open: Vec<RunId> = open.into_iter().filter(|mark| mark.job == job.id).map(|mark| mark.id).collect();
     assert!(open.contains(&rows[1].id) && open.contains(&rows[2].id) && !open.contains(&rows[0].id), "{open:?}");

@@ -93,13 +93,16 @@ impl Rollups for MemStore {
         Ok(troubles)
     }
 
-    async fn marks(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
+    async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
         let state = self.state();
-        let its = state.runs.values().filter(|run| run.job == job && (from..to).contains(&run.fire_at));
-        let mut marks: Vec<RunMark> = its.filter(|run| is_whole(run)).map(RunMark::from).collect();
-        marks.sort_by_key(|mark| Reverse(mark.fire_at));
-        marks.truncate(size(limit));
-        Ok(marks)
+        let newest = |job: &JobId| {
+            let its = state.runs.values().filter(|run| run.job == *job && (from..to).contains(&run.fire_at));
+            let mut marks: Vec<RunMark> = its.filter(|run| is_whole(run)).map(RunMark::from).collect();
+            marks.sort_by_key(|mark| Reverse(mark.fire_at));
+            marks.truncate(size(limit));
+            marks
+        };
+        Ok(jobs.iter().flat_map(newest).collect())
     }
 
     async fn marks_of_namespace(

@@ -114,6 +114,11 @@ impl Dialect {
         }
     }
 
+    /// Whether a table may be joined with what is read for each of its rows. MariaDB has no word for it.
+    pub(super) fn has_lateral(self) -> bool {
+        self == Self::Postgres
+    }
+
     /// Whether rows travel as one array per column: a text that is the same for any number of rows, and is planned as
     /// quickly as one for a single row. The others get one argument per value.
     fn sends_arrays(self) -> bool {

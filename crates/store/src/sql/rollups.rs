@@ -1,8 +1,10 @@
 //! Counts with distributions, and what overviews read of the ledger.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
@@ -15,6 +17,9 @@ use crate::rollups::{
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 use crate::{Result, Rollups};
+
+/// Jobs that are read at the same time.
+const READ_COUNT: usize = 4;
 
 macro_rules! verdict_columns {
     () => {
@@ -112,6 +117,16 @@ pub(super) const READ_MARKS: Statement = Statement {
         mark_columns!(),
         " FROM run WHERE run.job_id = ? AND run.fire_at_ms >= ? AND run.fire_at_ms < ? \
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
+    ),
+};
+/// The same of many jobs, where a database can follow the index once for each of them in one statement.
+const READ_MARKS_OF_EACH: Statement = Statement {
+    name: "read_marks_of_each",
+    text: concat!(
+        "SELECT run.* FROM {rows:i} CROSS JOIN LATERAL (SELECT ",
+        mark_columns!(),
+        " FROM run WHERE run.job_id = v.column1 AND run.fire_at_ms >= ? AND run.fire_at_ms < ? \
+         AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?) AS run"
     ),
 };
 pub(super) const READ_MARKS_OF_ALL: Statement = Statement {
@@ -229,9 +244,18 @@ impl Rollups for SqlStore {
         self.rows(query).await?.iter().map(trouble).collect()
     }
 
-    async fn marks(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
-        let query = Query::new(&READ_MARKS).int(job.get()).at(from).at(to).int(limit.into());
-        self.rows(query).await?.iter().map(mark).collect()
+    async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
+        if jobs.len() > 1 && self.texts.dialect().has_lateral() {
+            return self.marks_of_each(jobs, from, to, limit).await;
+        }
+        let read = |job: &JobId| self.rows(Query::new(&READ_MARKS).int(job.get()).at(from).at(to).int(limit.into()));
+        let reads: Vec<_> = jobs.iter().map(read).collect();
+        let mut found = stream::iter(reads).buffered(READ_COUNT);
+        let mut marks = Vec::new();
+        while let Some(rows) = found.try_next().await? {
+            rows.iter().try_for_each(|row| mark(row).map(|mark| marks.push(mark)))?;
+        }
+        Ok(marks)
     }
 
     async fn marks_of_namespace(
@@ -316,6 +340,19 @@ impl Rollups for SqlStore {
 }
 
 impl SqlStore {
+    async fn marks_of_each(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
+        let mut marks = Vec::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_MARKS_OF_EACH).rows(chunk, |query, job| query.int(job.get()));
+            for row in self.rows(query.at(from).at(to).int(limit.into())).await? {
+                marks.push(mark(&row)?);
+            }
+        }
+        let places: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(place, job)| (*job, place)).collect();
+        marks.sort_by_key(|mark| (places.get(&mark.job).copied(), Reverse(mark.fire_at)));
+        Ok(marks)
+    }
+
     async fn node_ids(&self) -> Result<Vec<i64>> {
         let rows = self.rows(Query::new(&READ_NODE_IDS)).await?;
         rows.iter().map(|row| Reader::new(row, "node").int("id")).collect()

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rondel_admin::coming::{LanePlan, lane_plans};
 use rondel_core::sketch::Step;
 use rondel_core::time::millis;
@@ -11,7 +10,7 @@ use rondel_core::{AppId, IdGen, JobId, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::rollups::{PointKind, RunMark, StatPoint, Verdicts};
 
-use super::series::{Span, fitting_step, verdicts};
+use super::series::{Span, fitting_step, verdicts, verdicts_of_each};
 use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -30,8 +29,6 @@ pub(crate) const TROUBLE_ROW_COUNT: u32 = 2_000;
 const FAILING_COUNT: u32 = 200;
 /// Open runs of each node whose jobs' lanes come before others.
 const OPEN_COUNT: u32 = 200;
-/// How many lanes are read at the same time.
-const READ_COUNT: usize = 4;
 
 /// What a lane is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -147,15 +144,62 @@ async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem>
     // Of a long time, fewer runs can be distinguished.
     let share = if joined_length(ask) > Step::Hour.length() { 4 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
-    let reads: Vec<_> = jobs
-        .iter()
-        .map(|job| {
-            let plan = plans.remove(&job.id).unwrap_or_default();
-            job_lane(call, job, plan, (ask, mark_count))
-        })
-        .collect();
-    let lanes = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
-    Ok(Timeline { lanes, has_more, is_cut: false })
+    let mut drawn = drawn(call, &jobs, (ask, mark_count)).await?;
+    let lanes = jobs.iter().map(|job| {
+        let plan = plans.remove(&job.id).unwrap_or_default();
+        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, joined_length(ask)))
+    });
+    Ok(Timeline { lanes: lanes.collect(), has_more, is_cut: false })
+}
+
+/// What the lane of a job is drawn from.
+#[derive(Debug, Default)]
+struct Drawn {
+    /// Its newest runs, the newest first.
+    marks: Vec<RunMark>,
+    /// Runs before this are joined.
+    cut: Option<Timestamp>,
+    /// What is joined.
+    points: Vec<StatPoint>,
+}
+
+/// Reads the newest runs of each job, and the counts of those that have more.
+async fn drawn<Q: Sync>(
+    call: &Call<Q>,
+    jobs: &[JobRecord],
+    (ask, mark_count): (&Ask, usize),
+) -> Result<BTreeMap<JobId, Drawn>, Problem> {
+    let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
+    let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    let mut drawn: BTreeMap<JobId, Drawn> = BTreeMap::new();
+    for mark in call.engine().store().marks(&ids, ask.from, ask.to, limit).await? {
+        drawn.entry(mark.job).or_default().marks.push(mark);
+    }
+    let length = joined_length(ask);
+    for Drawn { marks, cut, .. } in drawn.values_mut() {
+        // Runs are drawn one by one from the end of the first joined stretch on.
+        let oldest = marks.last().filter(|_| marks.len() > mark_count);
+        *cut = oldest.map(|oldest| floor(oldest.fire_at, length) + length);
+        let cut = *cut;
+        marks.retain(|mark| call.sees(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
+    }
+    let is_joined = |job: &&JobRecord| call.sees(job.app) && drawn.get(&job.id).is_some_and(|its| its.cut.is_some());
+    let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
+    let step = if ask.to.since(ask.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
+    let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
+    let points = verdicts_of_each(call, &owners, Span::new(step, ask.from, ask.to)).await?;
+    for job in joined {
+        // Of a job that moved, only what ran in apps that the caller sees.
+        let from = seen_from(call, job, ask.from, ask.to).await?;
+        let Some(its) = drawn.get_mut(&job.id) else { continue };
+        let is_seen = |point: &&StatPoint| {
+            point.owner == job.id.get()
+                && its.cut.is_some_and(|cut| point.at < cut)
+                && (from <= ask.from || point.at >= from)
+        };
+        its.points = points.iter().filter(is_seen).cloned().collect();
+    }
+    Ok(drawn)
 }
 
 /// The jobs that fail, those that failed recently, and those that run: in this order.
@@ -190,54 +234,32 @@ async fn worst<Q>(call: &Call<Q>, ask: &Ask) -> Result<Vec<JobRecord>, Problem> 
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-async fn job_lane<Q>(
-    call: &Call<Q>,
-    job: &JobRecord,
-    plan: LanePlan,
-    (ask, mark_count): (&Ask, usize),
-) -> Result<Lane, Problem> {
-    let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
-    let mut marks = call.engine().store().marks(job.id, ask.from, ask.to, limit).await?;
-    let is_joined = marks.len() > mark_count;
-    let length = joined_length(ask);
-    // Runs are drawn one by one from the end of the first joined stretch on.
-    let cut = marks.last().filter(|_| is_joined).map(|oldest| floor(oldest.fire_at, length) + length);
-    marks.retain(|mark| call.sees(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
+fn job_lane(job: &JobRecord, plan: LanePlan, drawn: Drawn, (now, length): (Timestamp, Duration)) -> Lane {
+    let Drawn { mut marks, cut, points } = drawn;
     // A fire whose run has a row already is no hollow tick.
     let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
-    let now = call.engine().now();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
-    let drawn = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
-    let mut lane = Lane {
+    let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
+    let stretches = stretches(&points, length);
+    let joined = || stretches.values();
+    let run_count = u64::try_from(marks.len()).unwrap_or(u64::MAX) + joined().map(Verdicts::total).sum::<u64>();
+    let trouble_count = of_marks.trouble() + joined().map(Verdicts::trouble).sum::<u64>();
+    let of_stretches = stretches.iter().flat_map(|(at, verdicts)| join(*at, *verdicts, length));
+    let mut fires: Vec<Timestamp> = plan.fires;
+    fires.extend(claimed.into_iter().filter(|at| *at > now));
+    fires.sort_unstable();
+    fires.dedup();
+    Lane {
         name: job.spec.name.clone(),
         app: Some(job.spec.app.clone()),
-        run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
-        trouble_count: drawn.trouble(),
-        marks: marks.iter().rev().map(Mark::from).collect(),
-        is_joined,
-        ..Lane::default()
-    };
-    if let Some(cut) = cut.filter(|_| call.sees(job.app)) {
-        // Of a job that moved, only what ran in apps that the caller sees.
-        let from = seen_from(call, job, ask.from, ask.to).await?;
-        let step = if ask.to.since(ask.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
-        let points = verdicts(call, PointKind::Job, &[job.id.get()], Span::new(step, ask.from, ask.to)).await?;
-        let is_seen = |point: &&StatPoint| point.at < cut && (from <= ask.from || point.at >= from);
-        let seen: Vec<&StatPoint> = points.iter().filter(is_seen).collect();
-        let stretches = stretches(&seen, length);
-        lane.run_count += stretches.values().map(Verdicts::total).sum::<u64>();
-        lane.trouble_count += stretches.values().map(Verdicts::trouble).sum::<u64>();
-        let mut joined: Vec<Mark> =
-            stretches.into_iter().flat_map(|(at, verdicts)| join(at, verdicts, length)).collect();
-        joined.append(&mut lane.marks);
-        lane.marks = joined;
+        run_count,
+        trouble_count,
+        marks: of_stretches.chain(marks.iter().rev().map(Mark::from)).collect(),
+        is_joined: cut.is_some(),
+        fires,
+        removed: plan.removed,
+        clock_changes: plan.clock_changes,
     }
-    lane.fires = plan.fires;
-    lane.fires.extend(claimed.into_iter().filter(|at| *at > now));
-    lane.fires.sort_unstable();
-    lane.fires.dedup();
-    (lane.removed, lane.clock_changes) = (plan.removed, plan.clock_changes);
-    Ok(lane)
 }
 
 /// Whether the run has a row and has not begun.
@@ -257,7 +279,7 @@ fn verdict(mark: &RunMark) -> Verdicts {
 }
 
 /// The sums of points in stretches of this length.
-fn stretches(points: &[&StatPoint], length: Duration) -> BTreeMap<Timestamp, Verdicts> {
+fn stretches<'p>(points: impl IntoIterator<Item = &'p StatPoint>, length: Duration) -> BTreeMap<Timestamp, Verdicts> {
     let mut sums: BTreeMap<Timestamp, Verdicts> = BTreeMap::new();
     for point in points {
         let sum = sums.entry(floor(point.at, length)).or_default();
@@ -328,7 +350,7 @@ async fn by_app<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
             name: app.name,
             run_count: sum.total(),
             trouble_count: sum.trouble(),
-            marks: stretches(&own, length).into_iter().flat_map(|(at, verdicts)| join(at, verdicts, length)).collect(),
+            marks: stretches(own, length).into_iter().flat_map(|(at, verdicts)| join(at, verdicts, length)).collect(),
             is_joined: true,
             ..Lane::default()
         }

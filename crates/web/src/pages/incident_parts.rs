@@ -91,7 +91,7 @@ pub(super) async fn planned<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resul
     let until = incident.resolved_at.unwrap_or(now);
     let from = incident.started_at.saturating_sub(back);
     let job = JobId::new(incident.subject.id);
-    let marks = page.engine().store().marks(job, from, until, RUN_COUNT).await?;
+    let marks = page.engine().store().marks(&[job], from, until, RUN_COUNT).await?;
     let row = |mark: RunMark| RunRow {
         id: mark.id.to_string(),
         fire_at: Moment::new(mark.fire_at, now, t),

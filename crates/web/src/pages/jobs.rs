@@ -1,16 +1,16 @@
 //! The list of jobs: how the newest runs of each went, when it fires next, and what is wrong with some.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
 use axum::response::Response;
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::StatusCode;
 use rondel_core::access::Permission;
 use rondel_core::filter::{Filter, FilterError, JobState, Scope};
 use rondel_core::run::BROADCAST;
-use rondel_core::{Run, RunStatus, Timestamp};
+use rondel_core::{JobId, Run, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::RunMark;
@@ -33,8 +33,6 @@ use crate::query::{FromQuery, Reader};
 
 /// How many rows of a job are read: some are claimed and not due yet, some are shards.
 const ROW_COUNT: u32 = 64;
-/// How many jobs' rows are read at the same time.
-const READ_COUNT: usize = 4;
 
 /// The query of the list.
 #[derive(Debug)]
@@ -259,9 +257,18 @@ async fn rows(
     records.retain(|record| call.sees(record.app));
     let place = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
     records.sort_by_key(|record| place(record));
-    let missing = |record: &JobRecord| page.missing(Some(record.app));
-    let reads: Vec<_> = records.iter().map(|record| row(call, (record, missing(record)), now, t)).collect();
-    let mut rows: Vec<JobRow> = stream::iter(reads).buffered(READ_COUNT).try_collect().await?;
+    let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
+    let marks = page.engine().store().marks(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
+    let mut marks_of: HashMap<JobId, Vec<RunMark>> = HashMap::new();
+    marks
+        .into_iter()
+        .filter(|mark| call.sees(mark.app))
+        .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
+    let row = |record: &JobRecord| {
+        let marks = marks_of.remove(&record.id).unwrap_or_default();
+        row(record, page.missing(Some(record.app)), marks, (now, t))
+    };
+    let mut rows: Vec<JobRow> = records.iter().map(row).collect();
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
@@ -285,17 +292,18 @@ async fn rows(
     Ok(rows)
 }
 
-async fn row<Q: Sync>(
-    call: &Call<Q>,
-    (record, missing): (&JobRecord, Missing),
-    now: Timestamp,
-    t: &'static Texts,
-) -> Result<JobRow, Problem> {
-    let (past, next_fire_at) = marks(call, record, now).await?;
+/// A row of the list, with the newest runs of the job.
+fn row(record: &JobRecord, missing: Missing, mut marks: Vec<RunMark>, (now, t): (Timestamp, &'static Texts)) -> JobRow {
+    let is_claimed =
+        |mark: &&RunMark| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
+    let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
+    let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
+    marks.retain(|mark| mark.fire_at <= now);
+    marks.truncate(OUTCOME_COUNT);
     let schedules = schedule_text::of_job(&record.spec, t);
     let words: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
-    Ok(JobRow {
+    JobRow {
         group: None,
         missing,
         name: record.spec.name.clone(),
@@ -306,28 +314,10 @@ async fn row<Q: Sync>(
         words: (!words.is_empty()).then(|| words.join(" · ")),
         code: code.join("\n"),
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
-        p95: p95(&past).map(|took| length(took, t)),
-        outcomes: Outcomes::new(&past, t),
+        p95: p95(&marks).map(|took| length(took, t)),
+        outcomes: Outcomes::new(&marks, t),
         states: Vec::new(),
-    })
-}
-
-/// The runs of a job that are due, newest first, as a drawing needs them; and its next fire, claimed or not.
-async fn marks<Q: Sync>(
-    call: &Call<Q>,
-    record: &JobRecord,
-    now: Timestamp,
-) -> Result<(Vec<RunMark>, Option<Timestamp>), Problem> {
-    let store = call.engine().store();
-    let mut marks = store.marks(record.id, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
-    marks.retain(|mark| call.sees(mark.app));
-    let is_claimed =
-        |mark: &&RunMark| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
-    let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
-    let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
-    marks.retain(|mark| mark.fire_at <= now);
-    marks.truncate(OUTCOME_COUNT);
-    Ok((marks, next_fire_at))
+    }
 }
 
 /// What 95 of 100 of these runs took at most, of those that succeeded.
