@@ -1,7 +1,7 @@
 //! The API's document as a page: each endpoint with its parameters, bodies, errors, and how to call it. Drawn by the server from
 //! the same document that `/openapi.json` answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
 use askama::Template;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::as_code::{AsCode, quoted};
 use super::prefs::Prefs;
 use super::shell::{Asked, Nav, Shell, User, html};
-use super::texts::Texts;
+use super::texts::{Lang, Texts};
 use crate::call::Person;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
@@ -76,19 +76,70 @@ struct AnswerDoc {
     fields: Vec<FieldRow>,
 }
 
-/// The operations of the document, read once.
-fn operations(document: fn() -> &'static str) -> &'static [Operation] {
-    static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
-    OPERATIONS.get_or_init(|| {
-        let root: Value = serde_json::from_str(document()).unwrap_or_default();
-        let read = Document(&root);
-        let paths = root["paths"].as_object().into_iter().flatten();
-        let all = paths.flat_map(|(path, methods)| {
-            let methods = methods.as_object().into_iter().flatten();
-            methods.map(|(method, operation)| read.operation(method, path, operation)).collect::<Vec<_>>()
-        });
-        all.collect()
+/// A text in parts: whether it is code, which stands in backticks, and what it is.
+pub(super) fn parts(text: &str) -> impl Iterator<Item = (bool, &str)> {
+    text.split('`').enumerate().map(|(place, part)| (place % 2 == 1, part)).filter(|(_, part)| !part.is_empty())
+}
+
+/// The texts of the document in Chinese, by the English ones.
+const CHINESE: &str = include_str!("../../../../web/locales/zh-api.json");
+
+/// The operations of the document in a language, read once.
+fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation] {
+    static ENGLISH: OnceLock<Vec<Operation>> = OnceLock::new();
+    static IN_CHINESE: OnceLock<Vec<Operation>> = OnceLock::new();
+    let english = ENGLISH.get_or_init(|| read(&serde_json::from_str(document()).unwrap_or_default()));
+    if lang == Lang::En {
+        return english;
+    }
+    IN_CHINESE.get_or_init(|| {
+        let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
+        translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
+        let mut all = read(&root);
+        // It is found by the words of both languages.
+        all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
+        all
     })
+}
+
+fn read(root: &Value) -> Vec<Operation> {
+    let read = Document(root);
+    let paths = root["paths"].as_object().into_iter().flatten();
+    let all = paths.flat_map(|(path, methods)| {
+        let methods = methods.as_object().into_iter().flatten();
+        methods.map(|(method, operation)| read.operation(method, path, operation)).collect::<Vec<_>>()
+    });
+    all.collect()
+}
+
+/// Puts a document's summaries and descriptions into another language; texts that are not known stay.
+fn translate(value: &mut Value, texts: &HashMap<String, String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field {
+                    Value::String(text) if is_text(name) => {
+                        if let Some(translated) = texts.get(text) {
+                            text.clone_from(translated);
+                        }
+                    }
+                    _ if is_example(name) => {}
+                    _ => translate(field, texts),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| translate(item, texts)),
+        _ => {}
+    }
+}
+
+fn is_text(name: &str) -> bool {
+    matches!(name, "summary" | "description")
+}
+
+/// Whether a field of the document has values of the API, which no language changes.
+fn is_example(name: &str) -> bool {
+    matches!(name, "example" | "examples" | "default" | "enum")
 }
 
 /// Reads the document.
@@ -283,7 +334,7 @@ struct ShownOperation {
 
 pub(super) async fn page(visitor: Person<Asked<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
     let DocsQuery { q, op } = &visitor.query.0;
-    let all = operations(visitor.web.document);
+    let all = operations(visitor.web.document, prefs.lang);
     let words: Vec<String> = q.to_lowercase().split_whitespace().map(str::to_owned).collect();
     let found = all.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
     let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
@@ -325,9 +376,49 @@ fn show(operation: &'static Operation) -> ShownOperation {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
 
     use super::*;
+
+    fn texts<'d>(value: &'d Value, found: &mut BTreeSet<&'d str>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    match field {
+                        Value::String(text) if is_text(name) => drop(found.insert(text)),
+                        _ if is_example(name) => {}
+                        _ => texts(field, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_text_of_the_document_is_there_in_chinese() {
+        let root: Value = serde_json::from_str(crate::openapi()).unwrap();
+        let mut english = BTreeSet::new();
+        texts(&root, &mut english);
+        let chinese: BTreeMap<String, String> = serde_json::from_str(CHINESE).unwrap();
+        let missing: Vec<_> = english.iter().filter(|text| !chinese.contains_key(**text)).collect();
+        assert!(missing.is_empty(), "web/locales/zh-api.json lacks {missing:#?}");
+        let left: Vec<_> = chinese.keys().filter(|text| !english.contains(text.as_str())).collect();
+        assert!(left.is_empty(), "web/locales/zh-api.json has texts that the document has no more: {left:#?}");
+        let code = |text: &str| {
+            let mut parts: Vec<String> = text.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+            parts.sort();
+            parts
+        };
+        for (english, chinese) in &chinese {
+            let kept = code(chinese);
+            let lost: Vec<_> = code(english).into_iter().filter(|part| !kept.contains(part)).collect();
+            assert!(lost.is_empty(), "{english}\n{chinese}\nlacks {lost:?}");
+        }
+    }
 
     #[test]
     fn fields_are_found_behind_references_and_branches() {

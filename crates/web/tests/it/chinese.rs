@@ -10,8 +10,17 @@ use crate::harness::Server;
 use crate::visitor::Visitor;
 
 /// What the pages are about, and the names of things that have no Chinese name.
-const NAMES: [&str; 69] = [
+const NAMES: [&str; 78] = [
     "Rondel",
+    "Standard",
+    "Webhooks",
+    "Events",
+    "Lark",
+    "ID",
+    "RFC",
+    "MiB",
+    "SQLite",
+    "iCalendar",
     "English",
     "UTC",
     "API",
@@ -216,6 +225,10 @@ async fn no_page_in_chinese_holds_english() {
         ["/jobs/daily", "/jobs/daily/edit", "/activity?actor=none", "/activity?from=none", "/runs?status=failed"]
             .map(str::to_owned),
     );
+    let document: serde_json::Value = serde_json::from_str(rondel_web::openapi()).unwrap();
+    let operations =
+        document["paths"].as_object().unwrap().values().flat_map(|methods| methods.as_object().unwrap().values());
+    paths.extend(operations.filter_map(|one| Some(format!("/api-docs?op={}", one["operationId"].as_str()?))));
     for path in paths {
         if matches!(path.as_str(), "/live" | "/activity.ndjson" | "/openapi.json") {
             continue;
