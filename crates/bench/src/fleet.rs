@@ -47,17 +47,34 @@ enum Word {
 /// What keeps an executor from starting, and an input that is not a bench's.
 pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
-    let stop = CancellationToken::new();
-    let (token_sender, token) = tokio::sync::oneshot::channel();
-    let (measured, stopped) = (recorder.clone(), stop.clone());
-    let listener = std::thread::Builder::new().name("words".to_owned());
-    let listener = listener.spawn(move || listen(token_sender, &measured, &stopped));
-    drop(listener.map_err(BenchError::system("read standard input"))?);
+    let Words { token, stop } = Words::listen(&recorder)?;
     let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
     let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
     serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
+}
+
+/// What comes over standard input.
+#[derive(Debug)]
+pub(crate) struct Words {
+    /// The token.
+    pub(crate) token: tokio::sync::oneshot::Receiver<String>,
+    /// Cancelled when the input ends.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Words {
+    /// Listens from now on; windows go to the recorder.
+    pub(crate) fn listen(recorder: &Recorder) -> Result<Self, BenchError> {
+        let stop = CancellationToken::new();
+        let (token_sender, token) = tokio::sync::oneshot::channel();
+        let (measured, stopped) = (recorder.clone(), stop.clone());
+        let listener = std::thread::Builder::new().name("words".to_owned());
+        let listener = listener.spawn(move || listen(token_sender, &measured, &stopped));
+        drop(listener.map_err(BenchError::system("read standard input"))?);
+        Ok(Self { token, stop })
+    }
 }
 
 fn listen(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorder, stop: &CancellationToken) {

@@ -70,6 +70,11 @@ impl Recorder {
         self.lock().seen.clone()
     }
 
+    /// Notes a start that was planned for then.
+    pub(crate) fn note_now(&self, fire_at: Timestamp, is_repeated: bool) {
+        self.note(fire_at, if is_repeated { 2 } else { 1 }, clock::micros_after(fire_at));
+    }
+
     fn note(&self, fire_at: Timestamp, attempt: i32, late: i64) {
         let mut inner = self.lock();
         inner.seen.started += 1;

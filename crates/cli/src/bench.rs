@@ -1,7 +1,7 @@
 //! `rondel bench`: how fast this machine and a database go.
 
 use clap::{Args, Subcommand, ValueEnum};
-use rondel_bench::{BenchError, ExecutorPlan, Plan, SeedPlan};
+use rondel_bench::{BenchError, ExecutorPlan, Plan, SeedPlan, XxlPlan};
 
 use crate::config::{Database, DatabaseParser, Length};
 use crate::exit::{Exit, Failure};
@@ -64,6 +64,8 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// One executor of a measurement: what --separate starts
     Executor(ExecutorArgs),
+    /// Executors of XXL-JOB that do nothing, for a server that runs: what tests/xxl-load starts
+    XxlExecutors(XxlArgs),
     /// Fill an empty database with jobs and a week of runs, to look at pages and to measure them
     Seed(SeedArgs),
 }
@@ -120,6 +122,16 @@ struct ExecutorArgs {
     agent: bool,
 }
 
+#[derive(Debug, Args)]
+struct XxlArgs {
+    /// The servers' URLs
+    #[arg(long = "server", value_name = "URL", required = true)]
+    servers: Vec<String>,
+    /// How many executors, each with a port of its own
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    count: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Flood {
     /// Into its log
@@ -148,6 +160,10 @@ impl BenchArgs {
                 let plan =
                     ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
                 return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
+            }
+            Some(BenchCommand::XxlExecutors(args)) => {
+                let plan = XxlPlan { servers: args.servers, count: args.count };
+                return runtime::serve(|_| async { output::data(&rondel_bench::run_xxl_executors(plan).await?) });
             }
             Some(BenchCommand::Seed(args)) => return seed(args, format),
             None => {}

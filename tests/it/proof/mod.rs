@@ -13,3 +13,4 @@ mod sleepers;
 mod stage;
 mod two_servers;
 mod xxl;
+mod xxl_load;

@@ -47,7 +47,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("argon2", &["rondel-admin"]),
     ("askama", &["rondel-web"]),
     // In tests it is a provider of sign-ins.
-    ("axum", &["rondel-tests", "rondel-web"]),
+    // The bench has executors of XXL-JOB, which listen.
+    ("axum", &["rondel-bench", "rondel-tests", "rondel-web"]),
     ("chrono-tz", &["rondel-core"]),
     ("clap", &["rondel-cli"]),
     ("clap_mangen", &["rondel-cli"]),

@@ -1,0 +1,178 @@
+//! Many jobs of each second on many executors of XXL-JOB, whose server is killed and starts again: each fire has its result. The long form
+//! is `tests/xxl-load`: it prints how late the executors began, and what a run cost.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use rondel_tests::{Api, Backend, ScratchDb, Server, binary, scratch, variable, wait_until, wall_clock_ms};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use super::stage::print;
+
+const APP: &str = "bench";
+const ARGS: [&str; 2] = ["--xxl-networks", "127.0.0.0/8"];
+/// Tasks that create jobs at the same time.
+const CREATE_COUNT: usize = 16;
+/// Jobs that are paused by one call.
+const PAUSE_COUNT: usize = 500;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How much of it.
+struct Load {
+    jobs: usize,
+    executors: usize,
+    seconds: u64,
+    database: Option<String>,
+}
+
+impl Load {
+    fn new() -> Self {
+        let number = |name| variable(name).and_then(|text| text.parse::<usize>().ok());
+        Self {
+            jobs: number("TEST_XXL_JOBS").unwrap_or(20),
+            executors: number("TEST_XXL_EXECUTORS").unwrap_or(3),
+            seconds: number("TEST_XXL_SECONDS").and_then(|count| u64::try_from(count).ok()).unwrap_or(3),
+            database: variable("TEST_XXL_DATABASE").filter(|url| !url.is_empty()),
+        }
+    }
+
+    async fn database(&self) -> Option<ScratchDb> {
+        match &self.database {
+            Some(url) if url.starts_with("postgres") => Some(ScratchDb::given(Backend::Postgres, url)),
+            Some(url) => Some(ScratchDb::given(Backend::Sqlite, url)),
+            None => scratch(Backend::Sqlite).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
+    let load = Load::new();
+    let Some(db) = load.database().await else { return };
+    let mut server = Server::start_with(&db, &ARGS).await;
+    let api = server.api();
+    let mut executors = start(&load, &server, &token(&api).await).await;
+    wait_until(LIMIT, "the executors are online", async || {
+        let online = api.all("/api/v1/executors", &[]).await.iter().filter(|one| one["status"] == "online").count();
+        if online >= load.executors { Ok(()) } else { Err(online) }
+    })
+    .await;
+    let names = create(&api, load.jobs).await;
+
+    let from = (wall_clock_ms() / 1_000 + 3) * 1_000;
+    let to = from + i64::try_from(load.seconds).unwrap_or(1) * 1_000;
+    write(&mut executors, &json!({"measure": {"from_ms": from, "to_ms": to}})).await;
+    clock_shows(from).await;
+    let before = (processor_time(server.process().id()), processor_time(executors.id().expect("an executor")));
+    clock_shows(to).await;
+    let after = (processor_time(server.process().id()), processor_time(executors.id().expect("an executor")));
+
+    server.kill().await;
+    server.restart().await;
+    let again = wall_clock_ms() + i64::try_from(load.seconds).unwrap_or(1) * 1_000;
+    clock_shows(again).await;
+    for chunk in names.chunks(PAUSE_COUNT) {
+        api.post("/api/v1/jobs:bulk", json!({"action": "pause", "names": chunk})).await.expect(200);
+    }
+    wait_until(LIMIT, "every run has a verdict", async || {
+        let open = db.sql("SELECT COUNT(*) FROM run WHERE status IN ('pending', 'waiting', 'running')");
+        if open.trim() == "0" { Ok(()) } else { Err(open) }
+    })
+    .await;
+    let seen = end(executors).await;
+
+    let runs: f64 = (load.jobs as f64) * (load.seconds as f64);
+    let cost = |before: f64, after: f64| (after - before) / runs * 1_000.0;
+    print(&format!(
+        "{} jobs of each second, {} executors, {} s: late p50 {} / p99 {} / max {} ms; processor for 1,000 runs: server {:.3} s, \
+         executors {:.3} s; {} begun, {} again after a death, {} early",
+        load.jobs,
+        load.executors,
+        load.seconds,
+        seen["lateness"]["p50_ms"],
+        seen["lateness"]["p99_ms"],
+        seen["lateness"]["max_ms"],
+        cost(before.0, after.0),
+        cost(before.1, after.1),
+        seen["started"],
+        seen["repeated"],
+        seen["early"],
+    ));
+    let measured = seen["lateness"]["count"].as_u64().unwrap_or(0);
+    assert!(measured >= u64::try_from(load.jobs).unwrap_or(1) * load.seconds, "every fire began: {seen}");
+    assert_eq!(seen["early"], 0);
+    each_fire_has_its_result(&db, load.jobs);
+}
+
+/// Each second of each job, from its first to its last, has one row, and each row a success.
+fn each_fire_has_its_result(db: &ScratchDb, job_count: usize) {
+    let other = db.sql("SELECT status, reason, COUNT(*) FROM run WHERE status <> 'succeeded' AND COALESCE(reason, '') <> 'paused' GROUP BY status, reason");
+    assert_eq!(other.trim(), "", "runs that did not succeed");
+    let whole = db.sql(
+        "SELECT COUNT(*) FROM (SELECT job_id FROM run GROUP BY job_id \
+         HAVING COUNT(DISTINCT fire_at_ms) = (MAX(fire_at_ms) - MIN(fire_at_ms)) / 1000 + 1 AND COUNT(*) = COUNT(DISTINCT fire_at_ms)) t",
+    );
+    assert_eq!(whole.trim(), job_count.to_string(), "jobs without a lost or doubled fire");
+}
+
+async fn token(api: &Api) -> String {
+    let grants = json!([{"role": "executor", "namespace": "default", "app": APP}]);
+    let made = api.post("/api/v1/tokens", json!({"kind": "xxl", "name": APP, "grants": grants})).await.expect(201);
+    made["token"].as_str().expect("a secret").to_owned()
+}
+
+async fn start(load: &Load, server: &Server, token: &str) -> Child {
+    let mut command = Command::new(binary());
+    command.args(["bench", "xxl-executors", "--server", server.url(), "--count", &load.executors.to_string()]);
+    let mut executors = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("start");
+    write(&mut executors, &json!({"token": token})).await;
+    executors
+}
+
+async fn write(executors: &mut Child, word: &Value) {
+    let input = executors.stdin.as_mut().expect("an input");
+    input.write_all(format!("{word}\n").as_bytes()).await.expect("write to the executors");
+}
+
+/// Ends the executors; answers what they saw.
+async fn end(mut executors: Child) -> Value {
+    drop(executors.stdin.take());
+    let mut text = String::new();
+    executors.stdout.take().expect("an output").read_to_string(&mut text).await.expect("read what they saw");
+    serde_json::from_str(&text).expect("a summary")
+}
+
+async fn create(api: &Api, count: usize) -> Vec<String> {
+    let names: Vec<String> = (0..count).map(|number| format!("load-{number:05}")).collect();
+    let mut tasks = JoinSet::new();
+    for part in names.chunks(count.div_ceil(CREATE_COUNT).max(1)) {
+        let (api, part) = (api.clone(), part.to_vec());
+        tasks.spawn(async move {
+            for name in part {
+                let job = json!({
+                    "name": name, "app": APP, "handler": "nothing", "schedule": {"every": "1s"},
+                    "misfire": {"policy": "all", "max": 1000},
+                });
+                api.post("/api/v1/jobs", job).await.expect(201);
+            }
+        });
+    }
+    tasks.join_all().await;
+    names
+}
+
+async fn clock_shows(at_ms: i64) {
+    let left = at_ms - wall_clock_ms();
+    tokio::time::sleep(Duration::from_millis(u64::try_from(left).unwrap_or(0))).await;
+}
+
+/// What a process has used of the processors, in seconds.
+fn processor_time(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
