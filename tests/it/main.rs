@@ -43,6 +43,7 @@ mod regression;
 mod reports;
 mod routers;
 mod secured;
+mod shadow;
 mod siege;
 mod switches;
 mod telemetry;

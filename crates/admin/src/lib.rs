@@ -45,6 +45,7 @@ mod registry;
 pub mod reports;
 pub mod rules;
 mod scheduler;
+pub mod shadow;
 mod sight;
 pub mod trace;
 mod turn_queue;

@@ -28,6 +28,7 @@ use crate::overview::{FiresArgs, StatsArgs};
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
 use crate::server::ServerArgs;
+use crate::shadow::ShadowArgs;
 use crate::sign_in::SignInLinkArgs;
 use crate::status::StatusArgs;
 use crate::token::TokenArgs;
@@ -61,6 +62,8 @@ enum Command {
     Alert(Box<AlertArgs>),
     /// Show how runs went over days and months, and send a weekly report
     Report(Box<ReportArgs>),
+    /// Compare jobs in shadow mode with the scheduler that they are to replace, and switch them over
+    Shadow(Box<ShadowArgs>),
     /// Show runs and their logs, cancel and retry them
     Run(RunArgs),
     /// Show the executors
@@ -146,6 +149,7 @@ impl Command {
             Self::Calendar(args) => done(runtime::run(args.run())),
             Self::Alert(args) => done(runtime::run(args.run())),
             Self::Report(args) => done(runtime::run(args.run())),
+            Self::Shadow(args) => done(runtime::run(args.run())),
             Self::Run(args) => done(runtime::run(args.run())),
             Self::Executor(args) => done(runtime::run(args.run())),
             Self::Node(args) => done(runtime::run(args.run())),

@@ -57,6 +57,7 @@ mod run_as;
 mod runtime;
 mod secret_key;
 mod server;
+mod shadow;
 mod sign_in;
 mod startup_files;
 mod status;

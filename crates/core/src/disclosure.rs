@@ -85,6 +85,8 @@ const SHOWN: &[&str] = &[
     "max",
     "minted_by",
     "misfire",
+    "mode",
+    "mode_from",
     "name",
     "namespace",
     "no_success_for",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::spec::JobSpec;
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 26] = [
+const ORDER: [&str; 28] = [
     "name",
     "app",
     "handler",
@@ -33,6 +33,8 @@ const ORDER: [&str; 26] = [
     "notify",
     "expect",
     "enabled",
+    "mode",
+    "mode_from",
 ];
 
 /// The fields of a definition.
@@ -99,7 +101,8 @@ mod tests {
             "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},
             "priority": 7, "delivery": "at_most_once", "on_silence": "stop", "timeout": "1m", "queue_timeout": "2m",
             "retry": {"max": 2}, "over": "children", "notify": {"skipped": ["overlap"]},
-            "expect": {"success_by": {"time": "06:00"}, "late": "5m"}, "enabled": false,
+            "expect": {"success_by": {"time": "06:00"}, "late": "5m"}, "enabled": false, "mode": "shadow",
+            "mode_from": "2026-11-23T10:00:00Z",
         });
         let spec: JobSpec = serde_json::from_value(whole.clone()).unwrap();
         let document = spec.document();
@@ -117,5 +120,17 @@ mod tests {
     fn defaults_are_left_out() {
         let spec: JobSpec = serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c"})).unwrap();
         assert_eq!(serde_json::to_value(spec.document()).unwrap(), json!({"name": "a", "app": "b", "handler": "c"}));
+    }
+
+    #[test]
+    fn the_document_survives_a_round_trip() {
+        let spec: JobSpec = serde_json::from_value(json!({
+            "name": "a", "app": "b", "handler": "c",
+            "params": {"a": 1}, "schedule": [{"every": "2s"}, {"cron": "0 0 1 * * ?", "time_zone": "Europe/Berlin"}],
+            "route": "broadcast", "timeout": "1m", "retry": {"max": 2, "backoff": "1s..10s"},
+        }))
+        .unwrap();
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<JobSpec>(&text).unwrap(), spec);
     }
 }

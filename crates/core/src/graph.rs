@@ -339,11 +339,12 @@ impl<'g> Fire<'g> {
     }
 
     /// The first child that makes a job fail which is over with its children. A child that had no reason to run fails
-    /// no parent: one whose parents did not end as it wants, and one that is paused.
+    /// no parent: one whose parents did not end as it wants, and one that is paused or in shadow mode.
     #[must_use]
     pub fn failing_child(&self, job: JobId) -> Option<(JobId, RunStatus)> {
         self.children_of(job).find_map(|child| match self.stand(child)?.verdict? {
-            (RunStatus::Succeeded, _) | (RunStatus::Skipped, Some(Reason::Parent | Reason::Paused)) => None,
+            (RunStatus::Succeeded, _)
+            | (RunStatus::Skipped, Some(Reason::Parent | Reason::Paused | Reason::Shadow)) => None,
             (status, _) => Some((child, status)),
         })
     }

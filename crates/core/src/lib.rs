@@ -73,6 +73,7 @@ pub mod schedule;
 pub mod schema;
 pub mod secret_file;
 pub mod select;
+pub mod shadow;
 pub mod shape;
 pub mod sight;
 pub mod size;

@@ -29,6 +29,7 @@ use crate::job::{self, Job};
 use crate::labels::Labels;
 use crate::overrides::Overrides;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
+pub use crate::shadow::Mode;
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 
 /// A job's definition. Every field that has a default may be left out.
@@ -132,6 +133,13 @@ pub struct JobSpec {
     /// Whether its schedule fires; it can be triggered by hand either way.
     #[serde(default = "enabled")]
     pub enabled: bool,
+    /// Whether its runs are sent to executors.
+    #[serde(default, skip_serializing_if = "is_active")]
+    pub mode: Mode,
+    /// The planned instant from which `mode` holds: fires before it have the other mode. Left out for all fires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub mode_from: Option<String>,
 }
 
 /// The priority of a job that names none.
@@ -143,6 +151,11 @@ const fn default_priority() -> u8 {
 
 const fn enabled() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_active(mode: &Mode) -> bool {
+    matches!(mode, Mode::Active)
 }
 
 const fn default_queue_timeout() -> Duration {
@@ -210,7 +223,8 @@ impl JobSpec {
     /// What is expected of it; `None` where nothing is.
     #[must_use]
     pub fn expectations(&self) -> Option<Expectations> {
-        let expect = self.expect.as_deref().filter(|expect| !expect.is_empty())?;
+        // A job in shadow mode has no successes and begins nothing, on purpose.
+        let expect = self.expect.as_deref().filter(|expect| !expect.is_empty() && self.mode == Mode::Active)?;
         Some(Expectations::new(expect, self.expect_zone()))
     }
 

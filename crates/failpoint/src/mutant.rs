@@ -126,6 +126,8 @@ mutants! {
     HeldIsForgotten = "held_is_forgotten",
     /// A maintenance window that is over was never there.
     EndedWindowsForgotten = "ended_windows_forgotten",
+    /// A run in shadow mode is sent.
+    ShadowIsSent = "shadow_is_sent",
     /// Fires are claimed by maintenance windows as they were read at any time.
     OldWindows = "old_windows",
     /// A wall clock a second ahead decides what is due.

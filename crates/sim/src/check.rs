@@ -4,6 +4,7 @@ mod facts;
 mod fires;
 mod maintenance;
 mod results;
+mod shadow;
 mod starts;
 
 use crate::truth::Truth;
@@ -30,6 +31,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
         maintenance::heeded(facts, truth),
+        shadow::unsent(facts, truth),
         results::durable(facts, truth),
         results::true_ones(facts, truth),
         results::requested(facts, truth),

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use crate::chance::{Chance, mix};
 use crate::profile::Profile;
 
+/// Separates the draw of modes from other draws of the same seed.
+const SHADOWS: u64 = 0x0005_4ad0_77e1;
+
 /// Draws the jobs of a world; their schedules end at `end`.
 pub(crate) fn draw(chance: &mut Chance, profile: &Profile, end: Timestamp) -> Vec<JobSpec> {
     let mut specs: Vec<JobSpec> = Vec::new();
@@ -47,6 +50,9 @@ fn document(chance: &mut Chance, profile: &Profile, index: usize, parents: &[Str
             _ => {}
         }
     }
+    if let Some(seed) = profile.shadows {
+        shadow(&mut job, Chance::new(mix(seed ^ SHADOWS ^ mix(index as u64))), end);
+    }
     if chance.happens(400_000) {
         let backoff = *chance.pick(&["1s", "500ms", "2s"]);
         job["retry"] = json!({"max": chance.between(1, 2), "backoff": backoff});
@@ -69,6 +75,21 @@ fn document(chance: &mut Chance, profile: &Profile, index: usize, parents: &[Str
         job["concurrency"] = json!({"key": "k", "max": chance.between(1, 2)});
     }
     job
+}
+
+/// Puts a job in shadow mode, now and then from an instant on or up to it.
+fn shadow(job: &mut Value, mut chance: Chance, end: Timestamp) {
+    if !chance.happens(300_000) {
+        return;
+    }
+    let seam = chance.happens(600_000).then(|| (end - chance.millis(2_000, 12_000)).to_string());
+    job["mode"] = match seam.is_some() && chance.happens(500_000) {
+        true => json!("active"),
+        false => json!("shadow"),
+    };
+    if let Some(seam) = seam {
+        job["mode_from"] = json!(seam);
+    }
 }
 
 fn schedule(chance: &mut Chance, parents: &[String], end: Timestamp) -> Option<Value> {

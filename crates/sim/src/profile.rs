@@ -38,6 +38,8 @@ pub(crate) struct Profile {
     /// Draws the `on_silence` of jobs and the outages of all servers; a separate draw, so that earlier seeds keep their
     /// other draws. `None` draws neither.
     pub(crate) silences: Option<u64>,
+    /// Draws which jobs are in shadow mode; as `silences`, of some seeds.
+    pub(crate) shadows: Option<u64>,
     /// How many rows a page has where a server looks for open runs.
     pub(crate) page: u32,
     pub(crate) bounds: Bounds,
@@ -148,6 +150,7 @@ impl Profile {
             drift_ppm: if clock_faults { 200 } else { 20 },
             slots: None,
             silences: None,
+            shadows: None,
             page: u32::try_from(chance.between(2, 3)).unwrap_or(2),
             bounds: Bounds::usual(),
         }
@@ -179,6 +182,7 @@ impl Profile {
             drift_ppm: 0,
             slots: Some(slots),
             silences: None,
+            shadows: None,
             page: 1_000,
             bounds: Bounds::usual(),
         }

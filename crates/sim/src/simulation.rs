@@ -85,9 +85,19 @@ pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Outp
     outcome
 }
 
+/// One seed of eleven has jobs in shadow mode.
+const fn has_shadows(seed: u64) -> bool {
+    seed % 11 == 8
+}
+
 async fn live(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(seed);
-    let profile = Profile { silences: Some(seed), bounds: Bounds::of(seed), ..Profile::draw(&mut chance) };
+    let profile = Profile {
+        silences: Some(seed),
+        shadows: has_shadows(seed).then_some(seed),
+        bounds: Bounds::of(seed),
+        ..Profile::draw(&mut chance)
+    };
     let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile);
     let world = World::new(seed, profile.clone(), options.is_told);
     world.record("profile", 0, || format!("{profile:?}"));

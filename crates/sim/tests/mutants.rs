@@ -42,6 +42,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("windows_unheeded", 22, "I13 maintenance"),
     ("held_is_forgotten", 33, "I1 complete"),
     ("ended_windows_forgotten", 223, "I13 maintenance"),
+    ("shadow_is_sent", 8, "I14 shadow"),
 ];
 
 /// Those that no seed has shown so far, each with the test that fails without the safeguard.

@@ -82,6 +82,8 @@ macro_rules! delegate_store {
             use $crate::rollups::{
                 ComingJob, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
             };
+            use ::rondel_core::shadow::compare::OldFire;
+            use $crate::shadow::{ShadowFire, ShadowSpan};
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::upkeep::{JobStat, StuckJob};
             use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun};
@@ -403,6 +405,12 @@ macro_rules! delegate_store {
                 fn settle_xxl(log_ids: &[i64], now: Timestamp) -> ();
                 fn note_xxl_log(log_id: i64, next_line: i64) -> ();
                 fn forget_xxl(before: Timestamp, limit: u32) -> u64;
+            } also {});
+            $crate::delegate_store!(@$wrapper, ShadowFires {
+                fn add_shadow_fires(namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> u64;
+                fn shadow_fires(of: (NamespaceId, &str), job: JobId, range: (Timestamp, Timestamp), limit: u32) -> Vec<OldFire>;
+                fn shadow_span(namespace: NamespaceId, source: &str) -> Option<ShadowSpan>;
+                fn forget_shadow_fires(before: Timestamp, limit: u32) -> u64;
             } also {});
         };
     };

@@ -166,7 +166,7 @@ impl FireFacts<'_> {
                     Turn::Runs => skipped(run, Reason::Paused, Detail::default(), now),
                     Turn::Refused(parent) => {
                         let detail = self.refusal(parent, &fire, children);
-                        skipped(run, Reason::Parent, detail, now)
+                        skipped(run, refusal_reason(&fire, parent), detail, now)
                     }
                 };
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
@@ -247,6 +247,13 @@ impl FireFacts<'_> {
             }
         }
     }
+}
+
+/// What a parent in shadow mode would have let run is not reported as its failure.
+fn refusal_reason(fire: &Fire<'_>, parent: JobId) -> Reason {
+    let verdict = fire.stand(parent).and_then(|stand| stand.verdict);
+    let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
+    if is_shadow { Reason::Shadow } else { Reason::Parent }
 }
 
 fn skipped(run: Run, reason: Reason, detail: Detail, now: Timestamp) -> Run {

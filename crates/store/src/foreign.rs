@@ -1,4 +1,6 @@
-//! Tables of other products, read as text: for imports.
+//! Tables of other products, read as text: for imports; and the jobs and logs of XXL-JOB.
+
+pub mod xxl_job;
 
 use std::collections::BTreeMap;
 
@@ -22,12 +24,15 @@ pub enum ForeignError {
     /// A table that is larger than an import expects.
     #[error("the table {0} has more than {ROW_COUNT_MAX} rows")]
     TooMany(String),
+    /// XXL-JOB's servers do not exclude each other, so that no instant is certain.
+    #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
+    NoLock,
     /// The database.
     #[error("the database refused a query")]
     Database(#[from] sqlx::Error),
 }
 
-/// A connection to a database of another product. It only reads.
+/// A connection to a database of another product. It only reads, but for the status of XXL-JOB's jobs ([`xxl_job`]).
 #[derive(Debug)]
 pub struct Database(MySqlConnection);
 

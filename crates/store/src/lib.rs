@@ -16,7 +16,8 @@
 //! - [`Reports`]: failures by message, and when the report of a namespace is sent;
 //! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts;
 //!   [`Rollups`]: what charts and overviews read;
-//! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs.
+//! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs;
+//! - [`ShadowFires`]: fires of another scheduler, as they were observed there.
 //!
 //! Every transition states its old state and returns who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
@@ -49,6 +50,7 @@ pub mod rollups;
 pub mod saved_filters;
 mod sealed;
 mod settle;
+pub mod shadow;
 mod sql;
 mod streams;
 mod switches;
@@ -77,6 +79,7 @@ pub use request_keys::RequestKeys;
 pub use rollups::Rollups;
 pub use saved_filters::SavedFilters;
 pub use sealed::SecretKeys;
+pub use shadow::ShadowFires;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
 pub use traces::Traces;
 pub use upkeep::{Heal, Stats, Upkeep};
@@ -127,5 +130,6 @@ store_of!(
     Rollups,
     SavedFilters,
     Reports,
-    XxlExecutors
+    XxlExecutors,
+    ShadowFires
 );

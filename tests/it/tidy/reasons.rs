@@ -57,6 +57,12 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
         "tests/it/maintenance.rs",
         "no_fire_inside_of_a_window_begins_before_its_end",
     ),
+    (
+        "Shadow",
+        "crates/admin/src/dispatch/shadow.rs",
+        "crates/admin/src/dispatch/transition/shadow_tests.rs",
+        "a_shadow_is_routed_and_not_sent",
+    ),
 ];
 
 /// The names of the reasons, as the vocabulary lists them.

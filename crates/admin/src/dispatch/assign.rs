@@ -6,9 +6,11 @@ use super::active::{Active, Phase};
 use super::decision::Decision;
 use super::queue::turns;
 use super::ready::Ready;
+use super::shadow;
 
 pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, executor_name: String) {
     let now = d.now;
+    let Some(ready) = shadow::unless_shadow(d, ready) else { return };
     let Some(ready) = turns::admit(d, ready, executor) else { return };
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;

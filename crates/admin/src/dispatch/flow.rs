@@ -14,7 +14,7 @@ use super::ready::{Ready, waited_ms};
 use super::runs::{Timer, Waiting};
 use super::state::Work;
 use super::step::Step;
-use super::{assign, place, switches, waits};
+use super::{assign, place, shadow, switches, waits};
 
 /// Lets every run go whose instant has come, once it is known what was open before.
 pub(super) fn release(d: &mut Decision<'_>) {
@@ -62,7 +62,8 @@ fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
 /// and sent when that comes. What has to wait for others is looked at when it is due.
 fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
     let now = d.now;
-    question(ready.definition.job.route).is_none()
+    !shadow::is_shadow(ready)
+        && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
         && d.state.limits.holding_back(ready, now).is_none()
         && !ready.is_missed(now)
@@ -80,6 +81,10 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
         work_off(d);
     }
     let run = ready.run.id;
+    if shadow::is_shadow(&ready) {
+        place::place_or_park(d, ready);
+        return work_off(d);
+    }
     let entry = d.state.gates.enter(ready, &mut d.state.runs);
     if let Some(ready) = turns::entered(d, run, entry) {
         place::place_or_park(d, ready);

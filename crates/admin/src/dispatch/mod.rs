@@ -28,6 +28,7 @@ mod round;
 mod routing;
 mod run_loop;
 mod runs;
+mod shadow;
 mod silences;
 mod state;
 mod step;

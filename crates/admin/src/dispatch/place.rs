@@ -8,7 +8,7 @@ use super::runs::{Stage, Waiting};
 use super::step::Step;
 use super::switches::{self, Switched};
 use super::waits::too_late;
-use super::{ends, routing, waits};
+use super::{ends, routing, shadow, waits};
 use crate::metrics::Counted;
 
 pub(super) fn place_or_park(d: &mut Decision<'_>, ready: Ready) {
@@ -29,6 +29,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     if !d.may_send() {
         return Some(ready);
     }
+    let ready = shadow::unless_shadow(d, ready)?;
     if ready.taken_up_at.is_some() && ready.is_missed(now) {
         ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
         return None;

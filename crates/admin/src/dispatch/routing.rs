@@ -11,6 +11,7 @@ use super::decision::Decision;
 use super::executors::Online;
 use super::queue::probes::Probe;
 use super::ready::Ready;
+use super::shadow;
 
 /// An executor that was heard this lately need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
@@ -91,6 +92,10 @@ pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
 }
 
 fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
+    // No executor is asked about a run that it will not get.
+    if shadow::is_shadow(&probe.ready) {
+        return Answer::Yes;
+    }
     if question(job.route) == Some(Question::There) && online.heard_at + HEARD_LATELY > now {
         return Answer::Yes;
     }

@@ -211,6 +211,8 @@ mod properties;
 #[cfg(test)]
 mod purity;
 #[cfg(test)]
+mod shadow_tests;
+#[cfg(test)]
 mod switch_tests;
 #[cfg(test)]
 mod tests;

@@ -80,7 +80,7 @@ impl Duty {
             Self::Stats => "count runs per job and hour",
             Self::OldStats => "remove old counts of runs",
             Self::Purge => "remove runs beyond the retention",
-            Self::Traces => "remove the traces of runs beyond the retention",
+            Self::Traces => "remove traces, and observed fires of other schedulers, beyond the retention",
             Self::Logs => "remove logs beyond their retention or size",
             Self::Calls => "remove old calls with a key",
             Self::Messages => "remove messages of alerts beyond the retention",
@@ -162,7 +162,10 @@ impl<C: Chore> HousekeepingLoop<C> {
             Duty::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
             Duty::OldStats => stats::forget_old(&self.shared).await,
             Duty::Purge => self.purge(stop).await,
-            Duty::Traces => in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await,
+            Duty::Traces => {
+                let traces = in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
+                Ok(traces + in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
+            }
             Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
             Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
             Duty::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,

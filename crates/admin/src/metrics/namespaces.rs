@@ -26,11 +26,13 @@ pub(crate) enum FireOutcome {
     SkippedStopped,
     SkippedParent,
     SkippedMaintenance,
+    /// The job is in shadow mode.
+    SkippedShadow,
     Cancelled,
 }
 
 impl FireOutcome {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Dispatched,
         Self::Missed,
         Self::NoExecutor,
@@ -39,6 +41,7 @@ impl FireOutcome {
         Self::SkippedStopped,
         Self::SkippedParent,
         Self::SkippedMaintenance,
+        Self::SkippedShadow,
         Self::Cancelled,
     ];
 
@@ -52,6 +55,7 @@ impl FireOutcome {
             Self::SkippedStopped => "skipped_stopped",
             Self::SkippedParent => "skipped_parent",
             Self::SkippedMaintenance => "skipped_maintenance",
+            Self::SkippedShadow => "skipped_shadow",
             Self::Cancelled => "cancelled",
         }
     }
@@ -72,6 +76,7 @@ impl FireOutcome {
                 Reason::Parent => Self::SkippedParent,
                 Reason::Misfire => Self::Missed,
                 Reason::Maintenance => Self::SkippedMaintenance,
+                Reason::Shadow => Self::SkippedShadow,
                 Reason::Paused
                 | Reason::Changed
                 | Reason::Deleted

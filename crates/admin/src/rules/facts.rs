@@ -150,8 +150,8 @@ impl<'a> Facts<'a> {
 fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     match condition {
         Condition::Skipped { reasons } => {
-            // Fires are skipped on purpose inside of a maintenance window: only a rule that names that is about them.
-            let is_any = |reason| reasons.is_empty() && reason != Reason::Maintenance;
+            // Fires are skipped on purpose inside of a maintenance window and in shadow mode: only a rule that names that is about them.
+            let is_any = |reason| reasons.is_empty() && !matches!(reason, Reason::Maintenance | Reason::Shadow);
             let is_named = |reason| is_any(reason) || reasons.contains(&reason);
             event.status == RunStatus::Skipped && event.reason.is_some_and(is_named)
         }

@@ -96,6 +96,13 @@ impl Found {
         self.entries.push(entry);
     }
 
+    /// Lets none of the jobs send anything.
+    pub(super) fn put_in_shadow(&mut self) {
+        for job in self.entries.iter_mut().filter_map(|entry| entry.job.as_mut()?.as_object_mut()) {
+            job.insert("mode".to_owned(), Value::from("shadow"));
+        }
+    }
+
     /// The definitions as a file for `rondel job apply`.
     pub(super) fn yaml(&self) -> String {
         let jobs = self.entries.iter().filter_map(|entry| entry.job.as_ref()?.as_object());
@@ -141,7 +148,7 @@ impl Found {
 }
 
 /// The fields of a definition that an import sets, in the order in which users read them.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "name",
     "app",
     "handler",
@@ -160,6 +167,7 @@ const FIELDS: [&str; 18] = [
     "retry",
     "priority",
     "enabled",
+    "mode",
 ];
 
 /// What is wrong with a definition, as the server would report it.

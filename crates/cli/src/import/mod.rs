@@ -86,6 +86,9 @@ struct XxlJobArgs {
     /// The zone that XXL-JOB's servers run in: they read cron expressions in it
     #[arg(long, value_name = "ZONE")]
     time_zone: String,
+    /// Put the jobs in shadow mode: they are planned and routed here, and not sent, until they are promoted
+    #[arg(long)]
+    shadow: bool,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -129,7 +132,11 @@ impl XxlJobArgs {
     async fn run(&self) -> Result<(), Failure> {
         check_zone(&self.time_zone)?;
         let tables = xxl_job::Tables::read(&self.database).await?;
-        finish(&xxl_job::convert(&tables, &self.time_zone), "XXL-JOB", &self.report)
+        let mut found = xxl_job::convert(&tables, &self.time_zone);
+        if self.shadow {
+            found.put_in_shadow();
+        }
+        finish(&found, "XXL-JOB", &self.report)
     }
 }
 

@@ -361,9 +361,15 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         text_of(&job["app"]),
         text_of(&job["handler"]),
         schedule(&job["schedule"]),
-        text_of(&job["enabled"]),
+        enabled(job),
         time_of(&job["next_fire_at"], now),
     ]
+}
+
+/// Whether its schedule fires, and in which mode.
+fn enabled(job: &Value) -> String {
+    let is_shadow = job["mode"] == "shadow";
+    if is_shadow && job["enabled"] == true { "shadow".to_owned() } else { text_of(&job["enabled"]) }
 }
 
 /// A schedule in few words: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.

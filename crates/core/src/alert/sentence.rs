@@ -165,6 +165,7 @@ const fn reason_in_chinese(reason: Reason) -> &'static str {
         Reason::Handler => "处理器跳过",
         Reason::Stopped => "应用已停用",
         Reason::Maintenance => "维护窗口",
+        Reason::Shadow => "影子模式",
     }
 }
 

@@ -6,6 +6,7 @@
 mod answer;
 pub mod message;
 mod outcome;
+mod shadow;
 pub mod unknown;
 pub mod words;
 
@@ -64,6 +65,8 @@ words! {
         Stopped = "stopped",
         /// It was in a maintenance window.
         Maintenance = "maintenance",
+        /// The job is in shadow mode.
+        Shadow = "shadow",
     }
 }
 
@@ -82,7 +85,8 @@ impl Reason {
             | Self::Parent
             | Self::Covered
             | Self::Stopped
-            | Self::Maintenance => true,
+            | Self::Maintenance
+            | Self::Shadow => true,
             Self::Retry | Self::ExecutorLost | Self::NotReceived | Self::Requested | Self::Handler => false,
         }
     }
@@ -195,7 +199,7 @@ pub struct Detail {
     /// The switch of the app.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<Switch>,
-    /// The executor that had the attempt.
+    /// The executor that had the attempt; of a run in shadow mode, the one that would have had it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
     /// The timeout that passed without a report from the executor that the attempt had ended, in milliseconds. The verdict is

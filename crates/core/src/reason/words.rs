@@ -187,6 +187,7 @@ fn because_en(reason: Reason, detail: &Detail) -> String {
         }
         Reason::Handler => "the handler skipped it",
         Reason::Maintenance => "a maintenance window was open at this instant",
+        Reason::Shadow => return super::shadow::words(detail, Lang::En),
         Reason::Stopped => {
             return match (&detail.app, detail.switch) {
                 (Some(app), Some(switch)) => format!("app {app} is {switch}"),
@@ -241,6 +242,7 @@ fn because_zh(reason: Reason, detail: &Detail) -> String {
         }
         Reason::Handler => "处理器跳过了它",
         Reason::Maintenance => "该时刻处于维护窗口",
+        Reason::Shadow => return super::shadow::words(detail, Lang::Zh),
         Reason::Stopped => {
             return match (&detail.app, detail.switch) {
                 (Some(app), Some(Switch::Draining)) => format!("应用 {app} 正在排空"),

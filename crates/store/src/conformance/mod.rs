@@ -35,6 +35,7 @@ mod results;
 mod rollups;
 mod saved_filters;
 mod search;
+mod shadow;
 mod stats;
 mod traces;
 mod upkeep;
@@ -85,6 +86,7 @@ pub use self::results::*;
 pub use self::rollups::*;
 pub use self::saved_filters::*;
 pub use self::search::*;
+pub use self::shadow::*;
 pub use self::stats::*;
 pub use self::traces::*;
 pub use self::upkeep::*;
@@ -264,6 +266,7 @@ macro_rules! for_each_conformance_check {
             executors_are_forgotten,
             declared_sets_are_as_old_as_first_seen,
             saved_filters_are_kept_by_name_and_bounded,
+            observed_fires_are_kept_once_and_removed_by_age,
             a_keyed_call_is_made_once,
             keyed_calls_are_forgotten
         }

@@ -21,6 +21,7 @@ mod request_keys;
 mod rollups;
 mod run;
 mod saved_filters;
+mod shadow;
 mod stats;
 mod traces;
 mod upkeep;
@@ -140,6 +141,7 @@ struct State {
     executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// By the owner's id.
+    shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     xxl: xxl_rows::Xxl,
     /// By scope and key.

@@ -35,6 +35,7 @@ mod rows;
 mod run;
 mod saved_filters;
 mod session;
+mod shadow;
 mod stats;
 mod traces;
 mod trials;

@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     access, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
-    incident_messages, logs, outbox, reports, request_keys, rollups, run, saved_filters, xxl,
+    incident_messages, logs, outbox, reports, request_keys, rollups, run, saved_filters, shadow, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -106,6 +106,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&changes::READ_RUNS_OF_LEASE, "run_open (node_id=? AND node_epoch=? AND status=?)"),
         (&changes::READ_JOBS_SAVED, "job_saved (updated_at_ms>?)"),
         (&declarations::READ_MARKS, "declared_set_seen"),
+        (&shadow::LIST_FIRES, "shadow_fire_job (job_id=? AND started_at_ms>? AND started_at_ms<?)"),
+        (&shadow::FIRST_FIRE, "PRIMARY KEY (namespace_id=? AND source=?)"),
+        (&shadow::LAST_FIRE, "PRIMARY KEY (namespace_id=? AND source=?)"),
+        (&shadow::FIND_OLD_FIRES, "shadow_fire_age (started_at_ms<?)"),
         (&saved_filters::READ_FILTERS, "(owner_id=?)"),
         (&saved_filters::DELETE_FILTER, "(owner_id=? AND page=? AND name=?)"),
         (&xxl::READ_EXECUTOR, "(app_id=? AND address=?)"),

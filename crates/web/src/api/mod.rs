@@ -31,6 +31,7 @@ mod run_list;
 pub(crate) mod run_tree;
 pub(crate) mod runs;
 pub(crate) mod schedules;
+pub(crate) mod shadow;
 mod sign_in_links;
 mod stats;
 mod timeline;
@@ -69,6 +70,7 @@ pub(crate) fn routes() -> Routes {
         .and(alert_rules::routes())
         .and(incidents::routes())
         .and(maintenance::routes())
+        .and(shadow::routes())
         .and(me::routes())
         .and(sign_in_links::routes())
         .and(tokens::routes())

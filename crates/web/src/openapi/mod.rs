@@ -56,6 +56,7 @@ const TAGS: &[(&str, &str)] = &[
     ("incidents", "Rules that hold for a subject, or did."),
     ("silences", "What keeps messages back for a time."),
     ("maintenance", "Times in which jobs do not fire."),
+    ("shadow", "Fires of another scheduler beside those of jobs in shadow mode."),
     ("schedules", "What a schedule means, before it is saved."),
     ("stats", "How runs ended over time."),
     ("reports", "How runs went over days and months."),

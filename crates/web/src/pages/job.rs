@@ -7,8 +7,9 @@ use rondel_admin::jobs::{self, JobError, RunParams, RunRequest};
 use rondel_core::declared::drift;
 use rondel_core::filter::{Filter, LabelTerm, LabelTest};
 use rondel_core::overrides::Overrides;
+use rondel_core::spec::Mode;
 use rondel_core::time::format_duration;
-use rondel_core::{RunId, Timestamp, Trigger};
+use rondel_core::{JobSpec, RunId, Timestamp, Trigger};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
@@ -65,6 +66,8 @@ struct JobPage {
     labels: Vec<(String, String)>,
     links: JobLinks,
     enabled: bool,
+    /// The mark of a job in shadow mode, or of one that has a seam.
+    mode: Option<String>,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
     last: Option<RunRow>,
@@ -125,6 +128,7 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         labels: spec.labels.iter().map(|(key, value)| label(key, value)).collect(),
         links: JobLinks::read(&page.call, &record, t).await?,
         enabled: spec.enabled,
+        mode: mode_mark(spec, t),
         schedules: schedule_text::of_job(spec, t),
         next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
         last: lately.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
@@ -203,6 +207,16 @@ fn label(key: &str, value: &str) -> (String, String) {
     let labels = vec![LabelTerm { any: vec![pattern], is_not: false }];
     let filter = Filter { labels, ..Filter::default() };
     (format!("{key}={value}"), address("/jobs", &filter.to_string(), &[]))
+}
+
+/// What is shown of the mode: nothing of a job that is simply active.
+fn mode_mark(spec: &JobSpec, t: &Texts) -> Option<String> {
+    match (spec.mode, spec.mode_from.as_deref()) {
+        (Mode::Active, None) => None,
+        (Mode::Active, Some(from)) => Some(t.mode_active_from(from)),
+        (Mode::Shadow, None) => Some(t.shadow.to_owned()),
+        (Mode::Shadow, Some(from)) => Some(t.mode_shadow_from(from)),
+    }
 }
 
 fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {

@@ -30,7 +30,7 @@ const fn leaf(field: &'static str, pointer: &'static str, kind: Kind) -> Leaf {
     Leaf { field, pointer, kind }
 }
 
-const LEAVES: [Leaf; 24] = [
+const LEAVES: [Leaf; 26] = [
     leaf("misfire_max", "/misfire/max", Kind::Number),
     leaf("misfire_keep", "/misfire/keep", Kind::Text),
     leaf("misfire_tolerance", "/misfire/tolerance", Kind::Text),
@@ -45,6 +45,8 @@ const LEAVES: [Leaf; 24] = [
     leaf("rate_max", "/rate/max", Kind::Number),
     leaf("rate_per", "/rate/per", Kind::Text),
     leaf("over", "/over", Kind::Text),
+    leaf("mode", "/mode", Kind::Text),
+    leaf("mode_from", "/mode_from", Kind::Text),
     leaf("expect_time", "/expect/success_by/time", Kind::Text),
     leaf("expect_zone", "/expect/success_by/zone", Kind::Text),
     leaf("expect_weekdays", "/expect/success_by/weekdays", Kind::List),

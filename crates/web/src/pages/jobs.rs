@@ -10,6 +10,7 @@ use http::StatusCode;
 use rondel_core::access::Permission;
 use rondel_core::filter::{Filter, FilterError, JobState, Scope};
 use rondel_core::run::BROADCAST;
+use rondel_core::spec::Mode;
 use rondel_core::{JobId, Run, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
@@ -105,6 +106,7 @@ struct JobRow {
     app: String,
     handler: String,
     enabled: bool,
+    is_shadow: bool,
     labels: Vec<(String, String)>,
     /// The schedules in one line, and as they are written.
     words: Option<String>,
@@ -310,6 +312,7 @@ fn row(record: &JobRecord, missing: Missing, mut marks: Vec<RunMark>, (now, t): 
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),
         enabled: record.spec.enabled,
+        is_shadow: record.spec.mode == Mode::Shadow,
         labels: record.spec.labels.clone().into_iter().collect(),
         words: (!words.is_empty()).then(|| words.join(" · ")),
         code: code.join("\n"),

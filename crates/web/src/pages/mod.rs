@@ -3,7 +3,7 @@
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `nav` which pages the bar leads to; `zones` which clock pages show, `assets` the files that pages load, `toast` the short messages about what forms did; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
-//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
+//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
 //! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms; `filter_bar` and `saved_filters` are what stands above lists;
 //! - `job_links` shows what a job follows and what follows it, `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
@@ -78,6 +78,7 @@ mod saved_filters;
 mod schedule_text;
 mod sentences;
 mod settings;
+mod shadow;
 mod shell;
 mod sign_in;
 mod texts;
@@ -161,6 +162,7 @@ pub(crate) fn routes() -> Routes {
         .form("/alerts/silences", Operate, alerts::silence)
         .form("/alerts/silences/{id}/end", Operate, alerts::end_silence)
         .page("/reports", View, reports::page)
+        .page("/shadow", View, shadow::page)
         .form("/reports/schedule", Admin, reports::schedule)
         .page("/export/report.csv", View, reports::export)
         .form("/apps/{app}/state", Operate, executors::switch_app)

@@ -318,7 +318,7 @@ async fn show<Q: Sync>(
 }
 
 /// What is wrong with the question, in the reader's language.
-fn sentence(problem: &Problem, t: &Texts) -> String {
+pub(super) fn sentence(problem: &Problem, t: &Texts) -> String {
     let words = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
     localized(t.lang(), words).into_owned()
 }

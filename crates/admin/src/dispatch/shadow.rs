@@ -1,0 +1,65 @@
+//! Runs in shadow mode: routed like any other, and not sent.
+//!
+//! They pass no gate and take no limit: what runs for real is neither delayed nor replaced by them, and no executor is asked.
+
+use rondel_core::reason::Detail;
+use rondel_core::{Reason, Run};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use super::decision::Decision;
+use super::queue::probes::Probe;
+use super::ready::Ready;
+use super::routing::{self, Chosen};
+use super::waits;
+
+/// Whether the run must not be sent.
+pub(super) fn is_shadow(ready: &Ready) -> bool {
+    ready.definition.job.mode.is_shadow_at(ready.run.fire_at) && !mutant::on(Mutant::ShadowIsSent)
+}
+
+/// Gives a run back that may be sent; one in shadow mode is skipped, and names the executor that would have had it.
+pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+    if !is_shadow(&ready) {
+        return Some(ready);
+    }
+    let (ready, executor) = match is_whole(&ready.run) {
+        true => {
+            let executors = all_of(d, &ready);
+            (ready, executors)
+        }
+        false => chosen(d, ready),
+    };
+    let job = &ready.definition.job;
+    let obstacles = match executor {
+        Some(_) => Vec::new(),
+        None => d.state.executors.obstacles(ready.run.app, job, d.now),
+    };
+    let app = Some(job.app.clone());
+    let detail = Detail { executor, app, ..Detail::default() }.with_obstacles(obstacles);
+    waits::skip(d, &ready, Reason::Shadow, detail);
+    None
+}
+
+/// Whether it stands for all shards of its fire.
+const fn is_whole(run: &Run) -> bool {
+    run.is_root() && run.shard_total.is_none()
+}
+
+/// The executors that would have had the shards.
+fn all_of(d: &Decision<'_>, ready: &Ready) -> Option<String> {
+    let executors = d.state.executors.staying(ready.run.app, &ready.definition.job);
+    let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// The choice of the job's router, with its trace.
+fn chosen(d: &mut Decision<'_>, ready: Ready) -> (Ready, Option<String>) {
+    let tried_at = Some(ready.tried_at.unwrap_or(d.now));
+    let mut probe = Probe::new(Ready { tried_at, ..ready }, d.now);
+    let (executor, trace) = match routing::choose(d, &probe, true) {
+        Chosen::Executor(_, name, trace) => (Some(name), trace),
+        Chosen::Wait(_) | Chosen::NoExecutor => (None, routing::trace_of_none(d, &probe.ready)),
+    };
+    probe.ready.run.trace = Some(trace);
+    (probe.ready, executor)
+}

@@ -1,0 +1,234 @@
+//! Reads the log of XXL-JOB, and reports its fires to the server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{NaiveDateTime, TimeZone};
+use clap::Args;
+use rondel_core::Timestamp;
+use rondel_core::cron::parse_zone;
+use rondel_core::shadow::compare::OldOutcome;
+use rondel_core::time::parse_duration;
+use rondel_store::foreign::Database;
+use rondel_store::foreign::xxl_job::LogRow;
+use serde_json::{Value, json};
+
+use super::jobs;
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::{clock, output};
+
+/// Rows of the log that are read at once.
+const PAGE_LEN: u32 = 1_000;
+/// How often the log is looked at.
+const PERIOD: Duration = Duration::from_secs(30);
+/// How often the jobs are read anew.
+const JOBS_PERIOD: Duration = Duration::from_secs(60);
+
+/// Words of the trace of a run that no schedule fired: by hand, as a child, as a retry, or by the API.
+const NOT_SCHEDULED: [&str; 12] = [
+    "手动触发",
+    "父任务触发",
+    "失败重试触发",
+    "API触发",
+    "手動觸發",
+    "父任務觸發",
+    "失敗重試觸發",
+    "API觸發",
+    "Manual",
+    "Parent",
+    "Retry",
+    "retry",
+];
+
+#[derive(Debug, Args)]
+pub(super) struct FollowArgs {
+    /// The database of XXL-JOB; a user who may read it is enough
+    #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
+    source: String,
+    /// The zone that XXL-JOB's servers write times in
+    #[arg(long, value_name = "ZONE")]
+    time_zone: String,
+    /// What the source is called in reports
+    #[arg(long, value_name = "NAME", default_value = "xxl-job")]
+    name: String,
+    /// Report what is there, and end
+    #[arg(long)]
+    once: bool,
+    /// How far back the first report begins
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = parse_duration)]
+    since: Duration,
+    /// Rows younger than this are read later: XXL-JOB still writes into them
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
+    settle: Duration,
+}
+
+impl FollowArgs {
+    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+        let zone = parse_zone(&self.time_zone).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
+        let mut database = jobs::open(&self.source).await?;
+        let known = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
+        let mut after = match known["last_id"].as_i64() {
+            Some(last) => last,
+            None => {
+                let since = local(&zone, clock::now().saturating_sub(self.since));
+                database.xxl_log_before(&since).await.map_err(|error| jobs::wrong(&error))?
+            }
+        };
+        let mut names = jobs::by_number(client).await?;
+        let mut read_at = tokio::time::Instant::now();
+        loop {
+            match self.pass(client, &mut database, &zone, &names, &mut after).await {
+                Ok(Pass { stored, is_last }) => {
+                    if stored > 0 {
+                        output::talk(&format!("{stored} fires of {} stored, up to number {after}", self.name));
+                    }
+                    if !is_last {
+                        continue;
+                    }
+                }
+                Err(failure) if self.once || !may_pass(&failure) => return Err(failure),
+                Err(failure) => {
+                    output::talk(&format!("{}; trying again", failure.message()));
+                    if let Ok(again) = jobs::open(&self.source).await {
+                        database = again;
+                    }
+                }
+            }
+            if self.once {
+                return Ok(());
+            }
+            tokio::time::sleep(PERIOD).await;
+            if read_at.elapsed() >= JOBS_PERIOD {
+                read_at = tokio::time::Instant::now();
+                names = jobs::by_number(client).await.unwrap_or(names);
+            }
+        }
+    }
+
+    /// Reads a page of the log and reports it.
+    async fn pass<Z: TimeZone + Sync>(
+        &self,
+        client: &Client,
+        database: &mut Database,
+        zone: &Z,
+        names: &BTreeMap<i64, String>,
+        after: &mut i64,
+    ) -> Result<Pass, Failure> {
+        let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::wrong(&error))?;
+        let settled = clock::now().saturating_sub(self.settle);
+        let is_settled = |row: &&LogRow| instant(zone, row).is_none_or(|at| at <= settled);
+        let ready: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
+        let fires: Vec<Value> = ready.iter().filter_map(|row| fire(zone, names, row)).collect();
+        let mut stored = 0;
+        if !fires.is_empty() {
+            let body = json!({"source": self.name, "fires": fires}).to_string();
+            stored = client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
+        }
+        if let Some(last) = ready.last() {
+            *after = last.id;
+        }
+        Ok(Pass { stored, is_last: ready.len() < PAGE_LEN as usize })
+    }
+}
+
+struct Pass {
+    stored: u64,
+    is_last: bool,
+}
+
+/// Whether a failure may be over the next time: a server or a database that is away.
+fn may_pass(failure: &Failure) -> bool {
+    matches!(failure.exit(), Exit::Unreachable | Exit::Failed | Exit::NotFound)
+}
+
+/// What is reported of a row; nothing of jobs that are not here, of further shards, and of what no schedule fired.
+fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
+    let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
+    let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
+    let head = row.message.split("<br>").next().unwrap_or_default();
+    if !is_first_shard || NOT_SCHEDULED.iter().any(|word| head.contains(word)) {
+        return None;
+    }
+    let executor: String = row.executor.chars().take(255).collect();
+    Some(json!({
+        "job": job, "source_id": row.id, "started_at": at, "executor": executor, "outcome": outcome(row).as_str(),
+    }))
+}
+
+fn outcome(row: &LogRow) -> OldOutcome {
+    match (row.trigger_code, row.handle_code) {
+        (_, 200) => OldOutcome::Succeeded,
+        (0 | 200, 0) => OldOutcome::Started,
+        _ => OldOutcome::Failed,
+    }
+}
+
+fn instant<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
+    let local = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
+    let at = zone.from_local_datetime(&local).earliest()?;
+    Some(Timestamp::from_secs(at.timestamp()))
+}
+
+/// An instant as XXL-JOB writes it.
+fn local<Z: TimeZone>(zone: &Z, at: Timestamp) -> String {
+    let utc = at.to_utc().unwrap_or_default();
+    utc.with_timezone(zone).naive_local().format("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> LogRow {
+        LogRow {
+            id: 5,
+            job: 17,
+            trigger_time: Some("2026-11-23 10:30:00".to_owned()),
+            executor: "http://10.0.0.5:9999/".to_owned(),
+            sharding: String::new(),
+            trigger_code: 200,
+            handle_code: 200,
+            message: "任务触发类型：Cron触发<br>调度机器：10.0.0.1<br>手动触发".to_owned(),
+        }
+    }
+
+    fn reported(row: &LogRow) -> Option<Value> {
+        let zone = parse_zone("Asia/Shanghai").expect("a zone");
+        fire(&zone, &BTreeMap::from([(17, "report-17".to_owned())]), row)
+    }
+
+    #[test]
+    fn a_row_of_the_log_is_a_fire_in_its_zone() {
+        let expected = json!({
+            "job": "report-17", "source_id": 5, "started_at": "2026-11-23T02:30:00Z",
+            "executor": "http://10.0.0.5:9999/", "outcome": "succeeded",
+        });
+        assert_eq!(reported(&row()), Some(expected));
+        let ends =
+            [(0, 0, "started"), (200, 0, "started"), (500, 0, "failed"), (200, 502, "failed"), (0, 200, "succeeded")];
+        for (trigger_code, handle_code, outcome) in ends {
+            let fire = reported(&LogRow { trigger_code, handle_code, ..row() }).expect("a fire");
+            assert_eq!(fire["outcome"], outcome, "{trigger_code} {handle_code}");
+        }
+    }
+
+    #[test]
+    fn other_jobs_shards_and_triggers_are_left_out() {
+        let message = |text: &str| LogRow { message: text.to_owned(), ..row() };
+        let sharding = |text: &str| LogRow { sharding: text.to_owned(), ..row() };
+        assert!(reported(&message("Trigger Type：Cron trigger<br>x")).is_some() && reported(&message("")).is_some());
+        assert!(reported(&sharding("0/3")).is_some());
+        let left_out = [
+            message("任务触发类型：失败重试触发<br>x"),
+            message("任务触发类型：手动触发"),
+            message("Trigger Type：Parent job trigger<br>x"),
+            sharding("1/3"),
+            LogRow { job: 18, ..row() },
+            LogRow { trigger_time: None, ..row() },
+        ];
+        for row in left_out {
+            assert_eq!(reported(&row), None, "{row:?}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Jobs that were imported from XXL-JOB: a label has their number there.
+
+use std::collections::BTreeMap;
+
+use rondel_store::foreign::{Database, ForeignError};
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::list::{self, BoundArgs};
+
+/// The label that an import gives to each job.
+pub(super) const LABEL: &str = "xxl-job-id";
+
+/// The names of the jobs by their numbers in XXL-JOB.
+pub(super) async fn by_number(client: &Client) -> Result<BTreeMap<i64, String>, Failure> {
+    let body = list::read(client, "jobs", &[], &BoundArgs::everything()).await?.value()?;
+    let jobs = body["items"].as_array().into_iter().flatten();
+    Ok(jobs.filter_map(|job| Some((number(job)?, job["name"].as_str()?.to_owned()))).collect())
+}
+
+/// The number of a job in XXL-JOB.
+pub(super) fn number(job: &Value) -> Option<i64> {
+    job["labels"][LABEL].as_str()?.parse().ok()
+}
+
+pub(super) async fn open(source: &str) -> Result<Database, Failure> {
+    Database::open(source).await.map_err(|error| wrong(&error))
+}
+
+pub(super) fn wrong(error: &ForeignError) -> Failure {
+    Failure::of("cannot use the database of XXL-JOB", error)
+}

@@ -1,0 +1,55 @@
+//! `rondel shadow`: jobs in shadow mode beside the scheduler that they are to replace, and the day on which they do.
+
+mod follow;
+mod jobs;
+mod report;
+mod switch;
+
+use clap::{Args, Subcommand};
+
+use crate::client::ClientArgs;
+use crate::exit::Failure;
+use crate::format::FormatArgs;
+use follow::FollowArgs;
+use report::ReportArgs;
+use switch::{Direction, SwitchArgs};
+
+/// Jobs in shadow mode.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    rondel shadow follow --source mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai\n  \
+    rondel shadow report --days 7\n  \
+    rondel shadow promote report-17 --source mysql://writer:PASSWORD@db/xxl_job --yes")]
+pub(crate) struct ShadowArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(subcommand)]
+    command: ShadowCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ShadowCommand {
+    /// Read what XXL-JOB fires from its log, and report it to the server; it continues where it stopped
+    Follow(FollowArgs),
+    /// Compare the fires of jobs in shadow mode with those of the other scheduler
+    Report(ReportArgs),
+    /// Switch jobs over to Rondel: stop them in XXL-JOB, and run them here from the first fire that XXL-JOB has not taken up
+    Promote(SwitchArgs),
+    /// Switch jobs back to XXL-JOB: run them no more here from an instant on, and start them there with the first fire after it
+    Demote(SwitchArgs),
+}
+
+impl ShadowArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let (client, format) = (self.client.client()?, self.format);
+        match self.command {
+            ShadowCommand::Follow(args) => args.run(&client).await,
+            ShadowCommand::Report(args) => args.run(&client, format).await,
+            ShadowCommand::Promote(args) => args.run(Direction::Promote, &client, format).await,
+            ShadowCommand::Demote(args) => args.run(Direction::Demote, &client, format).await,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Prints the comparison.
+
+use clap::Args;
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use crate::client::{Client, text_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::list::{self, BoundArgs};
+use crate::output;
+use crate::terminal::harmless;
+use crate::view::View;
+
+/// Differences that a table names; all are in JSON.
+const NAMED_MAX: usize = 50;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel shadow report --days 7\n  rondel shadow report --job report-17 -o json\n\n\
+    Only jobs that are in shadow mode, or were up to an instant, are compared, and only up to the last fire that `rondel shadow follow` \
+    reported. Days are those of UTC."
+)]
+pub(super) struct ReportArgs {
+    /// Only this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
+    /// The last so many days, with today; seven if left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=31), conflicts_with = "from")]
+    days: Option<u32>,
+    /// The beginning
+    #[arg(long, value_name = "INSTANT")]
+    from: Option<String>,
+    /// The end; now if left out
+    #[arg(long, value_name = "INSTANT")]
+    to: Option<String>,
+    /// What the source is called, as `rondel shadow follow --name` has it
+    #[arg(long, value_name = "NAME", default_value = "xxl-job")]
+    source: String,
+    /// Up to how late a fire there counts as the same
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    tolerance: String,
+    /// From how late on a fire is late
+    #[arg(long, value_name = "DURATION", default_value = "3s")]
+    late: String,
+}
+
+const VIEW: View = View {
+    name: "job",
+    headers: &[
+        "JOB",
+        "DAY",
+        "BOTH",
+        "ONLY OLD",
+        "ONLY RONDEL",
+        "TWICE",
+        "OLD LATE",
+        "RONDEL LATE",
+        "OTHER EXECUTOR",
+        "OLD MAX",
+        "RONDEL MAX",
+    ],
+    row,
+};
+
+impl ReportArgs {
+    pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let from = self.from.clone().or_else(|| {
+            let now = crate::clock::now().to_utc()?;
+            let first = now.date_naive().checked_sub_days(chrono::Days::new(u64::from(self.days?) - 1))?;
+            Some(format!("{first}T00:00:00Z"))
+        });
+        let given = [("job", self.job), ("from", from), ("to", self.to)];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let own = [("source", self.source), ("tolerance", self.tolerance), ("late", self.late)];
+        let query: Vec<(&str, String)> = given.chain(own).collect();
+        let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let body = list::read_at(client, &["shadow", "report"], &query, &BoundArgs::everything()).await?;
+        VIEW.list(&body, format)?;
+        if matches!(format.format, Format::Table | Format::Wide) {
+            output::talk(&named(&body.value()?));
+        }
+        Ok(())
+    }
+}
+
+fn row(day: &Value, _: Timestamp) -> Vec<String> {
+    let count = |key: &str| text_of(&day[key]);
+    let length = |key: &str| format!("{} ms", text_of(&day[key]["max_ms"]));
+    vec![
+        count("job"),
+        count("day").chars().take(10).collect(),
+        count("both"),
+        count("only_old"),
+        count("only_rondel"),
+        count("twice"),
+        count("old_late"),
+        count("rondel_late"),
+        count("other_executor"),
+        length("old_lateness"),
+        length("rondel_lateness"),
+    ]
+}
+
+/// The differences in words.
+fn named(report: &Value) -> String {
+    let days = || report["items"].as_array().into_iter().flatten();
+    let of_day = |day: &Value| {
+        let job = text_of(&day["job"]);
+        let each = day["differences"].as_array().cloned().unwrap_or_default();
+        each.into_iter()
+            .map(move |one| format!("{} {job}: {}", text_of(&one["at"]), sentence(&one)))
+            .collect::<Vec<_>>()
+    };
+    let all: Vec<String> = days().flat_map(of_day).collect();
+    let more: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
+    let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + more;
+    if count == 0 {
+        return "no differences".to_owned();
+    }
+    let mut lines: Vec<String> = all.iter().take(NAMED_MAX).map(|line| harmless(line).into_owned()).collect();
+    let rest = count - u64::try_from(lines.len()).unwrap_or(0);
+    if rest > 0 {
+        lines.push(format!("and {rest} more"));
+    }
+    lines.join("\n")
+}
+
+fn sentence(one: &Value) -> String {
+    let late = || format!("{} ms late", text_of(&one["late_ms"]));
+    match one["kind"].as_str().unwrap_or_default() {
+        "only_old" => format!("only the old scheduler fired (log {})", text_of(&one["source_id"])),
+        "only_rondel" => "the old scheduler did not fire".to_owned(),
+        "twice" => format!("the old scheduler fired again (log {})", text_of(&one["source_id"])),
+        "old_late" => format!("the old scheduler was {}", late()),
+        "rondel_late" => format!("Rondel was {}", late()),
+        other => other.to_owned(),
+    }
+}

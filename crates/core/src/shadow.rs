@@ -1,0 +1,100 @@
+//! Shadow mode: which fires of a job are planned and routed, and not sent.
+
+pub mod compare;
+
+use crate::field_error::FieldError;
+use crate::time::Timestamp;
+use crate::word_enum::words;
+
+words! {
+    /// Whether runs are sent to executors.
+    Mode {
+        /// They are.
+        Active = "active",
+        /// They are planned, claimed and routed, and not sent: each is skipped, and names the executor that would have had it.
+        Shadow = "shadow",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+impl Default for Mode {
+    fn default() -> Self {
+        Self::Active
+    }
+}
+
+/// A job's mode, and the planned instant from which it holds. Fires before that have the other mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModeFrom {
+    /// The mode.
+    pub mode: Mode,
+    /// The first planned instant that has it; `None` for all.
+    pub from: Option<Timestamp>,
+}
+
+impl ModeFrom {
+    pub(crate) fn compile(mode: Mode, from: Option<&str>, errors: &mut Vec<FieldError>) -> Self {
+        let from = from.and_then(|text| {
+            let message = || format!("{text:?} is not an instant such as 2026-11-23T10:00:00Z");
+            text.parse().map_err(|_| errors.push(FieldError::new("/mode_from", message()))).ok()
+        });
+        Self { mode, from }
+    }
+
+    /// The mode of the fire that is planned for this instant.
+    ///
+    /// ```
+    /// use rondel_core::shadow::ModeFrom;
+    /// use rondel_core::{Timestamp, spec::Mode};
+    ///
+    /// let promoted = ModeFrom { mode: Mode::Active, from: Some(Timestamp::from_secs(60)) };
+    /// assert_eq!(promoted.at(Timestamp::from_secs(59)), Mode::Shadow);
+    /// assert_eq!(promoted.at(Timestamp::from_secs(60)), Mode::Active);
+    /// ```
+    #[must_use]
+    pub fn at(self, fire_at: Timestamp) -> Mode {
+        match (self.mode, self.from.is_none_or(|from| fire_at >= from)) {
+            (Mode::Active, true) | (Mode::Shadow, false) => Mode::Active,
+            (Mode::Shadow, true) | (Mode::Active, false) => Mode::Shadow,
+        }
+    }
+
+    /// Whether the fire that is planned for this instant is not sent.
+    #[must_use]
+    pub fn is_shadow_at(self, fire_at: Timestamp) -> bool {
+        self.at(fire_at) == Mode::Shadow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{JobSpec, job::Job};
+
+    fn job(change: Value) -> Result<Job, Vec<FieldError>> {
+        let mut base = json!({"name": "a", "app": "b", "handler": "c", "expect": {"late": "1m"}});
+        let (Value::Object(fields), Value::Object(change)) = (&mut base, change) else { unreachable!() };
+        fields.extend(change);
+        serde_json::from_value::<JobSpec>(base).unwrap().compile()
+    }
+
+    #[test]
+    fn each_fire_has_the_mode_of_its_side_of_the_seam() {
+        let (before, seam) = ("2026-11-23T09:59:59.999Z", "2026-11-23T10:00:00Z");
+        let modes = |job: &Job| [before, seam].map(|at| job.mode.is_shadow_at(at.parse().unwrap()));
+        assert_eq!(modes(&job(json!({})).unwrap()), [false, false]);
+        assert_eq!(modes(&job(json!({"mode": "shadow"})).unwrap()), [true, true]);
+        assert_eq!(modes(&job(json!({"mode": "active", "mode_from": seam})).unwrap()), [true, false]);
+        assert_eq!(modes(&job(json!({"mode": "shadow", "mode_from": seam})).unwrap()), [false, true]);
+    }
+
+    #[test]
+    fn a_bad_seam_is_named_and_a_shadow_expects_nothing() {
+        let errors = job(json!({"mode_from": "soon"})).unwrap_err();
+        assert_eq!((errors.len(), errors[0].pointer.as_str()), (1, "/mode_from"));
+        assert!(errors[0].message.contains("\"soon\" is not an instant"), "{}", errors[0].message);
+        assert!(job(json!({})).unwrap().expect.is_some() && job(json!({"mode": "shadow"})).unwrap().expect.is_none());
+    }
+}

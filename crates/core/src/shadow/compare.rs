@@ -1,0 +1,377 @@
+//! Fires of Rondel beside those of the scheduler that it is to replace: which of them both had.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::RunId;
+use crate::time::Timestamp;
+use crate::word_enum::words;
+
+/// How far apart the instants of one fire may be on both sides: the other scheduler may keep whole seconds, rounded.
+const NEAR: Duration = Duration::from_millis(1_500);
+/// The most differences that one comparison names.
+pub const DIFFERENCE_COUNT_MAX: usize = 100;
+
+/// A fire of Rondel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnFire {
+    /// Its run.
+    pub run: RunId,
+    /// The planned instant.
+    pub fire_at: Timestamp,
+    /// When it was sent, or would have been.
+    pub sent_at: Option<Timestamp>,
+    /// The executor that had it, or would have had it.
+    pub executor: Option<String>,
+}
+
+words! {
+    /// How a fire ended in the other scheduler.
+    OldOutcome {
+        /// It was sent; no end was known.
+        Started = "started",
+        /// It succeeded.
+        Succeeded = "succeeded",
+        /// It could not be sent, or failed.
+        Failed = "failed",
+    }
+}
+
+/// A fire of the other scheduler, as it was observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldFire {
+    /// Its number there.
+    pub source_id: i64,
+    /// The planned instant, where that is known.
+    pub due_at: Option<Timestamp>,
+    /// When it was sent.
+    pub started_at: Timestamp,
+    /// The executor; empty where none had it.
+    pub executor: String,
+    /// How it ended.
+    pub outcome: OldOutcome,
+}
+
+impl OldFire {
+    /// The instant by which it is compared.
+    fn at(&self) -> Timestamp {
+        self.due_at.unwrap_or(self.started_at)
+    }
+}
+
+words! {
+    /// How a fire differs on both sides.
+    DifferenceKind {
+        /// The other scheduler had it, and Rondel did not.
+        OnlyOld = "only_old",
+        /// Rondel had it, and the other scheduler did not.
+        OnlyRondel = "only_rondel",
+        /// The other scheduler had it more than once.
+        Twice = "twice",
+        /// The other scheduler had it late.
+        OldLate = "old_late",
+        /// Rondel had it late.
+        RondelLate = "rondel_late",
+    }
+}
+
+/// A fire that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ShadowDifference")]
+pub struct Difference {
+    /// How.
+    pub kind: DifferenceKind,
+    /// The planned instant; of a fire that only the other scheduler had, when it was sent there.
+    pub at: Timestamp,
+    /// The run here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// The number of the fire there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_id: Option<i64>,
+    /// How late it was, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_ms: Option<u64>,
+}
+
+/// How late the fires of one side were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ShadowLateness")]
+pub struct Lateness {
+    /// On average, in milliseconds.
+    pub mean_ms: u64,
+    /// At most, in milliseconds.
+    pub max_ms: u64,
+}
+
+/// Both sides of a range.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ShadowComparison")]
+pub struct Comparison {
+    /// Fires that both had.
+    pub both: u64,
+    /// Fires that only the other scheduler had.
+    pub only_old: u64,
+    /// Fires that only Rondel had: the other scheduler lost them.
+    pub only_rondel: u64,
+    /// Repeated fires of the other scheduler.
+    pub twice: u64,
+    /// Fires of both that the other scheduler sent late.
+    pub old_late: u64,
+    /// Fires of both that Rondel had late.
+    pub rondel_late: u64,
+    /// Fires of both that went to another executor.
+    pub other_executor: u64,
+    /// How late the other scheduler was with the fires of both.
+    pub old_lateness: Lateness,
+    /// How late Rondel was with them.
+    pub rondel_lateness: Lateness,
+    /// The fires that differ, by instant: the first 100.
+    pub differences: Vec<Difference>,
+    /// How many more there are.
+    pub differences_more: u64,
+}
+
+/// What is compared, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The first instant.
+    pub from: Timestamp,
+    /// The first instant after it.
+    pub to: Timestamp,
+    /// How late a fire of the other scheduler may be to count as the same.
+    pub tolerance: Duration,
+    /// From when on a fire is late.
+    pub late_from: Duration,
+}
+
+impl Range {
+    fn has(&self, at: Timestamp) -> bool {
+        self.from <= at && at < self.to
+    }
+
+    /// From when to when fires have to be read, for those at the edges.
+    #[must_use]
+    pub fn with_edges(&self) -> (Timestamp, Timestamp) {
+        (self.from - self.tolerance - NEAR, self.to + self.tolerance + NEAR)
+    }
+}
+
+/// Compares the fires of one job. Both sides include those at the edges of the range, in any order.
+///
+/// A fire there belongs to the fire here at the same instant; what is left belongs to the last fire here before it, within the
+/// tolerance: as that one, late, where nothing else is, or as its repetition.
+#[must_use]
+pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
+    own.sort_by_key(|fire| (fire.fire_at, fire.run));
+    old.sort_by_key(|fire| (fire.at(), fire.source_id));
+    let near = near(&own);
+    let mut pairs: Vec<Option<usize>> = vec![None; own.len()];
+    let mut left = Vec::new();
+    for (index, fire) in old.iter().enumerate() {
+        match nearest_free(&own, &pairs, fire.at(), near) {
+            Some(place) => pairs[place] = Some(index),
+            None => left.push(index),
+        }
+    }
+    let mut found = Found::default();
+    for index in left {
+        let fire = &old[index];
+        let before = own.partition_point(|one| one.fire_at <= fire.at() + near).checked_sub(1);
+        match before.filter(|place| fire.at().since(own[*place].fire_at) <= range.tolerance) {
+            Some(place) if pairs[place].is_none() => pairs[place] = Some(index),
+            Some(place) if range.has(own[place].fire_at) => {
+                found.comparison.twice += 1;
+                found.name(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
+            }
+            // Of another range.
+            Some(_) => {}
+            None if range.has(fire.at()) => {
+                found.comparison.only_old += 1;
+                found.name(DifferenceKind::OnlyOld, fire.at(), None, Some(fire), None);
+            }
+            None => {}
+        }
+    }
+    for (fire, pair) in own.iter().zip(&pairs).filter(|(fire, _)| range.has(fire.fire_at)) {
+        match pair {
+            Some(index) => found.pair(fire, &old[*index], range.late_from),
+            None => {
+                found.comparison.only_rondel += 1;
+                found.name(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
+            }
+        }
+    }
+    found.finish()
+}
+
+/// Less than half of the shortest gap between fires, so that no fire is taken for its neighbour.
+fn near(own: &[OwnFire]) -> Duration {
+    let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
+    gaps.min().map_or(NEAR, |gap| NEAR.min(gap / 2))
+}
+
+fn nearest_free(own: &[OwnFire], pairs: &[Option<usize>], at: Timestamp, near: Duration) -> Option<usize> {
+    let first = own.partition_point(|fire| fire.fire_at < at - near);
+    let reach = own[first..].iter().take_while(|fire| fire.fire_at <= at + near).count();
+    let distance = |place: &usize| own[*place].fire_at.since(at).max(at.since(own[*place].fire_at));
+    (first..first + reach).filter(|place| pairs[*place].is_none()).min_by_key(distance)
+}
+
+#[derive(Default)]
+struct Found {
+    comparison: Comparison,
+    old_sum: Duration,
+    own_sum: Duration,
+}
+
+impl Found {
+    fn pair(&mut self, own: &OwnFire, old: &OldFire, late_from: Duration) {
+        let comparison = &mut self.comparison;
+        comparison.both += 1;
+        let (own_late, old_late) =
+            (own.sent_at.map_or(Duration::ZERO, |at| at.since(own.fire_at)), old.started_at.since(own.fire_at));
+        self.own_sum += own_late;
+        self.old_sum += old_late;
+        let raise = |lateness: &mut Lateness, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
+        raise(&mut comparison.rondel_lateness, own_late);
+        raise(&mut comparison.old_lateness, old_late);
+        let executor = own.executor.as_deref().map(place_of).filter(|place| !place.is_empty());
+        let is_other = executor.is_some_and(|place| !old.executor.is_empty() && place != place_of(&old.executor));
+        comparison.other_executor += u64::from(is_other);
+        if old_late >= late_from {
+            self.comparison.old_late += 1;
+            self.name(DifferenceKind::OldLate, own.fire_at, Some(own), Some(old), Some(old_late));
+        }
+        if own_late >= late_from {
+            self.comparison.rondel_late += 1;
+            self.name(DifferenceKind::RondelLate, own.fire_at, Some(own), Some(old), Some(own_late));
+        }
+    }
+
+    fn name(
+        &mut self,
+        kind: DifferenceKind,
+        at: Timestamp,
+        own: Option<&OwnFire>,
+        old: Option<&OldFire>,
+        late: Option<Duration>,
+    ) {
+        self.comparison.differences.push(Difference {
+            kind,
+            at,
+            run: own.map(|fire| fire.run),
+            source_id: old.map(|fire| fire.source_id),
+            late_ms: late.map(milliseconds),
+        });
+    }
+
+    fn finish(self) -> Comparison {
+        let mut comparison = self.comparison;
+        let mean = |sum: Duration| milliseconds(sum).checked_div(comparison.both).unwrap_or(0);
+        (comparison.old_lateness.mean_ms, comparison.rondel_lateness.mean_ms) =
+            (mean(self.old_sum), mean(self.own_sum));
+        comparison.differences.sort_by_key(|one| (one.at, one.source_id));
+        let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
+        comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
+        comparison.differences_more = u64::try_from(more).unwrap_or(u64::MAX);
+        comparison
+    }
+}
+
+/// Host and port of an executor, which both sides write in their own ways.
+fn place_of(executor: &str) -> &str {
+    let rest = executor.split_once("://").map_or(executor, |(_, rest)| rest);
+    rest.trim_end_matches('/')
+}
+
+fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(ms: i64) -> OwnFire {
+        let fire_at = Timestamp::EPOCH + Duration::from_millis(ms.unsigned_abs());
+        let executor = Some("10.0.0.5:9999".to_owned());
+        OwnFire { run: RunId::new(ms + 1), fire_at, sent_at: Some(fire_at + Duration::from_millis(3)), executor }
+    }
+
+    fn old(id: i64, ms: i64) -> OldFire {
+        let started_at = Timestamp::EPOCH + Duration::from_millis(ms.unsigned_abs());
+        let executor = "http://10.0.0.5:9999/".to_owned();
+        OldFire { source_id: id, due_at: None, started_at, executor, outcome: OldOutcome::Succeeded }
+    }
+
+    fn range(from: i64, to: i64) -> Range {
+        let (from, to) = (Timestamp::from_secs(from), Timestamp::from_secs(to));
+        Range { from, to, tolerance: Duration::from_secs(30), late_from: Duration::from_secs(3) }
+    }
+
+    fn named(comparison: &Comparison) -> Vec<String> {
+        let name = |one: &Difference| format!("{} {}", one.kind, one.at.as_millis() / 1_000);
+        comparison.differences.iter().map(name).collect()
+    }
+
+    #[test]
+    fn lost_late_and_repeated_fires_are_named_and_no_others() {
+        let fires = (0..10).map(|minute| own(minute * 60_000)).collect();
+        let mut there: Vec<OldFire> = (0..10).map(|minute| old(minute, minute * 60_000)).collect();
+        there[4].started_at = there[4].started_at + Duration::from_secs(20);
+        there[6].executor = "http://10.0.0.6:9999/".to_owned();
+        there.remove(2);
+        there.push(old(90, 5 * 60_000));
+        there.push(old(91, 7 * 60_000 + 2_000));
+        there.push(old(92, 8 * 60_000 + 40_000));
+        let comparison = compare(fires, there, range(0, 600));
+        let expected = ["only_rondel 120", "old_late 240", "twice 300", "twice 420", "only_old 520"];
+        assert_eq!(named(&comparison), expected);
+        assert_eq!((comparison.both, comparison.other_executor), (9, 1));
+        assert_eq!(comparison.old_lateness, Lateness { mean_ms: 2_222, max_ms: 20_000 });
+        assert_eq!(comparison.rondel_lateness, Lateness { mean_ms: 3, max_ms: 3 });
+    }
+
+    #[test]
+    fn a_repetition_in_a_row_of_seconds_does_not_shift_its_neighbours() {
+        let fires = (0..20).map(|second| own(second * 1_000)).collect();
+        let mut there: Vec<OldFire> = (0..20).map(|second| old(second, second * 1_000)).collect();
+        there.push(old(50, 7_000));
+        there.remove(12);
+        assert_eq!(named(&compare(fires, there, range(0, 20))), ["twice 7", "only_rondel 12"]);
+    }
+
+    #[test]
+    fn whole_seconds_are_the_same_fire() {
+        let fires = vec![own(10_400), own(70_900)];
+        let comparison = compare(fires, vec![old(1, 10_000), old(2, 72_000)], range(0, 100));
+        assert_eq!((comparison.both, comparison.differences.len()), (2, 0));
+    }
+
+    #[test]
+    fn what_belongs_to_the_range_before_or_after_is_left_out() {
+        let fires = vec![own(99_000), own(100_000), own(150_000), own(200_000)];
+        let there = vec![old(1, 99_000), old(2, 110_000), old(3, 99_000), old(4, 170_000), old(5, 200_000)];
+        let comparison = compare(fires, there, range(100, 200));
+        assert_eq!(named(&comparison), ["old_late 100", "old_late 150"]);
+        assert_eq!(comparison.both, 2);
+    }
+
+    /// A known planned instant counts more than when it was sent.
+    #[test]
+    fn a_planned_instant_pairs_however_late() {
+        let fires = vec![own(0), own(10_000)];
+        let late = OldFire { due_at: Some(Timestamp::EPOCH), ..old(1, 10_000) };
+        let comparison = compare(fires, vec![late, old(2, 10_000)], range(0, 20));
+        assert_eq!(named(&comparison), ["old_late 0"]);
+    }
+
+    #[test]
+    fn without_fires_there_is_nothing_to_name() {
+        assert_eq!(compare(Vec::new(), Vec::new(), range(0, 10)), Comparison::default());
+        assert_eq!(named(&compare(Vec::new(), vec![old(1, 5_000)], range(0, 10))), ["only_old 5"]);
+    }
+}

@@ -1,0 +1,192 @@
+//! What XXL-JOB fired, and which of its jobs fire: read from its database, and changed there under the lock of its own scheduler.
+
+use std::collections::BTreeMap;
+
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+use super::{Database, ForeignError};
+
+/// Jobs that one call switches.
+pub const SWITCH_COUNT_MAX: usize = 50;
+
+/// A row of `xxl_job_log`: an attempt to send a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRow {
+    /// Its number.
+    pub id: i64,
+    /// The job's number.
+    pub job: i64,
+    /// When it was sent, in the zone of XXL-JOB's servers: `2026-11-23 10:00:00`.
+    pub trigger_time: Option<String>,
+    /// The address of the executor; empty where none had it.
+    pub executor: String,
+    /// `0/3` of the first of three shards.
+    pub sharding: String,
+    /// 0 while it is sent, 200 where that succeeded.
+    pub trigger_code: i64,
+    /// 0 while it runs, 200 where it succeeded.
+    pub handle_code: i64,
+    /// The beginning of the trace, which names why it was sent.
+    pub message: String,
+}
+
+/// Where a job of XXL-JOB stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Whether its schedule fires.
+    pub is_running: bool,
+    /// The first instant that its scheduler has not taken up, in milliseconds; 0 where there is none. All before it belong to XXL-JOB.
+    pub next_ms: i64,
+}
+
+/// What became of a job that was to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It fires no more from this instant on, and fired, or fires, everything before it.
+    At(i64),
+    /// Its next instant is too near, or over, so that it goes on.
+    TooNear(i64),
+    /// It was stopped before.
+    Before(JobStatus),
+}
+
+impl Database {
+    /// Rows of `xxl_job_log` after a number, by number.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_logs(&mut self, after: i64, limit: u32) -> Result<Vec<LogRow>, ForeignError> {
+        let text = "SELECT CAST(id AS SIGNED), CAST(job_id AS SIGNED), CAST(trigger_time AS CHAR), COALESCE(executor_address, ''), \
+                    COALESCE(executor_sharding_param, ''), CAST(trigger_code AS SIGNED), CAST(handle_code AS SIGNED), \
+                    COALESCE(SUBSTRING(trigger_msg, 1, 200), '') FROM xxl_job_log WHERE id > ? ORDER BY id LIMIT ?";
+        let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(&mut self.0).await?;
+        let read = |row: &sqlx::mysql::MySqlRow| -> Result<LogRow, sqlx::Error> {
+            Ok(LogRow {
+                id: row.try_get(0)?,
+                job: row.try_get(1)?,
+                trigger_time: row.try_get(2)?,
+                executor: row.try_get(3)?,
+                sharding: row.try_get(4)?,
+                trigger_code: row.try_get(5)?,
+                handle_code: row.try_get(6)?,
+                message: row.try_get(7)?,
+            })
+        };
+        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// The highest number in `xxl_job_log`; 0 where it is empty.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_last_log(&mut self) -> Result<i64, ForeignError> {
+        let last: Option<i64> =
+            sqlx::query_scalar("SELECT CAST(MAX(id) AS SIGNED) FROM xxl_job_log").fetch_one(&mut self.0).await?;
+        Ok(last.unwrap_or(0))
+    }
+
+    /// The highest number of a row that was sent before an instant of XXL-JOB's zone: `2026-11-23 10:00:00`; 0 where there is none.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_log_before(&mut self, at: &str) -> Result<i64, ForeignError> {
+        let text = "SELECT CAST(MIN(id) - 1 AS SIGNED) FROM xxl_job_log WHERE trigger_time >= ?";
+        let first: Option<i64> = sqlx::query_scalar(text).bind(at).fetch_one(&mut self.0).await?;
+        match first {
+            Some(before) => Ok(before.max(0)),
+            None => self.xxl_last_log().await,
+        }
+    }
+
+    /// Where jobs stand; those that do not exist are left out.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_jobs(&mut self, jobs: &[i64]) -> Result<BTreeMap<i64, JobStatus>, ForeignError> {
+        Ok(read_jobs(&mut self.0, jobs, "").await?)
+    }
+
+    /// Stops jobs whose next instant is `not_before` or later, at that instant; it is asked once the scheduler waits. XXL-JOB's scheduler waits meanwhile, so that what it has
+    /// taken up lies before the instant, and nothing else does. The instant stays in the row: a job that is stopped and has one was
+    /// stopped here.
+    ///
+    /// # Errors
+    /// [`ForeignError`].
+    pub async fn xxl_stop(
+        &mut self,
+        jobs: &[i64],
+        not_before: impl Fn() -> i64,
+    ) -> Result<BTreeMap<i64, Stopped>, ForeignError> {
+        let mut transaction = self.0.begin().await?;
+        lock_scheduler(&mut transaction).await?;
+        let found = read_jobs(&mut transaction, jobs, " FOR UPDATE").await?;
+        let not_before = not_before();
+        let judge = |status: JobStatus| match status.is_running {
+            true if status.next_ms >= not_before => Stopped::At(status.next_ms),
+            true => Stopped::TooNear(status.next_ms),
+            false => Stopped::Before(status),
+        };
+        let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
+        for (job, stopped) in &judged {
+            if let Stopped::At(at) = stopped {
+                let text = "UPDATE xxl_job_info SET trigger_status = 0 WHERE id = ? AND trigger_next_time = ?";
+                sqlx::query(text).bind(job).bind(at).execute(&mut *transaction).await?;
+            }
+        }
+        transaction.commit().await?;
+        Ok(judged)
+    }
+
+    /// Lets stopped jobs fire again, each from an instant on. Answers those that were stopped until now.
+    ///
+    /// # Errors
+    /// [`ForeignError`].
+    pub async fn xxl_start(&mut self, jobs: &[(i64, i64)]) -> Result<Vec<i64>, ForeignError> {
+        let mut transaction = self.0.begin().await?;
+        lock_scheduler(&mut transaction).await?;
+        let mut started = Vec::new();
+        for (job, next_ms) in jobs {
+            let text = "UPDATE xxl_job_info SET trigger_status = 1, trigger_last_time = 0, trigger_next_time = ? \
+                        WHERE id = ? AND trigger_status = 0";
+            if sqlx::query(text).bind(next_ms).bind(job).execute(&mut *transaction).await?.rows_affected() == 1 {
+                started.push(*job);
+            }
+        }
+        transaction.commit().await?;
+        Ok(started)
+    }
+}
+
+/// Waits for the row by which XXL-JOB's servers exclude each other while they plan.
+async fn lock_scheduler(connection: &mut sqlx::mysql::MySqlConnection) -> Result<(), ForeignError> {
+    let text = "SELECT lock_name FROM xxl_job_lock WHERE lock_name = 'schedule_lock' FOR UPDATE";
+    match sqlx::query(text).fetch_optional(connection).await? {
+        Some(_) => Ok(()),
+        None => Err(ForeignError::NoLock),
+    }
+}
+
+async fn read_jobs(
+    connection: &mut sqlx::mysql::MySqlConnection,
+    jobs: &[i64],
+    lock: &str,
+) -> Result<BTreeMap<i64, JobStatus>, sqlx::Error> {
+    if jobs.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let marks = vec!["?"; jobs.len()].join(", ");
+    let text = format!(
+        "SELECT CAST(id AS SIGNED), CAST(trigger_status AS SIGNED), CAST(COALESCE(trigger_next_time, 0) AS SIGNED) \
+         FROM xxl_job_info WHERE id IN ({marks}) ORDER BY id{lock}"
+    );
+    let mut query = sqlx::query(AssertSqlSafe(text));
+    for job in jobs {
+        query = query.bind(job);
+    }
+    let rows = query.fetch_all(connection).await?;
+    let read = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, JobStatus), sqlx::Error> {
+        let status: i64 = row.try_get(1)?;
+        Ok((row.try_get(0)?, JobStatus { is_running: status == 1, next_ms: row.try_get(2)? }))
+    };
+    rows.iter().map(read).collect()
+}

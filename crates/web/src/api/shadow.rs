@@ -1,0 +1,361 @@
+//! What another scheduler was observed to fire, beside what jobs in shadow mode would have.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::shadow::{ShadowAsk, ShadowReport, ShadowRow, report};
+use rondel_core::access::Permission::{Operate, View};
+use rondel_core::shadow::compare::{Comparison, OldFire, OldOutcome, Range};
+use rondel_core::time::parse_duration;
+use rondel_core::{AppId, JobId, Timestamp, name};
+use rondel_store::shadow::{SHADOW_BATCH_MAX, SHADOW_EXECUTOR_LEN_MAX, SHADOW_SOURCE_LEN_MAX, ShadowFire};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::jobs::{find, instant};
+use crate::answer::json;
+use crate::body::{JsonBody, refuse_value};
+use crate::call::{Call, quoted};
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+/// The name of a source that has none.
+pub(crate) const SOURCE: &str = "xxl-job";
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The longest range of a report.
+const DAYS_MAX: u32 = 31;
+const JOB_COUNT: u32 = 50;
+const JOB_COUNT_MAX: u32 = 200;
+/// Up to how late a fire counts as the same.
+pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
+/// From how late on a fire is late.
+pub(crate) const LATE: Duration = Duration::from_secs(3);
+const LENGTH_MAX: Duration = Duration::from_secs(3_600);
+
+/// Observed fires.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ShadowFires")]
+struct NewFires {
+    /// Which scheduler; `xxl-job` if left out.
+    #[serde(default = "source")]
+    #[schemars(length(max = 64))]
+    source: String,
+    /// At most 1,000.
+    #[schemars(length(max = 1000))]
+    fires: Vec<NewFire>,
+}
+
+fn source() -> String {
+    SOURCE.to_owned()
+}
+
+/// An observed fire.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ShadowFire")]
+struct NewFire {
+    /// The job here.
+    job: String,
+    /// The scheduler's own number of the fire. A number that is known changes nothing.
+    #[schemars(range(min = 0))]
+    source_id: i64,
+    /// The planned instant, where that is known.
+    #[serde(default)]
+    due_at: Option<Timestamp>,
+    /// When it was sent.
+    started_at: Timestamp,
+    /// The executor; empty where none had it.
+    #[serde(default)]
+    #[schemars(length(max = 255))]
+    executor: String,
+    /// How it ended, as far as known; `started` if left out.
+    #[serde(default = "started")]
+    outcome: OldOutcome,
+}
+
+const fn started() -> OldOutcome {
+    OldOutcome::Started
+}
+
+/// What was stored.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ShadowStored")]
+struct StoredJson {
+    /// Fires that were not known before.
+    stored: u64,
+}
+
+/// How far a scheduler was observed.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ShadowSource")]
+struct SourceJson {
+    source: String,
+    /// When the first observed fire was sent; null where none was observed.
+    first_at: Option<Timestamp>,
+    /// When the last one was.
+    last_at: Option<Timestamp>,
+    /// The highest number.
+    last_id: Option<i64>,
+}
+
+#[derive(Debug)]
+pub(super) struct SourceQuery {
+    source: String,
+}
+
+impl FromQuery for SourceQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { source: source_of(reader) }
+    }
+}
+
+/// What is asked of a report.
+#[derive(Clone, Debug)]
+pub(crate) struct ReportQuery {
+    pub(crate) source: String,
+    pub(crate) from: Option<Timestamp>,
+    pub(crate) to: Option<Timestamp>,
+    pub(crate) job: Option<String>,
+    pub(crate) tolerance: Duration,
+    pub(crate) late: Duration,
+    pub(crate) limit: u32,
+    pub(crate) cursor: Option<String>,
+}
+
+impl FromQuery for ReportQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            source: source_of(reader),
+            from: reader.parsed(
+                Parameter::instant("from").about("The first instant; seven days before `to` if left out."),
+                instant,
+            ),
+            to: reader
+                .parsed(Parameter::instant("to").about("The end, now if left out; at most 31 days later."), instant),
+            job: reader.one(Parameter::name("job").about("Only this job.")),
+            tolerance: reader
+                .parsed(
+                    Parameter::text("tolerance")
+                        .about("Up to how late a fire there counts as the same; `30s` if left out."),
+                    bounded,
+                )
+                .unwrap_or(TOLERANCE),
+            late: reader
+                .parsed(Parameter::text("late").about("From how late on a fire is late; `3s` if left out."), bounded)
+                .unwrap_or(LATE),
+            limit: reader.limit(JOB_COUNT, JOB_COUNT_MAX),
+            cursor: reader.parsed(Parameter::cursor(), |text| name::check(text).map(|()| text.to_owned())),
+        }
+    }
+}
+
+fn source_of(reader: &mut Reader) -> String {
+    let parameter = Parameter::text("source").about("Which scheduler; `xxl-job` if left out.");
+    reader.parsed(parameter, |text| check_source(text).map(|()| text.to_owned())).unwrap_or_else(source)
+}
+
+fn check_source(text: &str) -> Result<(), String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let is_fine = !text.is_empty() && text.len() <= SHADOW_SOURCE_LEN_MAX && text.chars().all(is_plain);
+    let complaint = || {
+        format!(
+            "{} is no name of a source: 1 to {SHADOW_SOURCE_LEN_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'",
+            quoted(text)
+        )
+    };
+    if is_fine { Ok(()) } else { Err(complaint()) }
+}
+
+fn bounded(text: &str) -> Result<Duration, String> {
+    let length = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_fine = (Duration::from_secs(1)..=LENGTH_MAX).contains(&length);
+    if is_fine { Ok(length) } else { Err(format!("{} is not from 1s to 1h", quoted(text))) }
+}
+
+/// A report, or a page of it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ShadowReport")]
+struct ReportJson {
+    source: String,
+    from: Timestamp,
+    to: Timestamp,
+    /// What was observed of the scheduler. Fires outside are not compared.
+    first_at: Option<Timestamp>,
+    last_at: Option<Timestamp>,
+    /// By job and day in UTC; days without fires are left out.
+    items: Vec<RowJson>,
+    /// For `?cursor=`; null on the last page.
+    next_cursor: Option<String>,
+}
+
+/// A job on one day.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ShadowDay")]
+struct RowJson {
+    job: String,
+    app: String,
+    /// The beginning of the day.
+    day: Timestamp,
+    #[serde(flatten)]
+    comparison: Comparison,
+    /// Whether the day has more than the 100,000 fires that are compared.
+    is_cut: bool,
+}
+
+impl From<ShadowRow> for RowJson {
+    fn from(row: ShadowRow) -> Self {
+        Self { job: row.name, app: row.app, day: row.day, comparison: row.comparison, is_cut: row.is_cut }
+    }
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .post(
+            "/api/v1/shadow/fires",
+            Operate,
+            add,
+            Doc::new(
+                "Report fires of another scheduler",
+                "For the comparison with jobs in shadow mode. Repeats change nothing. Fires are kept as long as runs.",
+            )
+            .json::<StoredJson>(200, "They are stored.")
+            .refuses(&[Code::JobNotFound])
+            .example(json!({"fires": [{
+                "job": "report-17", "source_id": 4711, "started_at": "2026-11-23T02:30:00Z",
+                "executor": "http://10.0.0.5:9999/", "outcome": "succeeded",
+            }]})),
+        )
+        .get(
+            "/api/v1/shadow/fires",
+            View,
+            observed,
+            Doc::new("Show how far another scheduler was observed", "The first and the last of its fires that were reported.")
+                .json::<SourceJson>(200, "The range."),
+        )
+        .get(
+            "/api/v1/shadow/report",
+            View,
+            show,
+            Doc::new(
+                "Compare jobs in shadow mode with another scheduler",
+                "By job and day: fires that both had, those of one side alone, how late each was, and how often another executor was \
+                 chosen. Only jobs that are, or were up to an instant, in shadow mode; only up to the last observed fire.",
+            )
+            .json::<ReportJson>(200, "The report.")
+            .refuses(&[Code::JobNotFound]),
+        )
+}
+
+async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> {
+    let NewFires { source, fires } = body.read()?;
+    check_source(&source).map_err(|message| refuse_value("/source", message))?;
+    if fires.len() > SHADOW_BATCH_MAX {
+        let message = format!("has {} fires; at most {SHADOW_BATCH_MAX} are taken at once", fires.len());
+        return Err(refuse_value("/fires", message));
+    }
+    let jobs = jobs_of(&call, &fires).await?;
+    let mut observed = Vec::with_capacity(fires.len());
+    for (index, fire) in fires.into_iter().enumerate() {
+        observed.push(checked(&call, index, fire, &jobs)?);
+    }
+    let stored = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed).await?;
+    json(StatusCode::OK, &StoredJson { stored })
+}
+
+async fn jobs_of(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {
+    let mut names: Vec<&str> =
+        fires.iter().map(|fire| fire.job.as_str()).filter(|job| name::check(job).is_ok()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let found = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+    Ok(found.into_iter().map(|job| (job.spec.name, (job.id, job.app))).collect())
+}
+
+fn checked(
+    call: &Call,
+    index: usize,
+    fire: NewFire,
+    jobs: &BTreeMap<String, (JobId, AppId)>,
+) -> Result<ShadowFire, Problem> {
+    let missing = || {
+        let detail = format!(
+            "fire {index} is of the job {}, which namespace {} does not have",
+            quoted(&fire.job),
+            call.namespace.name
+        );
+        Problem::new(Code::JobNotFound, detail)
+    };
+    let (job, app) = *jobs.get(&fire.job).ok_or_else(missing)?;
+    call.check(Some(app), missing)?;
+    if fire.source_id < 0 {
+        let message = format!("{} is negative", fire.source_id);
+        return Err(refuse_value(&format!("/fires/{index}/source_id"), message));
+    }
+    if fire.executor.chars().count() > SHADOW_EXECUTOR_LEN_MAX {
+        let message = format!("is longer than {SHADOW_EXECUTOR_LEN_MAX} characters");
+        return Err(refuse_value(&format!("/fires/{index}/executor"), message));
+    }
+    let NewFire { source_id, due_at, started_at, executor, outcome, .. } = fire;
+    Ok(ShadowFire { job, fire: OldFire { source_id, due_at, started_at, executor, outcome } })
+}
+
+async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
+    let source = call.query.source.clone();
+    let span = call.engine().store().shadow_span(call.namespace.id, &source).await?;
+    let answer = SourceJson {
+        source,
+        first_at: span.map(|span| span.first_at),
+        last_at: span.map(|span| span.last_at),
+        last_id: span.map(|span| span.last_id),
+    };
+    json(StatusCode::OK, &answer)
+}
+
+async fn show(call: Call<ReportQuery>) -> Result<Response, Problem> {
+    let (range, found) = compared(&call, &call.query).await?;
+    let answer = ReportJson {
+        source: call.query.source.clone(),
+        from: range.from,
+        to: range.to,
+        first_at: found.span.map(|span| span.first_at),
+        last_at: found.span.map(|span| span.last_at),
+        items: found.rows.into_iter().map(RowJson::from).collect(),
+        next_cursor: found.next,
+    };
+    json(StatusCode::OK, &answer)
+}
+
+/// The report that is asked for, of what the caller may see.
+pub(crate) async fn compared<Q>(call: &Call<Q>, query: &ReportQuery) -> Result<(Range, ShadowReport), Problem> {
+    let to = query.to.unwrap_or_else(|| call.engine().now());
+    let from = query.from.unwrap_or(to.saturating_sub(DAY * 7));
+    if from >= to || to.since(from) > DAY * DAYS_MAX {
+        let message = format!("{from} to {to} is not a range of up to {DAYS_MAX} days");
+        return Err(Problem::of_complaints(
+            Code::InvalidQuery,
+            vec![Complaint::query("from", "invalid_value", message)],
+        ));
+    }
+    let job = match &query.job {
+        Some(name) => Some(find(call, name).await?),
+        None => None,
+    };
+    let range = Range { from, to, tolerance: query.tolerance, late_from: query.late };
+    let ask = ShadowAsk {
+        namespace: call.namespace.id,
+        source: &query.source,
+        range,
+        within: call.seen_apps(),
+        job,
+        after_name: query.cursor.clone(),
+        job_count_max: usize::try_from(query.limit).unwrap_or(1),
+    };
+    Ok((range, report(call.engine().node(), &ask).await?))
+}

@@ -1,0 +1,123 @@
+//! Jobs in shadow mode beside the scheduler that they are to replace, by job and day.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::shadow::ShadowRow;
+use rondel_core::shadow::compare::{Difference, DifferenceKind};
+
+use super::moment::{Moment, length};
+use super::reports::sentence;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::shadow::{ReportQuery, compared};
+use crate::problem::{Code, Problem};
+use crate::redirect::pair;
+
+/// Differences that a day names.
+const NAMED_MAX: usize = 10;
+/// Jobs on one page.
+const JOB_COUNT: u32 = 50;
+
+/// A job on one day.
+struct DayRow {
+    name: String,
+    app: String,
+    day: String,
+    both: u64,
+    only_old: u64,
+    only_rondel: u64,
+    twice: u64,
+    old_late: u64,
+    rondel_late: u64,
+    other_executor: u64,
+    old_lateness: String,
+    rondel_lateness: String,
+    named: Vec<Named>,
+    more: u64,
+}
+
+/// A fire that differs.
+struct Named {
+    at: Moment,
+    words: String,
+    run: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "shadow.html")]
+struct ShadowPage {
+    shell: Shell,
+    t: &'static Texts,
+    source: String,
+    job: String,
+    error: Option<String>,
+    /// From when to when fires were observed.
+    observed: Option<(Moment, Moment)>,
+    rows: Vec<DayRow>,
+    next: Option<String>,
+}
+
+pub(super) async fn page(page: Page<ReportQuery>) -> Result<Response, Problem> {
+    let (now, t) = (page.engine().now(), page.t);
+    let query = page.query();
+    let (mut error, mut found) = (None, None);
+    let job = query.job.clone().filter(|job| !job.is_empty());
+    let asked = ReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
+    match compared(&page.call, &asked).await {
+        Ok((_, report)) => found = Some(report),
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
+        Err(problem) => error = Some(sentence(&problem, t)),
+    }
+    let span = found.as_ref().and_then(|report| report.span);
+    let next = found.as_ref().and_then(|report| report.next.as_deref());
+    let template = ShadowPage {
+        shell: page.shell(Nav::Reports),
+        t,
+        source: query.source.clone(),
+        job: job.unwrap_or_default(),
+        error,
+        observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
+        next: next.map(|after| format!("/shadow?{}&{}", pair("source", &query.source), pair("cursor", after))),
+        rows: found.into_iter().flat_map(|report| report.rows).map(|row| shown(row, &page)).collect(),
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn shown(row: ShadowRow, page: &Page<ReportQuery>) -> DayRow {
+    let (now, t, both) = (page.engine().now(), page.t, row.comparison);
+    let took = |ms| length(std::time::Duration::from_millis(ms), t);
+    let name = |one: &Difference| Named {
+        at: Moment::new(one.at, now, t),
+        words: words(one, t),
+        run: one.run.map(|run| run.to_string()),
+    };
+    let more = both.differences.len().saturating_sub(NAMED_MAX) as u64 + both.differences_more;
+    DayRow {
+        name: row.name,
+        app: row.app,
+        day: row.day.to_string().chars().take(10).collect(),
+        both: both.both,
+        only_old: both.only_old,
+        only_rondel: both.only_rondel,
+        twice: both.twice,
+        old_late: both.old_late,
+        rondel_late: both.rondel_late,
+        other_executor: both.other_executor,
+        old_lateness: format!("{} / {}", took(both.old_lateness.mean_ms), took(both.old_lateness.max_ms)),
+        rondel_lateness: format!("{} / {}", took(both.rondel_lateness.mean_ms), took(both.rondel_lateness.max_ms)),
+        named: both.differences.iter().take(NAMED_MAX).map(name).collect(),
+        more,
+    }
+}
+
+fn words(one: &Difference, t: &Texts) -> String {
+    let late = || length(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
+    match one.kind {
+        DifferenceKind::OnlyOld => t.shadow_fire_only_old.to_owned(),
+        DifferenceKind::OnlyRondel => t.shadow_fire_only_rondel.to_owned(),
+        DifferenceKind::Twice => t.shadow_fire_twice.to_owned(),
+        DifferenceKind::OldLate => t.shadow_fire_old_late(late()),
+        DifferenceKind::RondelLate => t.shadow_fire_rondel_late(late()),
+    }
+}
