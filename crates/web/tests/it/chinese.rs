@@ -91,7 +91,7 @@ const NAMES: [&str; 78] = [
     "ntfy",
 ];
 /// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and what the handler answers.
-const OF_THE_API: [&str; 58] = [
+const OF_THE_API: [&str; 59] = [
     "LFU",
     "LRU",
     "all",
@@ -131,6 +131,7 @@ const OF_THE_API: [&str; 58] = [
     "maintenance",
     "silences",
     "reports",
+    "shadow",
     "count",
     "env",
     "file",
