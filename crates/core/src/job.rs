@@ -24,6 +24,8 @@ pub const PARAMS_LEN_MAX: usize = 64 * 1024;
 pub const PARAMS_DEPTH_MAX: usize = 50;
 /// The most schedules that one job can have.
 pub const SCHEDULE_COUNT_MAX: usize = 20;
+/// The label with the id that a job had in XXL-JOB: consistent hash goes by it.
+pub const XXL_JOB_ID_LABEL: &str = "xxl-job-id";
 const DESCRIPTION_LEN_MAX: usize = 1000;
 const RETRY_MAX: u32 = 100;
 const MISFIRE_MAX: u32 = 10_000;
@@ -49,6 +51,8 @@ pub struct Job {
     pub timetable: Timetable,
     /// Which executor gets a run.
     pub route: Route,
+    /// What stands in for its id where executors are chosen by consistent hash: the id that it had in XXL-JOB.
+    pub hash_key: Option<String>,
     /// Which executors may.
     pub select: Select,
     /// How many shards a fire has, where that is fixed.
@@ -123,6 +127,7 @@ impl Job {
             params,
             timetable,
             route: spec.route,
+            hash_key: spec.labels.get(XXL_JOB_ID_LABEL).cloned(),
             select,
             shards: spec.shards,
             misfire: spec.misfire,

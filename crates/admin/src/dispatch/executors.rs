@@ -15,6 +15,7 @@ use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
 use super::silences::Silences;
 use crate::registry::OnlineExecutor;
+use crate::xxl::{ADDRESS_LABEL, SDK_VERSION};
 
 #[derive(Debug)]
 pub(crate) struct Online {
@@ -184,7 +185,10 @@ impl Executors {
             app: executor.app,
             name: executor.name.clone(),
             given_name: given_name(&executor.name).to_owned(),
-            points: HashPoints::new(&executor.name),
+            points: match executor.labels.get(ADDRESS_LABEL).filter(|_| executor.sdk_version == SDK_VERSION) {
+                Some(address) => HashPoints::at(&executor.name, address),
+                None => HashPoints::new(&executor.name),
+            },
             labels: executor.labels.clone(),
             weight: executor.weight,
             handlers: executor.handlers.iter().cloned().collect(),
@@ -387,6 +391,20 @@ mod tests {
         online.name = executors.distinct_name(&online, predecessor);
         executors.join(session, &online, Report { predecessor, ..Report::default() });
         online.name
+    }
+
+    #[test]
+    fn executors_of_xxl_job_are_hashed_by_their_addresses() {
+        let (address, mut executors) = ("http://10.0.0.5:9999/", Executors::default());
+        for (id, version, place) in [(1, SDK_VERSION, address), (2, "0.1.0", "10.0.0.5-9999")] {
+            let (session, mut online, _stream) = executor(id, 1);
+            "10.0.0.5-9999".clone_into(&mut online.name);
+            version.clone_into(&mut online.sdk_version);
+            online.labels = [(ADDRESS_LABEL.to_owned(), address.to_owned())].into();
+            executors.join(session, &online, Report::default());
+            let joined = executors.get(ExecutorId::new(id)).unwrap();
+            assert_eq!(joined.points, HashPoints::at("10.0.0.5-9999", place));
+        }
     }
 
     #[test]

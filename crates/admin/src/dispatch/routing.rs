@@ -62,7 +62,7 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }
     }
-    match d.state.memories.pick(job.route, &ask(run, &candidates, is_over, now)) {
+    match d.state.memories.pick(job.route, &ask((run, job.hash_key.as_deref()), &candidates, is_over, now)) {
         Choice::Take(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
             Chosen::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
@@ -102,9 +102,15 @@ fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
     probe.answers.answer(online.session.executor)
 }
 
-fn ask<'a>(run: &'a Run, candidates: &'a [Candidate<'a>], is_over: bool, now: Timestamp) -> Ask<'a> {
+fn ask<'a>(
+    (run, hash_key): (&'a Run, Option<&'a str>),
+    candidates: &'a [Candidate<'a>],
+    is_over: bool,
+    now: Timestamp,
+) -> Ask<'a> {
     Ask {
         job: run.job,
+        hash_key,
         shard: usize::try_from(run.shard_index).unwrap_or(0),
         shards: run.shard_total.and_then(|total| usize::try_from(total).ok()).unwrap_or(1),
         attempt: run.attempt,

@@ -14,7 +14,8 @@ const SLOTS_MAX: u32 = 100_000;
 const HANDLER_COUNT_MAX: usize = 1_000;
 const LABEL_COUNT_MAX: usize = 100;
 const LABEL_NAME_LEN_MAX: usize = 100;
-const LABEL_VALUE_LEN_MAX: usize = 200;
+/// The longest value of a label, in bytes.
+pub const LABEL_VALUE_LEN_MAX: usize = 200;
 const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
 /// Handlers and labels of one executor together, in bytes.

@@ -37,6 +37,7 @@ use crate::lifecycle::{Lifecycle, Until};
 use crate::node::Shared;
 
 pub(crate) use bounds::AppRows;
+pub use bounds::LABEL_VALUE_LEN_MAX;
 pub use log_readers::LogReader;
 pub(crate) use log_readers::LogReaders;
 pub(crate) use log_rights::SentRuns;

@@ -26,6 +26,8 @@ pub struct Candidate<'a> {
 pub struct Ask<'a> {
     /// Its job.
     pub job: JobId,
+    /// What stands in for the job's id on the ring of consistent hash.
+    pub hash_key: Option<&'a str>,
     /// Its shard: index …
     pub shard: usize,
     /// … and how many there are; 1 for an unsharded run.

@@ -22,9 +22,15 @@ impl HashPoints {
     /// Hashes the name: some 10 µs.
     #[must_use]
     pub fn new(name: &str) -> Self {
+        Self::at(name, name)
+    }
+
+    /// The places of another text than the name: an address, as XXL-JOB has them.
+    #[must_use]
+    pub fn at(name: &str, place: &str) -> Self {
         let mut points = Box::new([0; POINT_COUNT]);
         for (number, point) in points.iter_mut().enumerate() {
-            *point = hash(&format!("SHARD-{name}-NODE-{number}"));
+            *point = hash(&format!("SHARD-{place}-NODE-{number}"));
         }
         points.sort_unstable();
         let digest: [u8; 16] = Md5::digest(name).into();

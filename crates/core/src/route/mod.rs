@@ -84,7 +84,7 @@ pub const fn question(route: Route) -> Option<Question> {
 /// let open = |points| Candidate { points, weight: 1, active: 0, refusal: None, answer: Answer::None };
 /// let candidates: Vec<_> = all_points.iter().map(open).collect();
 /// let ask = Ask {
-///     job: JobId::new(1), shard: 0, shards: 1, attempt: 1, executor: None,
+///     job: JobId::new(1), hash_key: None, shard: 0, shards: 1, attempt: 1, executor: None,
 ///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_over: false,
 /// };
 /// assert_eq!(pick(Route::Last, &ask, &mut Memory::default()), Choice::Take(1));

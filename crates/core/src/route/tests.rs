@@ -18,6 +18,7 @@ pub(super) fn candidates(all_points: &[HashPoints]) -> Vec<Candidate<'_>> {
 pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> Ask<'a> {
     Ask {
         job: JobId::new(1),
+        hash_key: None,
         shard: 0,
         shards: 1,
         attempt: 1,
@@ -153,6 +154,14 @@ fn consistent_hash_picks_as_xxl_job_does() {
     for (job, last) in (1..).zip(expected) {
         let picked = once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(&online) });
         assert_eq!(picked, Choice::Take(last - 7), "job {job}");
+    }
+    // Under names of their own, and with the ids that the jobs had there.
+    let all_points = [7, 8, 9].map(|last| HashPoints::at(&format!("e{last}"), &format!("http://127.0.0.1:999{last}/")));
+    let online = candidates(&all_points);
+    for (job, last) in (1..).zip(expected) {
+        let key = job.to_string();
+        let asked = Ask { job: JobId::new(77), hash_key: Some(&key), ..ask(&online) };
+        assert_eq!(once(Route::ConsistentHash, &asked), Choice::Take(last - 7), "job {job}");
     }
 }
 
