@@ -1,97 +1,229 @@
-//! Jobs of XXL-JOB, read from its database: as definitions that a server takes, once.
+//! Jobs of XXL-JOB, read from its database and from a dump of it: as definitions that a server takes, once.
 
-use rondel_tests::{Backend, Server, rondel, scratch};
-use serde_json::Value;
+mod cron;
+mod quartz;
+mod schema;
 
-const GROUPS: &str = "CREATE TABLE xxl_job_group (id int NOT NULL AUTO_INCREMENT PRIMARY KEY, app_name varchar(64) NOT NULL, \
-    title varchar(12) NOT NULL, address_type tinyint NOT NULL DEFAULT 0, address_list text, update_time datetime)";
-const JOBS: &str = "CREATE TABLE xxl_job_info (id int NOT NULL AUTO_INCREMENT PRIMARY KEY, job_group int NOT NULL, \
-    job_desc varchar(255) NOT NULL, add_time datetime, update_time datetime, author varchar(64), alarm_email varchar(255), \
-    schedule_type varchar(50) NOT NULL DEFAULT 'NONE', schedule_conf varchar(128), misfire_strategy varchar(50) NOT NULL DEFAULT 'DO_NOTHING', \
-    executor_route_strategy varchar(50), executor_handler varchar(255), executor_param varchar(512), executor_block_strategy varchar(50), \
-    executor_timeout int NOT NULL DEFAULT 0, executor_fail_retry_count int NOT NULL DEFAULT 0, glue_type varchar(50) NOT NULL, \
-    glue_source mediumtext, glue_remark varchar(128), glue_updatetime datetime, child_jobid varchar(255), \
-    trigger_status tinyint NOT NULL DEFAULT 0, trigger_last_time bigint NOT NULL DEFAULT 0, trigger_next_time bigint NOT NULL DEFAULT 0) \
-    DEFAULT CHARSET=utf8mb4";
-const JOB_COUNT: usize = 500;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
 
-/// Jobs of every route, block strategy, misfire strategy and kind of work.
-fn rows() -> String {
-    let routes = [
-        "FIRST",
-        "LAST",
-        "ROUND",
-        "RANDOM",
-        "CONSISTENT_HASH",
-        "LEAST_FREQUENTLY_USED",
-        "LEAST_RECENTLY_USED",
-        "FAILOVER",
-        "BUSYOVER",
-        "SHARDING_BROADCAST",
-    ];
-    let blocks = ["SERIAL_EXECUTION", "DISCARD_LATER", "COVER_EARLY"];
-    let works = ["BEAN", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL", "BEAN"];
-    let row = |n: usize| {
-        let (kind, conf) = match n % 5 {
-            0 => ("FIX_RATE", "30".to_owned()),
-            1 => ("NONE", String::new()),
-            _ => ("CRON", format!("{} {} {} ? * MON-FRI", n % 60, (n * 7) % 60, n % 24)),
-        };
-        let (route, block, work) = (routes[n % 10], blocks[n % 3], works[n % 7]);
-        let (misfire, retries) = (if n.is_multiple_of(2) { "DO_NOTHING" } else { "FIRE_ONCE_NOW" }, n % 4);
-        format!(
-            "({}, '结算 <b>{n}</b>', 'ann', '{kind}', '{conf}', '{misfire}', '{route}', 'handler{}', 'p={n}', '{block}', {}, {retries}, \
-             '{work}', 'echo \\'{n}\\'', {})",
-            n % 3 + 1,
-            n % 40,
-            n % 90,
-            n % 2
-        )
-    };
-    (1..=JOB_COUNT).map(row).collect::<Vec<_>>().join(", ")
-}
+use rondel_tests::{Api, Backend, Server, binary, millis, rondel, scratch};
+use serde_json::{Value, json};
+
+use self::schema::{CRONS, JOB_COUNT};
+
+const DAYS: i64 = 30;
+/// What is never read, and so in no report.
+const SECRETS: [&str; 3] = ["password", "token", "access_token"];
 
 #[tokio::test]
 async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
-    foreign.sql(GROUPS);
-    foreign.sql(JOBS);
-    foreign.sql("INSERT INTO xxl_job_group (app_name, title) VALUES ('billing', 'a'), ('Mail', 'b'), ('stock', 'c')");
-    let columns = "job_group, job_desc, author, schedule_type, schedule_conf, misfire_strategy, executor_route_strategy, executor_handler, \
-        executor_param, executor_block_strategy, executor_timeout, executor_fail_retry_count, glue_type, glue_source, trigger_status";
-    foreign.sql(&format!("INSERT INTO xxl_job_info ({columns}) VALUES {}", rows()));
-    foreign.sql("UPDATE xxl_job_info SET child_jobid = '6,1' WHERE id = 1");
+    schema::fill(&foreign);
     let Some(own) = scratch(Backend::Sqlite).await else { return };
-    let server = Server::start(&own).await;
-    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_with(&own, &["--xxl-networks", "127.0.0.0/8"]).await;
+    let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (jobs, report) = (path("jobs.yaml"), path("report.json"));
-    let import =
-        ["import", "xxl-job", "--database", foreign.url(), "--time-zone", "Asia/Shanghai", "--report", &report];
+    let (jobs, report, page, history, script) =
+        (path("jobs.yaml"), path("report.json"), path("report.html"), path("scripts"), path("beside.sh"));
+    let mut import = vec!["import", "xxl-job", "--database", foreign.url(), "--time-zone", "Asia/Shanghai"];
+    import.extend(["--report", &report, "--report", &page, "--history", &history, "--commands", &script]);
     let read = rondel(&import, &[]).await;
     assert!(read.code == Some(0), "{}", read.stderr);
-    std::fs::write(&jobs, &read.stdout).unwrap();
+    std::fs::write(&jobs, &read.stdout).expect("a file");
     let token = server.token_file().display().to_string();
     let client = [("RONDEL_SERVER", server.url()), ("RONDEL_TOKEN_FILE", token.as_str())];
     let saved = rondel(&["job", "apply", "-f", &jobs], &client).await;
     assert!(saved.code == Some(0), "{}", saved.stderr);
-    assert_eq!(server.api().all("/api/v1/jobs", &[]).await.len(), JOB_COUNT);
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
-    let entries = report["entries"].as_array().unwrap();
-    assert!(entries.len() == JOB_COUNT && entries.iter().all(|entry| entry["job"].is_object()), "{report}");
+    let api = server.api();
+    assert_eq!(api.all("/api/v1/jobs", &[]).await.len(), JOB_COUNT, "{}", read.stderr);
 
-    let child = server.api().get("/api/v1/jobs/glue_powershell-5").await.expect(200);
-    assert_eq!(child["labels"], serde_json::json!({"author": "ann", "xxl-job-id": "5"}), "{child}");
-    let follower = server.api().get("/api/v1/jobs/handler6-6").await.expect(200);
-    assert_eq!(follower["schedule"]["after"], serde_json::json!(["glue_shell-1"]), "{follower}");
+    // Every row and every column is in the report, once.
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).expect("a report")).expect("JSON");
+    let entries = report["entries"].as_array().expect("a list");
+    for (subject, table, count) in
+        [("job", "xxl_job_info", JOB_COUNT), ("group", "xxl_job_group", 3), ("user", "xxl_job_user", 3)]
+    {
+        let its: Vec<&Value> = entries.iter().filter(|entry| entry["subject"] == subject).collect();
+        let ids: BTreeSet<&str> = its.iter().filter_map(|entry| entry["from"].as_str()).collect();
+        assert_eq!((its.len(), ids.len()), (count, count), "{subject}");
+        let columns = foreign.sql(&format!("SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = '{table}'"));
+        let columns: Vec<&str> = columns.lines().filter(|column| !SECRETS.contains(column)).collect();
+        let filled = rows(&foreign.sql(&format!(
+            "SELECT id, {} FROM {table}",
+            columns.iter().map(|c| format!("`{c}` IS NOT NULL")).collect::<Vec<_>>().join(", ")
+        )));
+        for entry in its {
+            assert!(subject != "job" || entry["job"].is_object(), "{entry:#}");
+            let id = entry["from"].as_str().and_then(|from| from.split(' ').nth(1)).expect("an id");
+            for (column, is_filled) in columns.iter().zip(&filled[id]) {
+                let found = entry["fields"].as_array().expect("fields").iter().filter(|field| field["name"] == *column);
+                assert_eq!(found.count(), usize::from(is_filled == "1"), "{column} of {entry:#}");
+            }
+        }
+    }
+    let page = std::fs::read_to_string(&page).expect("a page");
+    assert!(
+        page.contains("结算 &lt;b&gt;500&lt;/b&gt;") && !page.contains("<b>") && !page.contains("secret-"),
+        "{page}"
+    );
+    assert_eq!(page.matches("<details>").count(), entries.len());
+    assert!(!read.stdout.contains("secret-") && !report.to_string().contains("secret-"));
+    the_jobs_are_as_they_were(&api).await;
+    let old = std::fs::read_to_string(Path::new(&history).join("glue_shell-2/1.sh")).expect("an earlier script");
+    assert_eq!(old, "echo old");
 
-    // Read and applied again, nothing changes.
+    // Read and applied again, nothing changes; the same from a dump.
     let again = rondel(&import, &[]).await;
     assert_eq!(again.stdout, read.stdout);
     let planned = rondel(&["job", "plan", "-f", &jobs, "--exit-code"], &client).await;
     assert!(planned.code == Some(0), "{} {}", planned.stdout, planned.stderr);
+    let dump = path("dump.sql");
+    std::fs::write(&dump, dumped(foreign.url())).expect("a file");
+    let from_dump = rondel(&["import", "xxl-job", "--dump", &dump, "--time-zone", "Asia/Shanghai"], &[]).await;
+    assert_eq!(from_dump.stdout, read.stdout, "{}", from_dump.stderr);
+    // What has changed there is what the next plan shows.
+    foreign.sql("UPDATE xxl_job_info SET schedule_conf = '0 0 3 * * ?' WHERE id = 3");
+    std::fs::write(&jobs, rondel(&import, &[]).await.stdout).expect("a file");
+    let planned = rondel(&["job", "plan", "-f", &jobs, "--exit-code"], &client).await;
+    assert_eq!(planned.code, Some(10), "{}", planned.stderr);
+    assert!(
+        planned.stdout.contains("glue_python-3") && !planned.stdout.contains("glue_python2-4"),
+        "{}",
+        planned.stdout
+    );
+
+    the_commands_make_the_rest(&api, &script, &client).await;
 
     let wrong = rondel(&["import", "xxl-job", "--database", own.url(), "--time-zone", "UTC"], &[]).await;
     assert!(wrong.code != Some(0), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("mysql://USER:PASSWORD@HOST/NAME"), "{}", wrong.stderr);
+}
+
+/// Tab-separated rows by their first column.
+fn rows(text: &str) -> BTreeMap<String, Vec<String>> {
+    let cells = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
+    text.lines().map(cells).map(|mut row| (row.remove(0), row)).collect()
+}
+
+/// What mysqldump writes.
+fn dumped(url: &str) -> Vec<u8> {
+    let rest = url.trim_start_matches("mysql://");
+    let (user, rest) = rest.split_once(':').expect("a user");
+    let (password, rest) = rest.split_once('@').expect("a password");
+    let (host, rest) = rest.split_once(':').expect("a host");
+    let (port, name) = rest.split_once('/').expect("a port");
+    let mut command = Command::new("mariadb-dump");
+    command.args(["--no-defaults", "--protocol=tcp", "-h", host, "-P", port, "-u", user, name]);
+    let ended = command.env("MYSQL_PWD", password).output().expect("mariadb-dump starts");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    ended.stdout
+}
+
+async fn the_jobs_are_as_they_were(api: &Api) {
+    let job = async |name: &str| api.get(&format!("/api/v1/jobs/{name}")).await.expect(200);
+    let script = job("glue_powershell-7").await;
+    assert_eq!(script["labels"], json!({"author": "ann", "xxl-job-id": "7"}), "{script}");
+    assert_eq!(
+        (&script["handler"], &script["params"]["source"]),
+        (&json!("GLUE_POWERSHELL"), &json!("echo '7'")),
+        "{script}"
+    );
+    // 8 follows from 2 and 15, and is not stopped for it; 15 follows from 2 and 9; 22 would close a circle.
+    let child = job("handler8-8").await;
+    assert_eq!(
+        (&child["schedule"]["after"], &child["enabled"]),
+        (&json!(["glue_shell-2", "glue_python2-15"]), &json!(true)),
+        "{child}"
+    );
+    assert_eq!(job("glue_python2-15").await["schedule"]["after"], json!(["glue_shell-2", "handler9-9"]));
+    assert_eq!(job("handler22-22").await["schedule"]["after"], json!(["glue_python2-15"]));
+    assert_eq!(job("handler30-30").await["schedule"]["cron"], CRONS[30], "a clock of its own is kept");
+}
+
+/// Run twice, the commands make each once.
+async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &str)]) {
+    let bin = binary().parent().expect("a folder").display().to_string();
+    let search = rondel_tests::variable("PATH").unwrap_or_default();
+    let folder = tempfile::tempdir().expect("a folder");
+    for _ in 0..2 {
+        let mut command = Command::new("sh");
+        command
+            .arg(script)
+            .current_dir(folder.path())
+            .env("PATH", format!("{bin}:{search}"))
+            .envs(client.iter().copied());
+        let ended =
+            command.env("SMTP_HOST", "127.0.0.1").env("SMTP_FROM", "rondel@example.com").output().expect("sh starts");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+    let addresses = api.get("/api/v1/apps/mail/addresses").await.expect(200);
+    assert_eq!(addresses["items"].as_array().expect("a list").len(), 2, "{addresses}");
+    let ann = api.get("/api/v1/users/ann").await.expect(200);
+    let grants: BTreeSet<(Option<&str>, Option<&str>)> = ann["grants"]
+        .as_array()
+        .expect("grants")
+        .iter()
+        .map(|grant| (grant["role"].as_str(), grant["app"].as_str()))
+        .collect();
+    let expected = ["billing", "mail"].map(|app| (Some("editor"), Some(app)));
+    assert_eq!(grants, BTreeSet::from(expected), "{ann}");
+    let rules = api.all("/api/v1/alert-rules", &[]).await;
+    assert_eq!(rules.len(), 1, "{rules:?}");
+}
+
+/// Each form fires in the preview when a reader by force finds it, in a zone without changes of the clock and in one with both.
+#[tokio::test]
+async fn every_cron_fires_at_the_same_instants() {
+    let Some(own) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own).await;
+    let api = server.api();
+    let now = rondel_tests::wall_clock_ms().div_euclid(1000);
+    let day = 86_400;
+    let spans = [
+        ("Asia/Shanghai", now),
+        ("Europe/Berlin", cron::BERLIN_CHANGES[1] - 10 * day),
+        ("Europe/Berlin", cron::BERLIN_CHANGES[2] - 10 * day),
+    ];
+    for (zone, after) in spans {
+        let until = after + DAYS * day;
+        // What Rondel and Quartz do in the hours of a change is their own: docs/MOVING.md.
+        let is_far = |at: &i64| {
+            zone != "Europe/Berlin" || cron::BERLIN_CHANGES.iter().all(|change| (at - change).abs() > 3 * 3600)
+        };
+        let mut total = 0;
+        for expr in CRONS {
+            let mut expected = cron::fires(expr, zone, after, until);
+            let mut found = previewed(&api, (expr, zone), after, until).await;
+            (total, expected, found) = (total + expected.len(), kept(expected, is_far), kept(found, is_far));
+            assert_eq!(found, expected, "{expr} in {zone} after {after}");
+        }
+        assert!(total > 800, "{total}");
+    }
+}
+
+fn kept(mut fires: Vec<i64>, is_kept: impl Fn(&i64) -> bool) -> Vec<i64> {
+    fires.retain(is_kept);
+    fires
+}
+
+async fn previewed(api: &Api, (expr, zone): (&str, &str), after: i64, until: i64) -> Vec<i64> {
+    let (mut found, mut after) = (Vec::new(), after);
+    loop {
+        let at = cron::instant(after);
+        let body = json!({"schedule": {"cron": expr, "time_zone": zone}, "count": 100, "after": at});
+        let page = api.post("/api/v1/schedules/preview", body).await.expect(200);
+        let fires: Vec<i64> = page["fires"]
+            .as_array()
+            .expect("fires")
+            .iter()
+            .map(|fire| fire["at"].as_str().and_then(millis).expect("an instant").div_euclid(1000))
+            .collect();
+        found.extend(fires.iter().copied().filter(|at| *at <= until));
+        match fires.last() {
+            Some(last) if *last <= until && fires.len() == 100 => after = *last,
+            _ => return found,
+        }
+    }
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
-use crate::labels;
-use crate::name;
 use crate::outcome::AfterPolicy;
 use crate::schedule::Schedule;
 use crate::select::Select;
@@ -17,6 +15,7 @@ use crate::spec::{
     OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec,
 };
 use crate::timetable::{Applied, Timetable};
+use crate::{labels, name};
 
 /// The longest parameters of a job, as JSON text.
 pub const PARAMS_LEN_MAX: usize = 64 * 1024;
@@ -24,8 +23,6 @@ pub const PARAMS_LEN_MAX: usize = 64 * 1024;
 pub const PARAMS_DEPTH_MAX: usize = 50;
 /// The most schedules that one job can have.
 pub const SCHEDULE_COUNT_MAX: usize = 20;
-/// The label with the id that a job had in XXL-JOB: consistent hash goes by it.
-pub const XXL_JOB_ID_LABEL: &str = "xxl-job-id";
 const DESCRIPTION_LEN_MAX: usize = 1000;
 const RETRY_MAX: u32 = 100;
 const MISFIRE_MAX: u32 = 10_000;
@@ -127,7 +124,7 @@ impl Job {
             params,
             timetable,
             route: spec.route,
-            hash_key: spec.labels.get(XXL_JOB_ID_LABEL).cloned(),
+            hash_key: spec.labels.get(labels::XXL_JOB_ID).cloned(),
             select,
             shards: spec.shards,
             misfire: spec.misfire,
@@ -494,7 +491,6 @@ mod tests {
     #[test]
     fn every_complaint_is_listed() {
         let errors = spec(json!({"name": "", "app": "", "timeout": "0s"})).compile().unwrap_err();
-        let pointers: Vec<_> = errors.iter().map(|error| error.pointer.as_str()).collect();
-        assert_eq!(pointers, ["/name", "/app", "/timeout"]);
+        assert!(errors.iter().map(|error| error.pointer.as_str()).eq(["/name", "/app", "/timeout"]), "{errors:?}");
     }
 }

@@ -11,6 +11,10 @@ pub const LABEL_COUNT_MAX: usize = 20;
 pub const LABEL_KEY_LEN_MAX: usize = 63;
 /// The longest value, in characters.
 pub const LABEL_VALUE_LEN_MAX: usize = 100;
+/// The label with the id that a job had in XXL-JOB: consistent hash goes by it.
+pub const XXL_JOB_ID: &str = "xxl-job-id";
+/// The label of an executor of XXL-JOB with its address, by which consistent hash chooses it as there.
+pub const XXL_ADDRESS: &str = "xxl-address";
 /// The keys that can be written.
 pub(crate) const LABEL_KEY_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$";
 

@@ -5,6 +5,7 @@ pub mod xxl_job;
 use std::collections::BTreeMap;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 
 /// How many rows of a table are read at most.
@@ -16,11 +17,11 @@ const PAGE_LEN: usize = 1_000;
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
     /// The address of the database.
-    #[error("the database is {0:?}: mysql://USER:PASSWORD@HOST/NAME is expected")]
-    Address(String),
+    #[error("the database is {0:?}: {1} is expected")]
+    Address(String, &'static str),
     /// It has no such table, or none with these columns.
-    #[error("the database has no table {0} with a column id")]
-    NoTable(String),
+    #[error("the database has no table {0} with the columns {1}")]
+    NoTable(String, String),
     /// A table that is larger than an import expects.
     #[error("the table {0} has more than {ROW_COUNT_MAX} rows")]
     TooMany(String),
@@ -32,60 +33,130 @@ pub enum ForeignError {
     Database(#[from] sqlx::Error),
 }
 
-/// A connection to a database of another product. It only reads, but for the status of XXL-JOB's jobs ([`xxl_job`]).
+/// A row by the names of its columns, in small letters; NULL is left out.
+pub type ForeignRow = BTreeMap<String, String>;
+
+/// A connection to a database of another product. It only reads; what is changed in XXL-JOB's is in [`xxl_job`].
 #[derive(Debug)]
-pub struct Database(MySqlConnection);
+pub enum Database {
+    /// MySQL or MariaDB.
+    MySql(MySqlConnection),
+    /// PostgreSQL.
+    Postgres(PgConnection),
+}
 
 impl Database {
-    /// Connects to a MySQL or MariaDB database.
+    /// Connects to a MySQL or MariaDB database, or where the product may have one to PostgreSQL.
     ///
     /// # Errors
     /// [`ForeignError::Address`] and [`ForeignError::Database`].
-    pub async fn open(url: &str) -> Result<Self, ForeignError> {
+    pub async fn open(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
         let scheme = url.split("://").next().unwrap_or_default();
-        if !matches!(scheme, "mysql" | "mariadb") {
-            return Err(ForeignError::Address(format!("{scheme}://…")));
+        match scheme {
+            "mysql" | "mariadb" => Ok(Self::MySql(url.parse::<MySqlConnectOptions>()?.connect().await?)),
+            "postgres" | "postgresql" if takes_postgres => {
+                Ok(Self::Postgres(url.parse::<PgConnectOptions>()?.connect().await?))
+            }
+            _ if takes_postgres => {
+                let expected = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
+                Err(ForeignError::Address(format!("{scheme}://…"), expected))
+            }
+            _ => Err(ForeignError::Address(format!("{scheme}://…"), "mysql://USER:PASSWORD@HOST/NAME")),
         }
-        let options: MySqlConnectOptions = url.parse()?;
-        Ok(Self(options.connect().await?))
     }
 
-    /// All rows of a table by its column `id`: of these columns the ones that it has, as text; NULL is left out.
+    /// All rows of a table in the order of its key, with all columns but some, as text; those of `bytes` as hexadecimal digits. The name of the
+    /// table is read as it is in MySQL, and in small letters in PostgreSQL, where it is looked for in the schemas of the search path.
     ///
     /// # Errors
     /// [`ForeignError`].
-    pub async fn rows(&mut self, table: &str, columns: &[&str]) -> Result<Vec<BTreeMap<String, String>>, ForeignError> {
-        let text = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?";
-        let there: Vec<String> = sqlx::query_scalar(text).bind(table).fetch_all(&mut self.0).await?;
-        let known: Vec<&str> =
-            columns.iter().copied().filter(|column| there.iter().any(|name| name == column)).collect();
-        if !known.contains(&"id") {
-            return Err(ForeignError::NoTable(table.to_owned()));
-        }
-        let selected: Vec<String> = known.iter().map(|column| format!("CAST(`{column}` AS CHAR)")).collect();
-        let mut rows: Vec<BTreeMap<String, String>> = Vec::new();
-        let mut after = i64::MIN;
+    pub async fn rows(
+        &mut self,
+        table: &str,
+        key: &[&str],
+        without: &[&str],
+        bytes: &[&str],
+    ) -> Result<Vec<ForeignRow>, ForeignError> {
+        let there = self.columns(table).await?;
+        let find = |wanted: &str| there.iter().find(|name| name.eq_ignore_ascii_case(wanted));
+        let Some(key) = key.iter().map(|column| find(column).cloned()).collect::<Option<Vec<String>>>() else {
+            return Err(ForeignError::NoTable(table.to_owned(), key.join(", ")));
+        };
+        let known: Vec<&String> =
+            there.iter().filter(|name| !without.iter().any(|one| name.eq_ignore_ascii_case(one))).collect();
+        let table_name = if matches!(self, Self::Postgres(_)) { table.to_ascii_lowercase() } else { table.to_owned() };
+        let list = |columns: &mut dyn Iterator<Item = String>| columns.collect::<Vec<_>>().join(", ");
+        let selected =
+            list(&mut known.iter().map(|name| self.text(name, bytes.iter().any(|one| name.eq_ignore_ascii_case(one)))));
+        let order = list(&mut key.iter().map(|name| self.quoted(name)));
+        let from = self.quoted(&table_name);
+        let mut rows: Vec<ForeignRow> = Vec::new();
+        // The tables of definitions are small: pages by their number need no key that is compared.
         loop {
-            // The names are of the program's own list, and the database has them.
-            let text =
-                format!("SELECT id, {} FROM `{table}` WHERE id > ? ORDER BY id LIMIT {PAGE_LEN}", selected.join(", "));
-            let page = sqlx::query(AssertSqlSafe(text)).bind(after).fetch_all(&mut self.0).await?;
-            for row in &page {
-                after = row.try_get::<i64, _>(0).or_else(|_| row.try_get::<i32, _>(0).map(i64::from))?;
-                let mut read = BTreeMap::new();
-                for (index, column) in known.iter().enumerate() {
-                    if let Some(value) = row.try_get::<Option<String>, _>(index + 1)? {
-                        read.insert((*column).to_owned(), value);
-                    }
-                }
-                rows.push(read);
+            let offset = rows.len();
+            // The names are the database's own, or of the program's own list and in quotes.
+            let text = format!("SELECT {selected} FROM {from} ORDER BY {order} LIMIT {PAGE_LEN} OFFSET {offset}");
+            let page = self.page(&text, known.len()).await?;
+            let is_last = page.len() < PAGE_LEN;
+            for values in page {
+                let pairs = known.iter().map(|name| name.to_ascii_lowercase()).zip(values);
+                rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
             }
-            if page.len() < PAGE_LEN {
+            if is_last {
                 return Ok(rows);
             }
             if rows.len() >= ROW_COUNT_MAX {
                 return Err(ForeignError::TooMany(table.to_owned()));
             }
         }
+    }
+
+    async fn columns(&mut self, table: &str) -> Result<Vec<String>, ForeignError> {
+        let found = match self {
+            Self::MySql(connection) => {
+                let text = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
+                            WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
+                sqlx::query_scalar(text).bind(table).fetch_all(connection).await?
+            }
+            Self::Postgres(connection) => {
+                let text = "SELECT attname::text FROM pg_attribute \
+                            WHERE attrelid = to_regclass(quote_ident($1)) AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
+                sqlx::query_scalar(text).bind(table.to_ascii_lowercase()).fetch_all(connection).await?
+            }
+        };
+        Ok(found)
+    }
+
+    fn quoted(&self, name: &str) -> String {
+        match self {
+            Self::MySql(_) => format!("`{}`", name.replace('`', "``")),
+            Self::Postgres(_) => format!("\"{}\"", name.replace('"', "\"\"")),
+        }
+    }
+
+    /// A column as text, or its bytes as hexadecimal digits: PostgreSQL writes these so, with `\x` before them.
+    fn text(&self, name: &str, is_bytes: bool) -> String {
+        match self {
+            Self::MySql(_) if is_bytes => format!("HEX({})", self.quoted(name)),
+            Self::MySql(_) => format!("CAST({} AS CHAR)", self.quoted(name)),
+            Self::Postgres(_) => format!("{}::text", self.quoted(name)),
+        }
+    }
+
+    async fn page(&mut self, text: &str, count: usize) -> Result<Vec<Vec<Option<String>>>, ForeignError> {
+        let mut page = Vec::new();
+        match self {
+            Self::MySql(connection) => {
+                for row in sqlx::query(AssertSqlSafe(text.to_owned())).fetch_all(connection).await? {
+                    page.push((0..count).map(|index| row.try_get(index)).collect::<Result<_, _>>()?);
+                }
+            }
+            Self::Postgres(connection) => {
+                for row in sqlx::query(AssertSqlSafe(text.to_owned())).fetch_all(connection).await? {
+                    page.push((0..count).map(|index| row.try_get(index)).collect::<Result<_, _>>()?);
+                }
+            }
+        }
+        Ok(page)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rondel_admin::gateway::LABEL_VALUE_LEN_MAX;
-use rondel_admin::xxl::{ADDRESS_LABEL, SDK_VERSION};
+use rondel_core::labels::XXL_ADDRESS;
 use rondel_core::spec::OverlapPolicy;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId};
 use rondel_proto::v1::executor_message::Body;
@@ -66,7 +66,7 @@ pub(crate) enum Presence {
 /// The address as executors in Java register it, by which XXL-JOB hashes them. One that is too long for a label is left out.
 fn labels(address: &str) -> HashMap<String, String> {
     let address = format!("{address}/");
-    if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(ADDRESS_LABEL.to_owned(), address)].into() }
+    if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(XXL_ADDRESS.to_owned(), address)].into() }
 }
 
 /// Who the executor is.
@@ -303,7 +303,7 @@ impl Link {
             app: self.identity.app_name.clone(),
             name: self.identity.name.clone(),
             incarnation: self.identity.id.get(),
-            sdk_version: SDK_VERSION.to_owned(),
+            sdk_version: "xxl-job".to_owned(),
             labels: labels(&self.calls.address()),
             weight: 1,
             slots: SLOTS,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
+use rondel_core::labels;
 use rondel_core::name::ANY_HANDLER;
 use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
@@ -15,7 +16,6 @@ use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
 use super::silences::Silences;
 use crate::registry::OnlineExecutor;
-use crate::xxl::{ADDRESS_LABEL, SDK_VERSION};
 
 #[derive(Debug)]
 pub(crate) struct Online {
@@ -185,7 +185,7 @@ impl Executors {
             app: executor.app,
             name: executor.name.clone(),
             given_name: given_name(&executor.name).to_owned(),
-            points: match executor.labels.get(ADDRESS_LABEL).filter(|_| executor.sdk_version == SDK_VERSION) {
+            points: match executor.labels.get(labels::XXL_ADDRESS) {
                 Some(address) => HashPoints::at(&executor.name, address),
                 None => HashPoints::new(&executor.name),
             },
@@ -396,11 +396,10 @@ mod tests {
     #[test]
     fn executors_of_xxl_job_are_hashed_by_their_addresses() {
         let (address, mut executors) = ("http://10.0.0.5:9999/", Executors::default());
-        for (id, version, place) in [(1, SDK_VERSION, address), (2, "0.1.0", "10.0.0.5-9999")] {
+        for (id, label, place) in [(1, labels::XXL_ADDRESS, address), (2, "address", "10.0.0.5-9999")] {
             let (session, mut online, _stream) = executor(id, 1);
             "10.0.0.5-9999".clone_into(&mut online.name);
-            version.clone_into(&mut online.sdk_version);
-            online.labels = [(ADDRESS_LABEL.to_owned(), address.to_owned())].into();
+            online.labels = [(label.to_owned(), address.to_owned())].into();
             executors.join(session, &online, Report::default());
             let joined = executors.get(ExecutorId::new(id)).unwrap();
             assert_eq!(joined.points, HashPoints::at("10.0.0.5-9999", place));

@@ -16,11 +16,6 @@ pub use self::address::Address;
 use crate::identity::tokens::{Token, principal_of};
 use crate::node::Node;
 
-/// The label of such an executor with its address, by which consistent hash chooses it as XXL-JOB does.
-pub const ADDRESS_LABEL: &str = "xxl-address";
-/// What such an executor has for a version of the SDK.
-pub const SDK_VERSION: &str = "xxl-job";
-
 /// The most executors of an app that are registered by hand. Callers that register at the same moment can exceed it by their number.
 pub const BY_HAND_COUNT_MAX: u32 = 200;
 

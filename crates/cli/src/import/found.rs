@@ -30,9 +30,58 @@ pub(super) struct Note {
     pub(super) text: String,
 }
 
-/// A job of the other scheduler.
+/// What becomes of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// It means the same here.
+    Kept,
+    /// It means something else here.
+    Changed,
+    /// There is nothing for it here.
+    NotSupported,
+    /// It means nothing there either, or Rondel finds it out itself.
+    NotNeeded,
+}
+
+impl Outcome {
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Changed => "changed",
+            Self::NotSupported => "not supported",
+            Self::NotNeeded => "not needed",
+        }
+    }
+}
+
+/// A field of the other scheduler.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Field {
+    pub(super) name: String,
+    /// Its beginning, where it is long.
+    pub(super) value: String,
+    pub(super) outcome: Outcome,
+    /// What stands for it here, or why nothing does.
+    pub(super) here: String,
+}
+
+/// The most characters of a value in a report.
+const VALUE_LEN_MAX: usize = 200;
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Subject {
+    Job,
+    Group,
+    User,
+}
+
+/// A job of the other scheduler, or what it has beside jobs.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Entry {
+    pub(super) subject: Subject,
     /// Where it stood: `line 4`, `job 17`.
     pub(super) from: String,
     /// What its author calls it.
@@ -40,19 +89,75 @@ pub(super) struct Entry {
     /// Its definition; `None` where it is left out.
     pub(super) job: Option<Value>,
     pub(super) notes: Vec<Note>,
+    /// All of its fields, where the other scheduler keeps it as a row.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) fields: Vec<Field>,
+    /// What does for it what no definition can, as lines for a shell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) commands: Vec<String>,
 }
 
 /// Everything that was found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Found {
     pub(super) entries: Vec<Entry>,
+    /// What is to be known beside the entries.
+    pub(super) remarks: Vec<String>,
+    /// Lines for a shell that stand before those of the entries.
+    pub(super) commands: Vec<String>,
     #[serde(skip)]
     names: BTreeSet<String>,
 }
 
 impl Entry {
     pub(super) fn new(from: impl Into<String>, title: impl Into<String>) -> Self {
-        Self { from: from.into(), title: title.into(), job: None, notes: Vec::new() }
+        Self {
+            subject: Subject::Job,
+            from: from.into(),
+            title: title.into(),
+            job: None,
+            notes: Vec::new(),
+            fields: Vec::new(),
+            commands: Vec::new(),
+        }
+    }
+
+    pub(super) fn of(subject: Subject, from: impl Into<String>, title: impl Into<String>) -> Self {
+        Self { subject, ..Self::new(from, title) }
+    }
+
+    /// Accounts for a field. What is changed or not supported is a note too.
+    pub(super) fn field(&mut self, name: &str, value: &str, outcome: Outcome, here: impl Into<String>) {
+        let here = here.into();
+        match outcome {
+            Outcome::Changed => self.changed(format!("{name}: {here}")),
+            Outcome::NotSupported => self.not_supported(format!("{name}: {here}")),
+            Outcome::Kept | Outcome::NotNeeded => {}
+        }
+        let value = value.chars().take(VALUE_LEN_MAX).collect();
+        self.fields.push(Field { name: name.to_owned(), value, outcome, here });
+    }
+
+    pub(super) fn is_job(&self) -> bool {
+        self.subject == Subject::Job
+    }
+
+    pub(super) fn is_left_out(&self) -> bool {
+        self.is_job() && self.job.is_none()
+    }
+
+    /// Its name here, or else what its author calls it.
+    pub(super) fn name(&self) -> &str {
+        self.job.as_ref().and_then(|job| job["name"].as_str()).unwrap_or(&self.title)
+    }
+
+    /// The class of a note, and its word.
+    pub(super) fn word(&self, note: &Note) -> (&'static str, &'static str) {
+        match note.kind {
+            _ if self.is_left_out() => ("gone", "left out"),
+            Kind::Changed => ("changed", "changed"),
+            Kind::NotSupported => ("gone", "not supported"),
+        }
     }
 
     pub(super) fn changed(&mut self, text: impl Into<String>) {
@@ -116,28 +221,59 @@ impl Found {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
+    /// How many there are of each kind.
+    pub(super) fn sums(&self) -> String {
+        let jobs = || self.entries.iter().filter(|entry| entry.is_job());
+        let left_out = jobs().filter(|entry| entry.is_left_out()).count();
+        let noted = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
+        let plain = jobs().count() - left_out - noted;
+        let mut sums = format!(
+            "{}: {plain} as they were, {noted} with notes, {left_out} left out",
+            counted(jobs().count(), "job")
+        );
+        for (subject, word) in [(Subject::Group, "group"), (Subject::User, "user")] {
+            let count = self.entries.iter().filter(|entry| entry.subject == subject).count();
+            if count > 0 {
+                write!(sums, "; {}", counted(count, word)).ok();
+            }
+        }
+        sums
+    }
+
+    /// Lines for a shell: what no definition can do. Empty where there is nothing to do.
+    pub(super) fn script(&self) -> String {
+        let lines: Vec<&str> = self
+            .commands
+            .iter()
+            .chain(self.entries.iter().flat_map(|entry| &entry.commands))
+            .map(String::as_str)
+            .collect();
+        if lines.is_empty() {
+            return String::new();
+        }
+        format!(
+            "#!/bin/sh\n# Written by rondel import. Run it after rondel job apply; it may be run again.\nset -eu\n{}\n",
+            lines.join("\n")
+        )
+    }
+
     /// The report for a reader: a line for each note, the sums first.
     pub(super) fn text(&self, from: &str) -> String {
-        let taken = self.entries.iter().filter(|entry| entry.job.is_some());
-        let plain = taken.clone().filter(|entry| entry.notes.is_empty()).count();
-        let left_out = self.entries.len() - taken.clone().count();
-        let mut text = format!(
-            "{} from {}: {plain} as they were, {} with notes, {left_out} left out\n",
-            counted(self.entries.len(), "job"),
-            harmless(from),
-            taken.count() - plain
-        );
+        let mut text = self.sums().replacen(':', &format!(" from {}:", harmless(from)), 1) + "\n";
+        for remark in &self.remarks {
+            writeln!(text, "  {}", harmless(remark)).ok();
+        }
         for entry in &self.entries {
-            let name = entry.job.as_ref().and_then(|job| job["name"].as_str());
             for note in &entry.notes {
-                let kind = match (note.kind, name) {
-                    (_, None) => "left out",
-                    (Kind::Changed, _) => "changed",
-                    (Kind::NotSupported, _) => "not supported",
-                };
-                let title = name.unwrap_or(&entry.title);
-                writeln!(text, "  {} ({}): {kind}: {}", harmless(title), harmless(&entry.from), harmless(&note.text))
-                    .ok();
+                let (_, word) = entry.word(note);
+                writeln!(
+                    text,
+                    "  {} ({}): {word}: {}",
+                    harmless(entry.name()),
+                    harmless(&entry.from),
+                    harmless(&note.text)
+                )
+                .ok();
             }
         }
         text.push_str(
@@ -171,7 +307,7 @@ const FIELDS: [&str; 19] = [
 ];
 
 /// What is wrong with a definition, as the server would report it.
-fn wrong(job: &Value) -> Vec<String> {
+pub(super) fn wrong(job: &Value) -> Vec<String> {
     let line = |pointer: &str, message: &str| format!("{pointer}: {message}");
     match shape::read::<JobSpec>(job.clone().into()) {
         Err(misfit) => misfit.errors.iter().map(|error| line(&error.pointer, &error.message)).collect(),
@@ -180,6 +316,15 @@ fn wrong(job: &Value) -> Vec<String> {
             errors.iter().map(|error| line(&error.pointer, &error.message)).collect()
         }
     }
+}
+
+/// A word of a shell, whatever is in it.
+pub(super) fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", harmless(text).replace('\'', "'\\''"))
 }
 
 /// What can be a name, from any text; never empty.

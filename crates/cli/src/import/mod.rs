@@ -2,15 +2,20 @@
 //! saved here: `rondel job plan` compares the definitions with the server, `rondel job apply` saves them, again and again.
 
 mod crontab;
+mod dump;
 mod found;
 mod kubernetes;
+mod page;
+mod quartz;
 mod xxl_job;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use rondel_core::cron::parse_zone;
 use rondel_core::name;
+use rondel_core::words::counted;
 
 use crate::exit::Failure;
 use crate::input::read_text;
@@ -21,7 +26,9 @@ use found::Found;
 #[command(after_help = "Definitions go to standard output as YAML, the report to standard error.\n\nExamples:\n  \
     rondel import crontab /etc/crontab --system --app backups --time-zone Europe/Berlin > jobs.yaml\n  \
     rondel import kubernetes-cronjob cronjobs.yaml --app batch | rondel job plan -f -\n  \
-    rondel import xxl-job --database mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai --report report.json > jobs.yaml")]
+    rondel import quartz --database postgres://reader:PASSWORD@db/app --app billing --time-zone Europe/Berlin > jobs.yaml\n  \
+    rondel import xxl-job --database mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai --report report.html > jobs.yaml\n  \
+    rondel import xxl-job --dump xxl_job.sql --time-zone Asia/Shanghai --history scripts/ --commands beside.sh > jobs.yaml")]
 pub(crate) struct ImportArgs {
     #[command(subcommand)]
     command: ImportCommand,
@@ -33,16 +40,18 @@ enum ImportCommand {
     Crontab(CrontabArgs),
     /// Read cron jobs of Kubernetes
     KubernetesCronjob(KubernetesArgs),
-    /// Read the database of XXL-JOB
+    /// Read the tables of Quartz 2
+    Quartz(QuartzArgs),
+    /// Read the database of XXL-JOB, or a dump of it
     XxlJob(XxlJobArgs),
 }
 
 /// Where the report goes.
 #[derive(Debug, Args)]
 struct ReportArgs {
-    /// Write the report to this file too, as JSON
+    /// Write the report to this file too: as a page where its name ends in .html, else as JSON; may be repeated
     #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    report: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -79,16 +88,50 @@ struct KubernetesArgs {
 }
 
 #[derive(Debug, Args)]
+struct QuartzArgs {
+    /// The database with Quartz's tables, MySQL or PostgreSQL; a user who may read them is enough
+    #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
+    database: String,
+    /// What the names of the tables begin with
+    #[arg(long, value_name = "PREFIX", default_value = "QRTZ_")]
+    prefix: String,
+    /// The app that the jobs belong to: its executors have a handler for each class
+    #[arg(long, value_name = "APP")]
+    app: String,
+    /// The zone of the servers, for cron triggers that have none of their own
+    #[arg(long, value_name = "ZONE")]
+    time_zone: String,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+#[derive(Debug, Args)]
 struct XxlJobArgs {
     /// The database of XXL-JOB; a user who may read it is enough
     #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
-    database: String,
+    #[arg(required_unless_present = "dump")]
+    database: Option<String>,
+    /// A dump of it by mysqldump, in place of the database; - for stdin
+    #[arg(long, value_name = "FILE")]
+    dump: Option<PathBuf>,
     /// The zone that XXL-JOB's servers run in: they read cron expressions in it
     #[arg(long, value_name = "ZONE")]
     time_zone: String,
     /// Put the jobs in shadow mode: they are planned and routed here, and not sent, until they are promoted
     #[arg(long)]
     shadow: bool,
+    /// The namespace that the jobs go to: the report's commands name it, and rondel job apply has the same flag
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    namespace: String,
+    /// Who runs the scripts of GLUE jobs
+    #[arg(long, value_name = "WHO", value_enum, default_value_t)]
+    scripts: xxl_job::Scripts,
+    /// Write the earlier versions of scripts into this folder, a file for each
+    #[arg(long, value_name = "FOLDER")]
+    history: Option<PathBuf>,
+    /// Write the commands to this file that make tokens, fixed addresses, alarm mail and users: a script for sh
+    #[arg(long, value_name = "FILE")]
+    commands: Option<PathBuf>,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -98,6 +141,7 @@ impl ImportArgs {
         match &self.command {
             ImportCommand::Crontab(args) => args.run(),
             ImportCommand::KubernetesCronjob(args) => args.run(),
+            ImportCommand::Quartz(args) => runtime::run(args.run()),
             ImportCommand::XxlJob(args) => runtime::run(args.run()),
         }
     }
@@ -128,16 +172,62 @@ impl KubernetesArgs {
     }
 }
 
+impl QuartzArgs {
+    async fn run(&self) -> Result<(), Failure> {
+        check_name("--app", &self.app)?;
+        check_zone(&self.time_zone)?;
+        if self.prefix.len() > 50 || !self.prefix.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$')) {
+            let detail = format!(
+                "--prefix: {:?} is no beginning of the names of tables: up to 50 letters, digits and '_'",
+                self.prefix
+            );
+            return Err(Failure::refused(detail));
+        }
+        let tables = quartz::Tables::read(&self.database, &self.prefix).await?;
+        finish(&quartz::convert(&tables, &self.app, &self.time_zone), "Quartz", &self.report)
+    }
+}
+
 impl XxlJobArgs {
     async fn run(&self) -> Result<(), Failure> {
         check_zone(&self.time_zone)?;
-        let tables = xxl_job::Tables::read(&self.database).await?;
-        let mut found = xxl_job::convert(&tables, &self.time_zone);
+        check_name("--namespace", &self.namespace)?;
+        let tables = match (&self.dump, &self.database) {
+            (Some(path), _) => {
+                let mut source = open(path)?;
+                xxl_job::Tables::of_dump(&mut source, &shown(path))?
+            }
+            (None, Some(url)) => xxl_job::Tables::read(url).await?,
+            (None, None) => return Err(Failure::refused("--database or --dump is missing")),
+        };
+        let (zone, namespace) = (self.time_zone.as_str(), self.namespace.as_str());
+        let wishes = xxl_job::Wishes { zone, namespace, scripts: self.scripts, history: self.history.as_deref() };
+        let mut found = xxl_job::convert(&tables, wishes);
         if self.shadow {
             found.put_in_shadow();
         }
+        if let Some(folder) = &self.history {
+            let count = xxl_job::write_history(&tables, wishes).map_err(|error| cannot_write(folder, &error))?;
+            output::talk(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
+        }
+        if let Some(path) = &self.commands {
+            std::fs::write(path, found.script()).map_err(|error| cannot_write(path, &error))?;
+        }
         finish(&found, "XXL-JOB", &self.report)
     }
+}
+
+fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::new(std::io::stdin())));
+    }
+    let file = std::fs::File::open(path)
+        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::refused(format!("cannot write {}: {error}", path.display()))
 }
 
 /// What a file is called in reports.
@@ -154,9 +244,10 @@ fn check_zone(given: &str) -> Result<(), Failure> {
 }
 
 fn finish(found: &Found, from: &str, to: &ReportArgs) -> Result<(), Failure> {
-    if let Some(path) = &to.report {
-        std::fs::write(path, found.json())
-            .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))?;
+    for path in &to.report {
+        let is_page = path.extension().is_some_and(|extension| extension == "html" || extension == "htm");
+        let report = if is_page { found.page(from) } else { found.json() };
+        std::fs::write(path, report).map_err(|error| cannot_write(path, &error))?;
     }
     output::data(&found.yaml())?;
     output::talk(&found.text(from));

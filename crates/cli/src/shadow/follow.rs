@@ -9,8 +9,7 @@ use rondel_core::Timestamp;
 use rondel_core::cron::parse_zone;
 use rondel_core::shadow::compare::OldOutcome;
 use rondel_core::time::parse_duration;
-use rondel_store::foreign::Database;
-use rondel_store::foreign::xxl_job::LogRow;
+use rondel_store::foreign::xxl_job::{LogRow, XxlDatabase};
 use serde_json::{Value, json};
 
 use super::jobs;
@@ -110,7 +109,7 @@ impl FollowArgs {
     async fn pass<Z: TimeZone + Sync>(
         &self,
         client: &Client,
-        database: &mut Database,
+        database: &mut XxlDatabase,
         zone: &Z,
         names: &BTreeMap<i64, String>,
         after: &mut i64,

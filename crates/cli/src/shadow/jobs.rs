@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rondel_store::foreign::{Database, ForeignError};
+use rondel_store::foreign::ForeignError;
+use rondel_store::foreign::xxl_job::XxlDatabase;
 use serde_json::Value;
 
 use crate::client::Client;
@@ -24,8 +25,8 @@ pub(super) fn number(job: &Value) -> Option<i64> {
     job["labels"][LABEL].as_str()?.parse().ok()
 }
 
-pub(super) async fn open(source: &str) -> Result<Database, Failure> {
-    Database::open(source).await.map_err(|error| wrong(&error))
+pub(super) async fn open(source: &str) -> Result<XxlDatabase, Failure> {
+    XxlDatabase::open(source).await.map_err(|error| wrong(&error))
 }
 
 pub(super) fn wrong(error: &ForeignError) -> Failure {

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rondel_core::Timestamp;
-use rondel_store::foreign::Database;
-use rondel_store::foreign::xxl_job::{JobStatus, Stopped};
+use rondel_store::foreign::xxl_job::{JobStatus, Stopped, XxlDatabase};
 use serde_json::{Value, json};
 
 use super::jobs::{self, LABEL};
@@ -126,7 +125,7 @@ async fn job(client: &Client, name: &str) -> Result<Job, Failure> {
     })
 }
 
-async fn planned(direction: Direction, database: &mut Database, found: &[Job]) -> Result<Vec<Switched>, Failure> {
+async fn planned(direction: Direction, database: &mut XxlDatabase, found: &[Job]) -> Result<Vec<Switched>, Failure> {
     let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
     let there = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
     let side = |is_on: bool| if is_on { "runs" } else { "does not run" };
@@ -147,7 +146,7 @@ async fn planned(direction: Direction, database: &mut Database, found: &[Job]) -
 
 async fn promote(
     client: &Client,
-    database: &mut Database,
+    database: &mut XxlDatabase,
     found: Vec<Job>,
     wait: Duration,
 ) -> Result<Vec<Switched>, Failure> {
@@ -187,7 +186,7 @@ async fn promote(
 }
 
 /// XXL-JOB has stopped the job at the seam: it runs here from there on.
-async fn take_over(client: &Client, database: &mut Database, job: &Job, seam: Timestamp) -> Switched {
+async fn take_over(client: &Client, database: &mut XxlDatabase, job: &Job, seam: Timestamp) -> Switched {
     match save(client, job, "active", seam).await {
         Ok(()) => done(job, Some(seam), "runs here from the seam on"),
         Err(failure) if failure.exit() == Exit::Unreachable => failed(
@@ -220,7 +219,7 @@ async fn finish(client: &Client, job: &Job, status: JobStatus) -> Switched {
     }
 }
 
-async fn demote(client: &Client, database: &mut Database, found: Vec<Job>) -> Result<Vec<Switched>, Failure> {
+async fn demote(client: &Client, database: &mut XxlDatabase, found: Vec<Job>) -> Result<Vec<Switched>, Failure> {
     let mut switched = Vec::new();
     for batch in found.chunks(BATCH) {
         let mut given_up = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::{Database, ForeignError};
@@ -50,7 +51,22 @@ pub enum Stopped {
     Before(JobStatus),
 }
 
-impl Database {
+/// A connection to XXL-JOB's database. It only reads, but for the status of jobs.
+#[derive(Debug)]
+pub struct XxlDatabase(MySqlConnection);
+
+impl XxlDatabase {
+    /// Connects to a MySQL or MariaDB database.
+    ///
+    /// # Errors
+    /// [`ForeignError::Address`] and [`ForeignError::Database`].
+    pub async fn open(url: &str) -> Result<Self, ForeignError> {
+        match Database::open(url, false).await? {
+            Database::MySql(connection) => Ok(Self(connection)),
+            Database::Postgres(_) => Err(ForeignError::Address("postgres://…".to_owned(), "mysql://USER:PASSWORD@HOST/NAME")),
+        }
+    }
+
     /// Rows of `xxl_job_log` after a number, by number.
     ///
     /// # Errors

@@ -1,0 +1,471 @@
+//! A dump of a MySQL database, as mysqldump writes it: the rows of a few tables. It is read as a stream; what is no `INSERT` or
+//! `CREATE TABLE` of these tables is skipped, whatever its size.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, ErrorKind};
+
+/// How long a statement of one of the tables may be, in bytes: MySQL's own bound is 1 GiB, its default 64 MiB.
+const STATEMENT_LEN_MAX: usize = 64 << 20;
+/// How many rows of a table are read at most.
+const ROW_COUNT_MAX: usize = 200_000;
+/// How many columns a table has at most: MySQL's own bound.
+const COLUMN_COUNT_MAX: usize = 4_096;
+
+/// A row by its columns; NULL is left out.
+pub(super) type Row = BTreeMap<String, String>;
+
+/// The rows of these tables.
+pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
+    let mut found: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut statements = Statements { source, line: 1, tables };
+    while let Some((line, text)) = statements.next()? {
+        let wrong = |why: String| format!("line {line}: {why}");
+        match Statement::read(&text).map_err(wrong)? {
+            Statement::Create(table, names) => {
+                columns.insert(table.clone(), names);
+                found.entry(table).or_default();
+            }
+            Statement::Insert(table, named, rows) => {
+                let names = if named.is_empty() { columns.get(&table) } else { Some(&named) };
+                let Some(names) = names else {
+                    return Err(wrong(format!(
+                        "rows of {table} without the names of its columns, and no CREATE TABLE before them: dump with \
+                         --complete-insert, or without --no-create-info"
+                    )));
+                };
+                let kept = found.entry(table.clone()).or_default();
+                for values in rows {
+                    if values.len() != names.len() {
+                        let counts = format!("{} values for {} columns", values.len(), names.len());
+                        return Err(wrong(format!("a row of {table} has {counts}")));
+                    }
+                    let pairs = names.iter().cloned().zip(values);
+                    kept.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
+                }
+                if kept.len() > ROW_COUNT_MAX {
+                    return Err(wrong(format!("{table} has more than {ROW_COUNT_MAX} rows")));
+                }
+            }
+            Statement::Other => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Splits a dump at the semicolons that are no part of a text or a comment.
+struct Statements<'a> {
+    source: &'a mut dyn BufRead,
+    line: u64,
+    tables: &'a [&'a str],
+}
+
+/// What a byte is a part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Statement,
+    Quoted(u8),
+    LineComment,
+    /// Its last byte was a star.
+    Comment {
+        star: bool,
+    },
+}
+
+impl Statements<'_> {
+    /// The next statement about one of the tables, without comments, and the line that it begins in.
+    fn next(&mut self) -> Result<Option<(u64, String)>, String> {
+        let mut text: Vec<u8> = Vec::new();
+        let (mut within, mut line, mut is_kept) = (Within::Statement, self.line, true);
+        while let Some(byte) = self.byte()? {
+            let before = text.last().copied();
+            match within {
+                Within::Statement => match byte {
+                    b';' => {
+                        if is_kept && self.is_wanted(&text) {
+                            let text = String::from_utf8(text).map_err(|_| {
+                                format!("line {line}: is not UTF-8: dump with --default-character-set=utf8mb4")
+                            })?;
+                            return Ok(Some((line, text)));
+                        }
+                        text.clear();
+                        is_kept = true;
+                        continue;
+                    }
+                    b'\'' | b'"' | b'`' => within = Within::Quoted(byte),
+                    b'#' => within = Within::LineComment,
+                    b'-' if before == Some(b'-') && !text.iter().rev().skip(1).any(|b| !b.is_ascii_whitespace()) => {
+                        text.clear();
+                        within = Within::LineComment;
+                        continue;
+                    }
+                    b'*' if before == Some(b'/') => {
+                        text.pop();
+                        within = Within::Comment { star: false };
+                        continue;
+                    }
+                    _ if text.is_empty() && byte.is_ascii_whitespace() => {
+                        line = self.line;
+                        continue;
+                    }
+                    _ => {}
+                },
+                Within::Quoted(quote) if byte == b'\\' && quote != b'`' => {
+                    push(&mut text, byte, is_kept);
+                    if let Some(next) = self.byte()? {
+                        push(&mut text, next, is_kept);
+                    }
+                    continue;
+                }
+                // A doubled quote ends a text and begins the next at once, which is the same for the splitting.
+                Within::Quoted(quote) if byte == quote => within = Within::Statement,
+                Within::Quoted(_) => {}
+                Within::LineComment => {
+                    if byte == b'\n' {
+                        within = Within::Statement;
+                    }
+                    continue;
+                }
+                Within::Comment { star } => {
+                    let is_over = star && byte == b'/';
+                    within = if is_over { Within::Statement } else { Within::Comment { star: byte == b'*' } };
+                    continue;
+                }
+            }
+            if within == Within::LineComment {
+                continue;
+            }
+            push(&mut text, byte, is_kept);
+            if is_kept && text.len() == PREFIX_LEN && !self.is_wanted(&text) {
+                is_kept = false;
+            }
+            if text.len() > STATEMENT_LEN_MAX {
+                return Err(format!("line {line}: a statement has more than {} MiB", STATEMENT_LEN_MAX >> 20));
+            }
+        }
+        match within {
+            Within::Quoted(_) => Err(format!("line {line}: the file ends within a text")),
+            _ => Ok(None),
+        }
+    }
+
+    fn byte(&mut self) -> Result<Option<u8>, String> {
+        loop {
+            match self.source.fill_buf() {
+                Ok([]) => return Ok(None),
+                Ok([byte, ..]) => {
+                    let byte = *byte;
+                    self.source.consume(1);
+                    self.line += u64::from(byte == b'\n');
+                    return Ok(Some(byte));
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("cannot be read: {error}")),
+            }
+        }
+    }
+
+    /// Whether it begins as a statement about one of the tables.
+    fn is_wanted(&self, text: &[u8]) -> bool {
+        let begin = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
+        // Only what stands before the columns and the values.
+        let begin = begin.split(['(', '\'', '"']).next().unwrap_or_default();
+        let mut words = begin.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
+        let is_statement = matches!(words.next(), Some("insert" | "replace" | "create"));
+        is_statement && words.any(|word| self.tables.contains(&word.rsplit('.').next().unwrap_or(word)))
+    }
+}
+
+/// The table of a statement stands within so many bytes.
+const PREFIX_LEN: usize = 200;
+
+/// The text of a statement that is skipped is not kept beyond its beginning.
+fn push(text: &mut Vec<u8>, byte: u8, is_kept: bool) {
+    if is_kept || text.len() < PREFIX_LEN {
+        text.push(byte);
+    } else if let Some(last) = text.last_mut() {
+        *last = byte;
+    }
+}
+
+enum Statement {
+    Create(String, Vec<String>),
+    Insert(String, Vec<String>, Vec<Vec<Option<String>>>),
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    /// A word or a number, as it stands.
+    Word(String),
+    /// A name in backquotes.
+    Name(String),
+    Text(String),
+    Sign(char),
+}
+
+impl Statement {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut tokens = Tokens { rest: text.chars().peekable(), peeked: None };
+        let verb = tokens.word()?;
+        match verb.as_str() {
+            "insert" | "replace" => Self::insert(&mut tokens),
+            "create" => Self::create(&mut tokens),
+            _ => Ok(Self::Other),
+        }
+    }
+
+    fn insert(tokens: &mut Tokens<'_>) -> Result<Self, String> {
+        let mut word = tokens.word()?;
+        while matches!(word.as_str(), "into" | "ignore" | "low_priority" | "delayed") {
+            word = tokens.word()?;
+        }
+        let table = tokens.table(word)?;
+        let mut names = Vec::new();
+        let mut token = tokens.next()?;
+        if token == Some(Token::Sign('(')) {
+            loop {
+                names.push(tokens.word()?);
+                match tokens.next()? {
+                    Some(Token::Sign(',')) if names.len() < COLUMN_COUNT_MAX => {}
+                    Some(Token::Sign(')')) => break,
+                    other => {
+                        return Err(unexpected(other.as_ref(), "a comma or a bracket behind the name of a column"));
+                    }
+                }
+            }
+            token = tokens.next()?;
+        }
+        match token {
+            Some(Token::Word(word)) if word.eq_ignore_ascii_case("values") => {}
+            other => return Err(unexpected(other.as_ref(), "VALUES")),
+        }
+        let mut rows = Vec::new();
+        loop {
+            rows.push(tokens.row()?);
+            match tokens.next()? {
+                Some(Token::Sign(',')) => {}
+                None => return Ok(Self::Insert(table, names, rows)),
+                other => return Err(unexpected(other.as_ref(), "a comma or the end behind a row")),
+            }
+        }
+    }
+
+    /// The names of the columns: what comes first at the first level of the brackets, in backquotes or as a word.
+    fn create(tokens: &mut Tokens<'_>) -> Result<Self, String> {
+        let mut word = tokens.word()?;
+        if word != "table" {
+            return Ok(Self::Other);
+        }
+        word = tokens.word()?;
+        while matches!(word.as_str(), "if" | "not" | "exists") {
+            word = tokens.word()?;
+        }
+        let table = tokens.table(word)?;
+        if tokens.next()? != Some(Token::Sign('(')) {
+            return Ok(Self::Other);
+        }
+        let (mut names, mut depth, mut is_first) = (Vec::new(), 1_u32, true);
+        while let Some(token) = tokens.next()? {
+            match token {
+                Token::Sign('(') => depth += 1,
+                Token::Sign(')') => depth -= 1,
+                Token::Sign(',') if depth == 1 => {
+                    is_first = true;
+                    continue;
+                }
+                Token::Name(name) if is_first => names.push(name.to_ascii_lowercase()),
+                Token::Word(word) if is_first && !is_key(&word) => names.push(word.to_ascii_lowercase()),
+                _ => {}
+            }
+            is_first = false;
+            if depth == 0 || names.len() > COLUMN_COUNT_MAX {
+                break;
+            }
+        }
+        Ok(Self::Create(table, names))
+    }
+}
+
+/// Whether a line of CREATE TABLE that begins with it defines no column.
+fn is_key(word: &str) -> bool {
+    let keys = ["primary", "unique", "key", "index", "constraint", "fulltext", "spatial", "foreign", "check"];
+    keys.iter().any(|key| word.eq_ignore_ascii_case(key))
+}
+
+struct Tokens<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    peeked: Option<Token>,
+}
+
+impl Tokens<'_> {
+    fn next(&mut self) -> Result<Option<Token>, String> {
+        if let Some(token) = self.peeked.take() {
+            return Ok(Some(token));
+        }
+        while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
+        let Some(first) = self.rest.next() else { return Ok(None) };
+        Ok(Some(match first {
+            '\'' | '"' => Token::Text(self.quoted(first, true)?),
+            '`' => Token::Name(self.quoted('`', false)?),
+            c if is_of_word(c) => {
+                let mut word = String::from(c);
+                while let Some(next) = self.rest.next_if(|c| is_of_word(*c)) {
+                    word.push(next);
+                }
+                Token::Word(word)
+            }
+            sign => Token::Sign(sign),
+        }))
+    }
+
+    fn quoted(&mut self, quote: char, has_escapes: bool) -> Result<String, String> {
+        let mut text = String::new();
+        loop {
+            match self.rest.next() {
+                None => return Err("ends within a text".to_owned()),
+                Some(c) if c == quote => {
+                    if self.rest.next_if_eq(&quote).is_none() {
+                        return Ok(text);
+                    }
+                    text.push(quote);
+                }
+                Some('\\') if has_escapes => match self.rest.next() {
+                    Some('n') => text.push('\n'),
+                    Some('r') => text.push('\r'),
+                    Some('t') => text.push('\t'),
+                    Some('0') => text.push('\0'),
+                    Some('b') => text.push('\u{8}'),
+                    Some('Z') => text.push('\u{1a}'),
+                    Some(other) => text.push(other),
+                    None => return Err("ends within a text".to_owned()),
+                },
+                Some(c) => text.push(c),
+            }
+        }
+    }
+
+    /// A word or a name, in small letters.
+    fn word(&mut self) -> Result<String, String> {
+        match self.next()? {
+            Some(Token::Word(word) | Token::Name(word)) => Ok(word.to_ascii_lowercase()),
+            other => Err(unexpected(other.as_ref(), "a name")),
+        }
+    }
+
+    /// The name of the table, without that of its database.
+    fn table(&mut self, first: String) -> Result<String, String> {
+        let mut name = first;
+        loop {
+            match self.next()? {
+                Some(Token::Sign('.')) => name = self.word()?,
+                other => {
+                    self.peeked = other;
+                    return Ok(name.rsplit('.').next().unwrap_or_default().to_owned());
+                }
+            }
+        }
+    }
+
+    fn row(&mut self) -> Result<Vec<Option<String>>, String> {
+        let mut values = Vec::new();
+        match self.next()? {
+            Some(Token::Sign('(')) => {}
+            other => return Err(unexpected(other.as_ref(), "a bracket before a row")),
+        }
+        loop {
+            let mut token = self.next()?;
+            let sign = if token == Some(Token::Sign('-')) { "-" } else { "" };
+            if !sign.is_empty() {
+                token = self.next()?;
+            }
+            values.push(match token {
+                Some(Token::Word(word)) if word.eq_ignore_ascii_case("null") => None,
+                // A character set before a text, such as _utf8mb4.
+                Some(Token::Word(word)) if word.starts_with('_') => match self.next()? {
+                    Some(Token::Text(text)) => Some(text),
+                    other => return Err(unexpected(other.as_ref(), "a text")),
+                },
+                Some(Token::Word(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => {
+                    Some(format!("{sign}{word}"))
+                }
+                Some(Token::Text(text)) => Some(text),
+                other => return Err(unexpected(other.as_ref(), "NULL, a number or a text")),
+            });
+            match self.next()? {
+                Some(Token::Sign(',')) if values.len() < COLUMN_COUNT_MAX => {}
+                Some(Token::Sign(')')) => return Ok(values),
+                other => return Err(unexpected(other.as_ref(), "a comma or a bracket behind a value")),
+            }
+        }
+    }
+}
+
+const fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '+')
+}
+
+fn unexpected(token: Option<&Token>, expected: &str) -> String {
+    let found = match token {
+        None => "the end".to_owned(),
+        Some(Token::Word(text) | Token::Name(text) | Token::Text(text)) => {
+            format!("{:?}", text.chars().take(40).collect::<String>())
+        }
+        Some(Token::Sign(sign)) => format!("{sign:?}"),
+    };
+    format!("{found} where {expected} is expected")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(dump: &str) -> Result<BTreeMap<String, Vec<Row>>, String> {
+        read(&mut dump.as_bytes(), &["xxl_job_info", "xxl_job_user"])
+    }
+
+    #[test]
+    fn dumps_of_mysqldump_are_read() {
+        let dump = "-- MySQL dump 10.13; it's\n/*!40101 SET NAMES utf8mb4 */;\n# another; one\nDROP TABLE IF EXISTS `xxl_job_info`;\n\
+            CREATE TABLE `xxl_job_info` (\n  `id` int(11) NOT NULL AUTO_INCREMENT,\n  `job_desc` varchar(255) NOT NULL COMMENT 'a, (b',\n  \
+            glue_source mediumtext,\n  `rate` decimal(5,2) DEFAULT NULL,\n  PRIMARY KEY (`id`),\n  KEY `I_x` (`job_desc`,`id`)\n) ENGINE=InnoDB;\n\
+            LOCK TABLES `xxl_job_info` WRITE;\nINSERT INTO `xxl_job_info` VALUES (1,'it''s \\'a\\'; -- no comment','a\\nb\\\\',-1.5),\
+            (2,_utf8mb4'结算 /* no */ \"x\"',NULL,1e3);\n/*!40000 ALTER TABLE `x` ENABLE KEYS */;\nINSERT INTO `xxl_job_log` VALUES (1,'xxl_job_info; (');\n\
+            INSERT INTO shop.xxl_job_user (`ID`, username) VALUES (7,'ann');\n";
+        let found = rows(dump).unwrap();
+        let jobs = &found["xxl_job_info"];
+        assert_eq!(jobs.len(), 2, "{found:?}");
+        assert_eq!(
+            (jobs[0]["job_desc"].as_str(), jobs[0]["glue_source"].as_str()),
+            ("it's 'a'; -- no comment", "a\nb\\")
+        );
+        assert_eq!((jobs[0]["rate"].as_str(), jobs[1]["job_desc"].as_str()), ("-1.5", "结算 /* no */ \"x\""));
+        assert!(!jobs[1].contains_key("glue_source"), "NULL is left out");
+        assert_eq!((found["xxl_job_user"][0]["id"].as_str(), found.len()), ("7", 2));
+    }
+
+    #[test]
+    fn what_is_no_dump_is_refused_with_its_line() {
+        for (dump, words) in [
+            ("\nINSERT INTO xxl_job_info VALUES (1);", "line 2: rows of xxl_job_info without the names"),
+            (
+                "INSERT INTO xxl_job_info (id, a) VALUES (1);",
+                "line 1: a row of xxl_job_info has 1 values for 2 columns",
+            ),
+            ("INSERT INTO xxl_job_info (id) VALUES (1", "the end"),
+            ("INSERT INTO xxl_job_info (id) VALUES (now());", "\"now\" where NULL, a number or a text is expected"),
+            ("INSERT INTO xxl_job_info (id) SELECT 1;", "\"SELECT\" where VALUES is expected"),
+            ("INSERT INTO xxl_job_info (id) VALUES ('a", "the file ends within a text"),
+        ] {
+            match rows(dump) {
+                Err(found) => assert!(found.contains(words), "{dump}: {found}"),
+                // A statement that is cut off after a complete value is none.
+                Ok(found) => assert!(words == "the end" && found.values().all(Vec::is_empty), "{dump}: {found:?}"),
+            }
+        }
+        let long = format!("INSERT INTO xxl_job_info (id) VALUES ('{}');", "a".repeat(STATEMENT_LEN_MAX));
+        assert!(rows(&long).unwrap_err().contains("more than 64 MiB"));
+        let skipped = format!("INSERT INTO xxl_job_log (id) VALUES ('{}');", "a".repeat(STATEMENT_LEN_MAX));
+        assert!(rows(&skipped).unwrap().is_empty());
+    }
+}

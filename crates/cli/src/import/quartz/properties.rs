@@ -1,0 +1,107 @@
+//! Properties of Java as text, which Quartz stores with `useProperties`.
+
+use serde_json::{Map, Value};
+
+/// What job data is.
+#[derive(Debug, PartialEq)]
+pub(super) enum Data {
+    Nothing,
+    /// Strings by their keys.
+    Properties(Map<String, Value>),
+    /// A serialized object of Java, or anything else.
+    Other,
+}
+
+/// Reads hexadecimal digits, which PostgreSQL writes with `\x` before them.
+pub(super) fn read(hex: &str) -> Data {
+    let digits = hex.strip_prefix("\\x").unwrap_or(hex);
+    let pairs = digits.as_bytes().chunks(2);
+    let bytes: Option<Vec<u8>> =
+        pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
+    match bytes {
+        Some(bytes) if bytes.is_empty() => Data::Nothing,
+        // Properties begin with a comment; a serialized object with 0xac 0xed.
+        Some(bytes) if bytes.first() == Some(&b'#') && bytes.is_ascii() => {
+            let properties = properties(&String::from_utf8_lossy(&bytes));
+            if properties.is_empty() { Data::Nothing } else { Data::Properties(properties) }
+        }
+        _ => Data::Other,
+    }
+}
+
+fn properties(text: &str) -> Map<String, Value> {
+    let (mut found, mut lines) = (Map::new(), text.lines());
+    while let Some(line) = lines.next() {
+        let mut line = line.trim_start().to_owned();
+        if line.is_empty() || line.starts_with(['#', '!']) {
+            continue;
+        }
+        while line.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1 {
+            line.pop();
+            let Some(next) = lines.next() else { break };
+            line.push_str(next.trim_start());
+        }
+        let (key, value) = split(&line);
+        found.insert(unescaped(key), unescaped(value).into());
+    }
+    found
+}
+
+/// At the first `=`, `:` or blank that no backslash stands before.
+fn split(line: &str) -> (&str, &str) {
+    let mut is_escaped = false;
+    for (at, c) in line.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '=' | ':' | ' ' | '\t' => {
+                let value = line[at..].trim_start();
+                return (&line[..at], value.strip_prefix(['=', ':']).unwrap_or(value).trim_start());
+            }
+            _ => {}
+        }
+    }
+    (line, "")
+}
+
+fn unescaped(text: &str) -> String {
+    let (mut units, mut chars) = (Vec::new(), text.chars());
+    let push = |units: &mut Vec<u16>, c: char| units.extend_from_slice(c.encode_utf16(&mut [0; 2]));
+    while let Some(c) = chars.next() {
+        match if c == '\\' {
+            chars.next()
+        } else {
+            push(&mut units, c);
+            continue;
+        } {
+            Some('n') => push(&mut units, '\n'),
+            Some('r') => push(&mut units, '\r'),
+            Some('t') => push(&mut units, '\t'),
+            Some('f') => push(&mut units, '\u{c}'),
+            Some('u') => {
+                let digits: String = chars.by_ref().take(4).collect();
+                units.push(u16::from_str_radix(&digits, 16).unwrap_or(0xfffd));
+            }
+            Some(other) => push(&mut units, other),
+            None => {}
+        }
+    }
+    String::from_utf16_lossy(&units)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn properties_are_read_and_java_objects_are_not() {
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let text = "#\n#Mon Nov 23 10:00:00 CST 2026\nto=a\\=b\\:c\nname\\ x : \\u7ed3\\u7b97\nlong=1\\\n  2\nempty\n";
+        let expected = json!({"to": "a=b:c", "name x": "结算", "long": "12", "empty": ""});
+        assert_eq!(Some(&read(&hex(text))), expected.as_object().cloned().map(Data::Properties).as_ref());
+        assert_eq!(read(&format!("\\x{}", hex("#\n#now\n"))), Data::Nothing);
+        assert_eq!((read(""), read("aced0005"), read("zz")), (Data::Nothing, Data::Other, Data::Other));
+    }
+}

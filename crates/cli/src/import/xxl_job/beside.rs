@@ -1,0 +1,189 @@
+//! What no definition can hold: alarm mail, executors with fixed addresses, users. Lines for a shell make them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use rondel_core::name;
+
+use super::place::{Part, Place, Wishes};
+use super::tables::{Tables, text};
+use crate::import::dump::Row;
+use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+use crate::import::found::{Entry, Found, Subject, quoted, slug};
+
+/// The most recipients of one channel.
+const RECIPIENT_COUNT_MAX: usize = 20;
+/// The longest name of a channel that shows its recipients.
+const ALARM_NAME_LEN_MAX: usize = 60;
+/// The most rules of a namespace.
+const RULE_COUNT_MAX: usize = 100;
+
+/// Who hears of a failure.
+pub(super) struct Alarm {
+    /// Of its channel, its rule, and the value of the jobs' label.
+    pub(super) name: String,
+    recipients: Vec<String>,
+}
+
+/// The alarm of a list of addresses; `None` where there is none in it.
+pub(super) fn alarm(given: &str) -> Option<Alarm> {
+    let mut recipients: Vec<String> =
+        given.split([',', ';']).map(|one| one.trim().to_owned()).filter(|one| one.contains('@')).collect();
+    recipients.sort();
+    recipients.dedup();
+    let all = recipients.join("-");
+    let mut name = format!("mail-{}", slug(&all));
+    if recipients.is_empty() {
+        return None;
+    }
+    if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", all.replace('@', "-")) {
+        // FNV-1a: the same list has the same name in each import.
+        let hash = all.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        name.truncate(ALARM_NAME_LEN_MAX);
+        write!(name, "-{hash:08x}").ok();
+    }
+    Some(Alarm { name, recipients })
+}
+
+/// A channel and a rule for each list of recipients.
+pub(super) fn alarms(parts: &[Part<'_>], wishes: Wishes<'_>, found: &mut Found) {
+    found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(wishes.namespace)));
+    let all: BTreeMap<String, Vec<String>> = parts
+        .iter()
+        .filter(|part| part.job.is_ok())
+        .filter_map(|part| alarm(text(part.row, "alarm_email")?))
+        .map(|alarm| (alarm.name, alarm.recipients))
+        .collect();
+    if all.is_empty() {
+        return;
+    }
+    if all.len() > RULE_COUNT_MAX {
+        found.remarks.push(format!(
+            "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them",
+            all.len()
+        ));
+    }
+    found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
+    for (name, recipients) in all {
+        if recipients.len() > RECIPIENT_COUNT_MAX {
+            found.remarks.push(format!(
+                "alarm mail: {name} has {} recipients, and a channel at most {RECIPIENT_COUNT_MAX}",
+                recipients.len()
+            ));
+        }
+        let to: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
+        let name = quoted(&name);
+        found.commands.push(format!(
+            "rondel alert channel set {name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" --set {}",
+            quoted(&format!("to={}", to.join(",")))
+        ));
+        found.commands.push(format!("rondel alert rule set {name} --label xxl-alarm={name} --failed --channel {name}"));
+    }
+}
+
+/// A group: its app, its token, and its executors with fixed addresses.
+pub(super) fn group(row: &Row, wishes: Wishes<'_>) -> Entry {
+    let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
+    let title = text(row, "title").or_else(|| text(row, "name")).unwrap_or_default();
+    let mut entry = Entry::of(Subject::Group, format!("group {id}"), if given.is_empty() { title } else { given });
+    let (app, is_manual) = (slug(given), text(row, "address_type") == Some("1"));
+    for (column, value) in row {
+        let (outcome, here) = match column.as_str() {
+            "id" => (NotNeeded, "stands for the app in its jobs".to_owned()),
+            "app_name" if app == given => (Kept, format!("app {app}")),
+            "app_name" => (Changed, format!("the app is called {app} here")),
+            "title" | "name" => (NotSupported, "an app has no title: its name is shown".to_owned()),
+            "address_type" if is_manual => (Kept, "executors by address: rondel app address list".to_owned()),
+            "address_type" => (Kept, "executors register themselves".to_owned()),
+            "address_list" if is_manual => {
+                (Changed, "the commands register them, with a token of their own".to_owned())
+            }
+            "address_list" => (NotNeeded, "executors register with Rondel themselves".to_owned()),
+            "update_time" | "order" => (NotNeeded, "belongs to XXL-JOB's console".to_owned()),
+            _ => (NotSupported, NO_COLUMN.to_owned()),
+        };
+        entry.field(column, value, outcome, here);
+    }
+    if given.is_empty() {
+        return entry;
+    }
+    let (file, place) = (quoted(&format!("{app}-xxl.token")), quoted(&format!("executor:{}/{app}", wishes.namespace)));
+    entry.commands.push(format!(
+        "# {} for the executors of {app}: configure them with it",
+        if is_manual { "Token" } else { "Token, where there is none yet," }
+    ));
+    entry.commands.push(format!(
+        "[ -s {file} ] || (umask 077; rondel token create {} --kind xxl --role {place} > {file})",
+        quoted(&format!("{app}-xxl"))
+    ));
+    if is_manual {
+        let addresses = text(row, "address_list").unwrap_or_default();
+        for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
+            let line =
+                format!("rondel app address add {} {} --executor-token-file {file}", quoted(&app), quoted(address));
+            entry.commands.push(line);
+        }
+    }
+    entry
+}
+
+/// A user, with what the groups permit.
+pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
+    let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
+    let mut entry = Entry::of(Subject::User, format!("user {id}"), given);
+    let here = if name::check(given).is_ok() { given.to_owned() } else { slug(given) };
+    let (namespace, is_admin) = (place.wishes.namespace, text(row, "role") == Some("1"));
+    let groups: Vec<&str> =
+        text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
+    let apps: Vec<String> = groups.iter().filter_map(|id| place.apps.get(id)).map(|app| slug(app)).collect();
+    let unknown: Vec<&str> = groups.iter().copied().filter(|id| !place.apps.contains_key(id)).collect();
+    for (column, value) in row {
+        let (outcome, words) = match column.as_str() {
+            "id" => (NotNeeded, "a user has a new one".to_owned()),
+            "username" if here == given => (Kept, format!("user {here}")),
+            "username" => (Changed, format!("is called {here} here")),
+            "role" if is_admin => (Kept, format!("admin of the namespace {namespace}")),
+            "role" => (Kept, "editor of the apps of their groups".to_owned()),
+            "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
+            "permission" if unknown.is_empty() => (Kept, format!("editor of {}", apps.join(", "))),
+            "permission" => (NotSupported, format!("there is no group {}", unknown.join(", "))),
+            _ => (NotSupported, NO_COLUMN.to_owned()),
+        };
+        entry.field(column, value, outcome, words);
+    }
+    entry.field("password", "", Changed, "is not taken: the user sets a new one by the link that the command prints");
+    let roles: Vec<String> = match is_admin {
+        true => vec![format!("admin:{namespace}")],
+        false => apps.iter().map(|app| format!("editor:{namespace}/{app}")).collect(),
+    };
+    let name = quoted(&here);
+    let mut line = format!("rondel user get {name} >/dev/null 2>&1 || rondel user create {name}");
+    roles.iter().for_each(|role| write!(line, " --role {}", quoted(role)).unwrap_or_default());
+    entry.commands.push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {name}"));
+    entry.commands.push(line);
+    entry
+}
+
+/// What a column is that no version of XXL-JOB has.
+const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
+
+/// Accounts for columns that only this database has.
+pub(super) fn unknown(row: &Row, entry: &mut Entry) {
+    let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
+    for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {
+        entry.field(column, value, NotSupported, NO_COLUMN);
+    }
+}
+
+pub(super) fn remarks(tables: &Tables, found: &mut Found) {
+    for table in &tables.missing {
+        found.remarks.push(format!("{table} is not there, or may not be read: nothing of it is in this report"));
+    }
+    found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
+    if !found.script().is_empty() {
+        found.remarks.push(
+            "tokens, fixed addresses, alarm mail and users are commands for a shell: --commands FILE writes them"
+                .to_owned(),
+        );
+    }
+}

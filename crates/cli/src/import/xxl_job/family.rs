@@ -1,0 +1,108 @@
+//! Child jobs: there a parent names its children, here a child names its parents.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rondel_core::schedule::PARENT_COUNT_MAX;
+use serde_json::{Value, json};
+
+use super::place::{Part, Place};
+use super::tables::text;
+use crate::import::found::Outcome::{self, Changed, Kept, NotNeeded, NotSupported};
+use crate::import::found::wrong;
+
+/// Makes followers of children, and accounts for `child_jobid` and `trigger_status`.
+pub(super) fn tie(parts: &mut [Part<'_>], place: &Place<'_>) {
+    let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
+    let is_taken: Vec<bool> = parts
+        .iter()
+        .map(|part| part.job.as_ref().is_ok_and(|job| wrong(&Value::Object(job.clone())).is_empty()))
+        .collect();
+    // Parents by the index of the child.
+    let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for parent in 0..parts.len() {
+        let Some(given) = parts[parent].row.get("child_jobid").cloned() else { continue };
+        let mut lines: Vec<(Outcome, String)> = Vec::new();
+        for id in given.split(',').map(str::trim).filter(|id| !id.is_empty()) {
+            lines.push(match index.get(id).copied() {
+                None => (NotNeeded, format!("{id}: there is no such job, and XXL-JOB skips it")),
+                Some(child) if child == parent => (NotNeeded, format!("{id}: itself, which XXL-JOB skips")),
+                Some(child) => {
+                    let name = place.names.get(id).map_or("", String::as_str);
+                    let known = parents.get(&child).map_or(&[][..], Vec::as_slice);
+                    if !is_taken[child] || !is_taken[parent] {
+                        (NotSupported, format!("{id}: one of the two jobs is left out"))
+                    } else if parts[child].job.as_ref().is_ok_and(|job| job.contains_key("schedule")) {
+                        (NotSupported, format!("{name} has a clock of its own, and a job has a clock or follows from others: make two of it"))
+                    } else if known.contains(&parent) {
+                        (NotNeeded, format!("{id}: named twice"))
+                    } else if follows(&parents, parent, child) {
+                        (NotSupported, format!("{name} would close a circle of jobs"))
+                    } else if known.len() >= PARENT_COUNT_MAX {
+                        (NotSupported, format!("{name} follows from {PARENT_COUNT_MAX} jobs already"))
+                    } else {
+                        parents.entry(child).or_default().push(parent);
+                        link(&parts[parent], name)
+                    }
+                }
+            });
+        }
+        let worst =
+            [NotSupported, Changed, Kept, NotNeeded].into_iter().find(|kind| lines.iter().any(|(of, _)| of == kind));
+        let words: Vec<String> = lines.into_iter().map(|(_, words)| words).collect();
+        let here = if words.is_empty() { "names no job".to_owned() } else { words.join("; ") };
+        parts[parent].entry.field("child_jobid", &given, worst.unwrap_or(NotNeeded), here);
+    }
+    let names: Vec<String> = parts.iter().map(|part| place.names.get(part.id).cloned().unwrap_or_default()).collect();
+    for (child, part) in parts.iter_mut().enumerate() {
+        let after: Vec<&str> =
+            parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();
+        settle(part, &after);
+    }
+}
+
+fn link(parent: &Part<'_>, name: &str) -> (Outcome, String) {
+    if text(parent.row, "executor_route_strategy") == Some("SHARDING_BROADCAST") {
+        return (Changed, format!("{name} ran after each shard that succeeded: here once, after all of them"));
+    }
+    (Kept, format!("{name} has it in schedule.after"))
+}
+
+/// Sets the parents of a job, and whether it fires.
+fn settle(part: &mut Part<'_>, after: &[&str]) {
+    let given = part.row.get("trigger_status").cloned();
+    let is_on = given.as_deref().map(str::trim) == Some("1");
+    let (mut outcome, mut here) = (Kept, if is_on { "enabled" } else { "not enabled" }.to_owned());
+    if !is_on && !after.is_empty() {
+        // XXL-JOB does not look at the status of a child.
+        (outcome, here) = (Changed, "enabled: a stopped child runs after its parents there, too".to_owned());
+    }
+    if after.len() > 1 {
+        part.entry.changed(format!(
+            "ran after each of {}: here once for each fire that they share, after all of them",
+            after.join(", ")
+        ));
+    }
+    if let Ok(job) = &mut part.job {
+        job.insert("enabled".to_owned(), (is_on || !after.is_empty()).into());
+        if !after.is_empty() {
+            job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
+        }
+    }
+    if let Some(given) = given {
+        part.entry.field("trigger_status", &given, outcome, here);
+    }
+}
+
+/// Whether `job` follows from `other`, over however many jobs between them.
+fn follows(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
+    let (mut open, mut seen) = (vec![job], std::collections::HashSet::new());
+    while let Some(next) = open.pop() {
+        if next == other {
+            return true;
+        }
+        if seen.insert(next) {
+            open.extend(parents.get(&next).into_iter().flatten());
+        }
+    }
+    false
+}

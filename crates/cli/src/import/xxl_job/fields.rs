@@ -1,0 +1,302 @@
+//! A row of `xxl_job_info` as a definition; each of its fields is accounted for.
+
+use rondel_core::labels::{LABEL_VALUE_LEN_MAX, check_value};
+use serde_json::{Map, Value, json};
+
+use super::beside;
+use super::place::{Part, Place, Scripts};
+use super::tables::text;
+use crate::import::dump::Row;
+use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+use crate::import::found::{Entry, Outcome, slug};
+
+/// The most retries that a definition has.
+const RETRY_MAX: u64 = 100;
+
+pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> Part<'a> {
+    let id = text(row, "id").unwrap_or_default();
+    let title = text(row, "job_desc").or_else(|| text(row, "name")).unwrap_or_default();
+    let entry = Entry::new(format!("job {id}"), title);
+    let mut draft = Draft { row, entry, job: Map::new() };
+    let name = place.names.get(id).cloned().unwrap_or_default();
+    draft.account(
+        "id",
+        Kept,
+        format!("the label xxl-job-id, the end of the name {name}, and what consistent hash goes by"),
+    );
+    draft.set("name", name);
+    for column in ["job_desc", "name"] {
+        draft.account(column, Kept, "description");
+    }
+    draft.set("description", title);
+    let app = app(&mut draft, place);
+    let worked = work(&mut draft, place, id);
+    labels(&mut draft, id);
+    schedule(&mut draft, place);
+    policies(&mut draft);
+    for (column, why) in [
+        ("add_time", "the versions of a job have their own instants"),
+        ("update_time", "the versions of a job have their own instants"),
+        ("trigger_last_time", "the runs of XXL-JOB stay there"),
+        ("trigger_next_time", "follows from the schedule"),
+    ] {
+        draft.account(column, NotNeeded, why);
+    }
+    let job = app.and(worked).map(|()| draft.job);
+    Part { id, row, entry: draft.entry, job }
+}
+
+/// A definition that grows, and the report on it.
+struct Draft<'a> {
+    row: &'a Row,
+    entry: Entry,
+    job: Map<String, Value>,
+}
+
+impl<'a> Draft<'a> {
+    fn set(&mut self, field: &str, value: impl Into<Value>) {
+        self.job.insert(field.to_owned(), value.into());
+    }
+
+    /// Accounts for a column, where the row has it.
+    fn account(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
+        if let Some(value) = self.row.get(column) {
+            self.entry.field(column, value, outcome, here);
+        }
+    }
+
+    fn text(&self, column: &str) -> Option<&'a str> {
+        text(self.row, column)
+    }
+
+    fn number(&self, column: &str) -> u64 {
+        self.text(column).and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+}
+
+fn app(draft: &mut Draft<'_>, place: &Place<'_>) -> Result<(), String> {
+    let group = draft.text("job_group").unwrap_or("?").to_owned();
+    let Some(app) = place.apps.get(group.as_str()).copied() else {
+        draft.account("job_group", NotSupported, "there is no such group");
+        return Err(format!("its group {group} is not there"));
+    };
+    let here = slug(app);
+    let outcome = if here == app { Kept } else { Changed };
+    draft.account(
+        "job_group",
+        outcome,
+        if here == app { format!("app {here}") } else { format!("the app {app:?} is called {here:?} here") },
+    );
+    draft.set("app", here);
+    Ok(())
+}
+
+/// The handler and its parameters.
+fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String> {
+    let kind = draft.text("glue_type").unwrap_or("BEAN");
+    let param = draft.text("executor_param").unwrap_or_default();
+    let source = draft.row.get("glue_source").cloned().unwrap_or_default();
+    let glue = ["glue_source", "glue_remark", "glue_updatetime"];
+    if kind == "BEAN" {
+        draft.account("glue_type", Kept, "handler");
+        draft.account("executor_handler", Kept, "handler");
+        draft.account("executor_param", Kept, "params, as a text");
+        glue.into_iter().for_each(|column| draft.account(column, NotNeeded, "a BEAN job has no script"));
+        draft.set("handler", draft.text("executor_handler").unwrap_or_default());
+        draft.set("params", if param.is_empty() { Value::Null } else { param.into() });
+        return Ok(());
+    }
+    draft.account("executor_handler", NotNeeded, "a script has none");
+    draft.account("glue_remark", NotNeeded, "belongs to the version of the script: see xxl_job_logglue");
+    draft.account("glue_updatetime", NotNeeded, "a script's version follows from its text");
+    let count = place.versions.get(id).copied().unwrap_or_default();
+    if count > 0 {
+        let (outcome, here) = match place.wishes.history {
+            Some(folder) => {
+                (Kept, format!("files in {}/{}", folder.display(), place.names.get(id).map_or("", String::as_str)))
+            }
+            None => (
+                NotSupported,
+                "a definition has the newest script; --history FOLDER writes all of them to files".to_owned(),
+            ),
+        };
+        draft.entry.field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, here);
+    }
+    let known = match kind {
+        "GLUE_SHELL" => Some("shell"),
+        "GLUE_PYTHON" | "GLUE_PYTHON2" => Some("python"),
+        "GLUE_NODEJS" => Some("node"),
+        "GLUE_PHP" => Some("php"),
+        "GLUE_POWERSHELL" => Some("powershell"),
+        "GLUE_GROOVY" => None,
+        other => {
+            draft.account("glue_type", NotSupported, "is no kind of script");
+            return Err(format!("{other:?} is no kind of script"));
+        }
+    };
+    match (place.wishes.scripts, known) {
+        (Scripts::Executors, _) => {
+            draft.account("glue_type", Kept, format!("the handler {kind} of the same executors"));
+            draft.account("glue_source", Kept, "params.source");
+            draft.account("executor_param", Kept, "params.param");
+            draft.set("handler", kind);
+            draft.set("params", json!({"source": source, "param": param}));
+        }
+        (Scripts::Agent, Some(handler)) => {
+            draft.account(
+                "glue_type",
+                Changed,
+                format!("runs by the handler {handler} of an agent that was started with --allow-scripts"),
+            );
+            draft.account("glue_source", Kept, "params.script");
+            draft.account("executor_param", Kept, "params.args");
+            let mut params = json!({"script": source, "args": param});
+            if handler == "shell" {
+                params["interpreter"] = json!(["bash"]);
+            }
+            draft.set("handler", handler);
+            draft.set("params", params);
+        }
+        (Scripts::Agent, None) => {
+            draft.account("glue_type", NotSupported, "agents run no Groovy");
+            draft.account("glue_source", NotSupported, "agents run no Groovy");
+            draft.account("executor_param", NotSupported, "agents run no Groovy");
+            return Err(format!(
+                "{kind} has no counterpart on agents: import it with --scripts executors, or make it a handler of the SDK"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn labels(draft: &mut Draft<'_>, id: &str) {
+    let mut labels = json!({"xxl-job-id": id});
+    let author: String = draft.text("author").unwrap_or_default().trim().chars().take(LABEL_VALUE_LEN_MAX).collect();
+    if check_value(&author).is_ok() {
+        labels["author"] = author.into();
+        draft.account("author", Kept, "the label author");
+    } else if author.is_empty() {
+        draft.account("author", NotNeeded, "is empty");
+    } else {
+        draft.account("author", NotSupported, "has signs that no label can have");
+    }
+    match draft.text("alarm_email").and_then(beside::alarm) {
+        Some(alarm) => {
+            let here = format!(
+                "the label xxl-alarm: a failure is mailed by the rule {} once the commands of the report have made it",
+                alarm.name
+            );
+            draft.account("alarm_email", Changed, here);
+            labels["xxl-alarm"] = alarm.name.into();
+        }
+        None => draft.account("alarm_email", NotNeeded, "names no address"),
+    }
+    draft.set("labels", labels);
+}
+
+fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
+    let cron = draft.text("job_cron");
+    let kind = draft.text("schedule_type").unwrap_or(if cron.is_some() { "CRON" } else { "NONE" });
+    match (kind, draft.text("schedule_conf").or(cron)) {
+        ("CRON", Some(expr)) => {
+            let zone = place.wishes.zone;
+            for column in ["schedule_type", "schedule_conf", "job_cron"] {
+                draft.account(column, Kept, format!("schedule.cron in the zone {zone}"));
+            }
+            draft.set("schedule", json!({"cron": expr.trim(), "time_zone": zone}));
+        }
+        ("FIX_RATE", Some(seconds)) => {
+            draft.account("schedule_type", Kept, "schedule.every");
+            draft.account(
+                "schedule_conf",
+                Changed,
+                "counts its seconds from when it is created here: XXL-JOB counts from when it was started",
+            );
+            draft.set("schedule", json!({"every": format!("{}s", seconds.trim())}));
+        }
+        ("NONE", _) => {
+            draft.account("schedule_type", Kept, "no schedule");
+            draft.account("schedule_conf", NotNeeded, "a job without a schedule");
+        }
+        (other, _) => {
+            draft.account(
+                "schedule_type",
+                NotSupported,
+                format!("{other:?} is no kind of schedule that XXL-JOB has: it is only triggered"),
+            );
+            draft.account("schedule_conf", NotSupported, "belongs to that kind of schedule");
+        }
+    }
+}
+
+fn policies(draft: &mut Draft<'_>) {
+    let (route, outcome) = match draft.text("executor_route_strategy").unwrap_or_default() {
+        "FIRST" => ("first", Kept),
+        "LAST" => ("last", Kept),
+        "ROUND" => ("round", Kept),
+        "RANDOM" => ("random", Kept),
+        "CONSISTENT_HASH" => ("consistent_hash", Kept),
+        "LEAST_FREQUENTLY_USED" => ("lfu", Kept),
+        "LEAST_RECENTLY_USED" => ("lru", Kept),
+        "FAILOVER" => ("failover", Kept),
+        "BUSYOVER" => ("busyover", Kept),
+        "SHARDING_BROADCAST" => ("broadcast", Kept),
+        _ => ("round", NotSupported),
+    };
+    let here = match (outcome, route) {
+        (NotSupported, _) => "there is no such route: round takes its place".to_owned(),
+        (_, "consistent_hash") => {
+            "route consistent_hash, by the same id and addresses: it chooses the same executors".to_owned()
+        }
+        _ => format!("route {route}"),
+    };
+    draft.account("executor_route_strategy", outcome, here);
+    draft.set("route", route);
+
+    let (policy, outcome) = match draft.text("executor_block_strategy").unwrap_or_default() {
+        "SERIAL_EXECUTION" => ("serial", Kept),
+        "DISCARD_LATER" => ("discard", Kept),
+        "COVER_EARLY" => ("cover", Kept),
+        _ => ("serial", NotSupported),
+    };
+    let here = if outcome == Kept {
+        format!("overlap {policy} on each executor, as there")
+    } else {
+        "there is no such strategy: serial takes its place".to_owned()
+    };
+    draft.account("executor_block_strategy", outcome, here);
+    draft.set("overlap", json!({"policy": policy, "scope": "executor"}));
+
+    let misfire = draft.text("misfire_strategy").unwrap_or("DO_NOTHING");
+    let (policy, outcome) = match misfire {
+        "DO_NOTHING" => ("skip", Kept),
+        "FIRE_ONCE_NOW" => ("once", Kept),
+        _ => ("skip", NotSupported),
+    };
+    let here = if outcome == Kept {
+        format!("misfire.policy {policy}, with 5 s of tolerance as there")
+    } else {
+        "there is no such strategy: skip takes its place".to_owned()
+    };
+    draft.account("misfire_strategy", outcome, here);
+    draft.set("misfire", json!({"policy": policy}));
+
+    let (timeout, retries) = (draft.number("executor_timeout"), draft.number("executor_fail_retry_count"));
+    draft.account("executor_timeout", Kept, if timeout > 0 { "timeout" } else { "no timeout" });
+    if timeout > 0 {
+        draft.set("timeout", format!("{timeout}s"));
+    }
+    if retries > 0 {
+        let outcome = if retries > RETRY_MAX { Changed } else { Kept };
+        draft.account(
+            "executor_fail_retry_count",
+            outcome,
+            format!("retry.max {}, with 10 s between attempts", retries.min(RETRY_MAX)),
+        );
+        draft.set("retry", json!({"max": retries.min(RETRY_MAX), "backoff": "10s"}));
+    } else {
+        // A run whose executor is lost fails there, and is tried again only where retries are asked for.
+        draft.account("executor_fail_retry_count", Kept, "no retry, and delivery at_most_once");
+        draft.set("delivery", "at_most_once");
+    }
+}

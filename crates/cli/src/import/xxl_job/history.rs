@@ -1,0 +1,46 @@
+//! The versions of scripts that XXL-JOB keeps, as files: a folder for each job, and in it a file for each version and a list.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::tables::{Tables, text};
+use crate::import::dump::Row;
+
+pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Path) -> std::io::Result<usize> {
+    let mut jobs: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in &tables.versions {
+        if let Some(name) = text(row, "job_id").and_then(|id| names.get(id)) {
+            jobs.entry(name).or_default().push(row);
+        }
+    }
+    let mut count = 0;
+    for (name, rows) in jobs {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder)?;
+        let mut list = String::from("file\tsaved\tremark\n");
+        for row in rows {
+            // The id is a number: nothing else becomes a part of a path.
+            let Some(id) = text(row, "id").and_then(|id| id.parse::<i64>().ok()) else { continue };
+            let file = format!("{id}.{}", ending(text(row, "glue_type").unwrap_or_default()));
+            std::fs::write(folder.join(&file), row.get("glue_source").map_or("", String::as_str))?;
+            let plain = |column: &str| text(row, column).unwrap_or_default().replace(|c: char| c.is_control(), " ");
+            writeln!(list, "{file}\t{}\t{}", plain("add_time"), plain("glue_remark")).ok();
+            count += 1;
+        }
+        std::fs::write(folder.join("versions.tsv"), list)?;
+    }
+    Ok(count)
+}
+
+fn ending(kind: &str) -> &'static str {
+    match kind {
+        "GLUE_SHELL" => "sh",
+        "GLUE_PYTHON" | "GLUE_PYTHON2" => "py",
+        "GLUE_NODEJS" => "js",
+        "GLUE_PHP" => "php",
+        "GLUE_POWERSHELL" => "ps1",
+        "GLUE_GROOVY" => "groovy",
+        _ => "txt",
+    }
+}

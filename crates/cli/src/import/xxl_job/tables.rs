@@ -1,0 +1,73 @@
+//! What XXL-JOB stores, from its database or a dump of it.
+
+use std::io::BufRead;
+
+use rondel_store::foreign::{self, ForeignError};
+
+use crate::exit::Failure;
+use crate::import::dump::{self, Row};
+
+const GROUPS: &str = "xxl_job_group";
+const JOBS: &str = "xxl_job_info";
+const VERSIONS: &str = "xxl_job_logglue";
+const USERS: &str = "xxl_job_user";
+/// What an import has no use for, and does not read.
+const SECRETS: [&str; 3] = ["password", "token", "access_token"];
+
+/// The rows. What is NULL, or a column that this version has not, is not in them.
+#[derive(Debug, Default)]
+pub(in crate::import) struct Tables {
+    pub(super) groups: Vec<Row>,
+    pub(super) jobs: Vec<Row>,
+    /// Earlier scripts.
+    pub(super) versions: Vec<Row>,
+    pub(super) users: Vec<Row>,
+    /// Tables that are not there, or may not be read.
+    pub(super) missing: Vec<&'static str>,
+}
+
+impl Tables {
+    pub(in crate::import) async fn read(url: &str) -> Result<Self, Failure> {
+        let wrong = |error: ForeignError| Failure::of("cannot read the database of XXL-JOB", &error);
+        let mut database = foreign::Database::open(url, false).await.map_err(wrong)?;
+        let mut tables = Self {
+            groups: database.rows(GROUPS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,
+            jobs: database.rows(JOBS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,
+            ..Self::default()
+        };
+        for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
+            match database.rows(table, &["id"], &SECRETS, &[]).await {
+                Ok(read) => *rows = read,
+                Err(ForeignError::NoTable(..)) => tables.missing.push(table),
+                Err(error) => return Err(wrong(error)),
+            }
+        }
+        Ok(tables)
+    }
+
+    pub(in crate::import) fn of_dump(source: &mut dyn BufRead, name: &str) -> Result<Self, Failure> {
+        let mut read = dump::read(source, &[GROUPS, JOBS, VERSIONS, USERS])
+            .map_err(|why| Failure::refused(format!("--dump: {name}: {why}")))?;
+        for rows in read.values_mut() {
+            rows.iter_mut().for_each(|row| row.retain(|column, _| !SECRETS.contains(&column.as_str())));
+        }
+        let mut tables = Self::default();
+        for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
+            match read.remove(table) {
+                Some(found) => *rows = found,
+                None => tables.missing.push(table),
+            }
+        }
+        let mut needed = |table: &str| {
+            let why = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
+            read.remove(table).ok_or_else(|| Failure::refused(why))
+        };
+        (tables.groups, tables.jobs) = (needed(GROUPS)?, needed(JOBS)?);
+        Ok(tables)
+    }
+}
+
+/// A value that is not blank.
+pub(super) fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
+    row.get(column).map(String::as_str).filter(|text| !text.trim().is_empty())
+}

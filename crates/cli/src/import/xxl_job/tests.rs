@@ -1,0 +1,241 @@
+//! What becomes of rows.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::import::found::Entry;
+
+fn row(fields: &[(&str, &str)]) -> Row {
+    let plain = [
+        ("job_group", "1"),
+        ("schedule_type", "CRON"),
+        ("schedule_conf", "0 0 2 * * ?"),
+        ("executor_route_strategy", "FIRST"),
+        ("executor_block_strategy", "SERIAL_EXECUTION"),
+        ("glue_type", "BEAN"),
+        ("executor_handler", "demoJobHandler"),
+        ("trigger_status", "1"),
+        ("misfire_strategy", "DO_NOTHING"),
+        ("executor_timeout", "0"),
+        ("executor_fail_retry_count", "0"),
+    ];
+    plain.iter().chain(fields).map(|(column, value)| ((*column).to_owned(), (*value).to_owned())).collect()
+}
+
+const WISHES: Wishes<'_> = Wishes { zone: "UTC", namespace: "default", scripts: Scripts::Agent, history: None };
+
+fn tables(jobs: Vec<Row>) -> Tables {
+    let group = [("id", "1"), ("app_name", "xxl-job-executor-Sample")];
+    Tables {
+        groups: vec![group.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()],
+        jobs,
+        ..Tables::default()
+    }
+}
+
+fn jobs(found: &Found) -> Vec<&Value> {
+    found.entries.iter().filter_map(|entry| entry.job.as_ref()).collect()
+}
+
+#[test]
+fn every_strategy_has_its_counterpart() {
+    let routes = [
+        "FIRST",
+        "LAST",
+        "ROUND",
+        "RANDOM",
+        "CONSISTENT_HASH",
+        "LEAST_FREQUENTLY_USED",
+        "LEAST_RECENTLY_USED",
+        "FAILOVER",
+        "BUSYOVER",
+        "SHARDING_BROADCAST",
+    ];
+    let blocks = ["SERIAL_EXECUTION", "DISCARD_LATER", "COVER_EARLY"];
+    let all: Vec<Row> = routes
+        .iter()
+        .enumerate()
+        .map(|(index, route)| {
+            row(&[
+                ("id", &index.to_string()),
+                ("executor_route_strategy", route),
+                ("executor_block_strategy", blocks[index % 3]),
+            ])
+        })
+        .collect();
+    let found = convert(&tables(all), Wishes { zone: "Asia/Shanghai", ..WISHES });
+    let taken = jobs(&found);
+    let is: Vec<&str> = taken.iter().map(|job| job["route"].as_str().unwrap()).collect();
+    assert_eq!(
+        is,
+        ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "broadcast"]
+    );
+    assert!(
+        taken
+            .iter()
+            .all(|job| job["overlap"]["scope"] == "executor" && job["schedule"]["time_zone"] == "Asia/Shanghai")
+    );
+    assert_eq!((&taken[0]["app"], &taken[0]["labels"]["xxl-job-id"]), (&json!("xxl-job-executor-sample"), &json!("0")));
+}
+
+#[test]
+fn scripts_rates_timeouts_and_children_are_kept() {
+    let found = convert(
+        &tables(vec![
+            row(&[
+                ("id", "1"),
+                ("child_jobid", "2,1,99"),
+                ("executor_param", "a=1"),
+                ("author", "张三"),
+                ("job_desc", "每晚结算"),
+            ]),
+            row(&[
+                ("id", "2"),
+                ("schedule_type", "NONE"),
+                ("schedule_conf", ""),
+                ("glue_type", "GLUE_SHELL"),
+                ("glue_source", "echo $1"),
+                ("executor_handler", ""),
+            ]),
+            row(&[
+                ("id", "3"),
+                ("schedule_type", "FIX_RATE"),
+                ("schedule_conf", "30"),
+                ("executor_timeout", "5"),
+                ("executor_fail_retry_count", "3"),
+                ("trigger_status", "0"),
+                ("misfire_strategy", "FIRE_ONCE_NOW"),
+                ("alarm_email", "ops@x"),
+            ]),
+            row(&[("id", "4"), ("glue_type", "GLUE_GROOVY")]),
+            row(&[("id", "5"), ("schedule_conf", "nonsense")]),
+            row(&[("id", "6"), ("job_group", "77")]),
+        ]),
+        WISHES,
+    );
+    let taken = jobs(&found);
+    assert_eq!(taken.len(), 3, "{}", found.text("x"));
+    assert_eq!(
+        (&taken[0]["params"], &taken[0]["description"], &taken[0]["labels"]["author"]),
+        (&json!("a=1"), &json!("每晚结算"), &json!("张三"))
+    );
+    assert_eq!(taken[1]["schedule"], json!({"after": ["demojobhandler-1"], "on": "success"}));
+    assert_eq!((&taken[1]["handler"], &taken[1]["params"]["interpreter"]), (&json!("shell"), &json!(["bash"])));
+    let rate = taken[2];
+    assert_eq!(
+        (&rate["schedule"]["every"], &rate["timeout"], &rate["retry"]["max"]),
+        (&json!("30s"), &json!("5s"), &json!(3))
+    );
+    assert_eq!(
+        (&rate["enabled"], &rate["misfire"]["policy"], &rate["delivery"]),
+        (&json!(false), &json!("once"), &Value::Null)
+    );
+    let report = found.text("x");
+    for expected in ["GLUE_GROOVY", "job 5", "group 77", "mail-ops-x", "--allow-scripts"] {
+        assert!(report.contains(expected), "{expected}: {report}");
+    }
+}
+
+#[test]
+fn versions_before_2_3_have_their_cron_in_another_column() {
+    let mut old = row(&[("id", "1"), ("job_cron", "0 0 3 * * ?")]);
+    for column in ["schedule_type", "schedule_conf", "misfire_strategy"] {
+        old.remove(column);
+    }
+    let found = convert(&tables(vec![old]), WISHES);
+    assert_eq!(jobs(&found)[0]["schedule"]["cron"], "0 0 3 * * ?");
+}
+
+fn named<'a>(found: &'a Found, from: &str) -> &'a Entry {
+    found.entries.iter().find(|entry| entry.from == from).unwrap()
+}
+
+#[test]
+fn children_fire_though_stopped_and_circles_are_cut() {
+    let none = [("schedule_type", "NONE"), ("trigger_status", "0")];
+    let child = |fields: &[(&str, &str)]| row(&[&none[..], fields].concat());
+    let found = convert(
+        &tables(vec![
+            row(&[("id", "1"), ("child_jobid", "2, 3,4,2"), ("executor_route_strategy", "SHARDING_BROADCAST")]),
+            child(&[("id", "2"), ("child_jobid", "3")]),
+            child(&[("id", "3"), ("child_jobid", "2")]),
+            row(&[("id", "4"), ("schedule_conf", "nonsense"), ("child_jobid", "3")]),
+            child(&[("id", "5")]),
+        ]),
+        WISHES,
+    );
+    let job = |from: &str| named(&found, from).job.clone().unwrap();
+    assert_eq!(job("job 2")["schedule"]["after"], json!(["demojobhandler-1"]));
+    assert_eq!(job("job 3")["schedule"]["after"], json!(["demojobhandler-1", "demojobhandler-2"]));
+    assert_eq!((&job("job 2")["enabled"], &job("job 5")["enabled"]), (&json!(true), &json!(false)));
+    let text = found.text("x");
+    for expected in [
+        "demojobhandler-2 would close a circle of jobs",
+        "after each shard that succeeded",
+        "one of the two jobs is left out",
+        "a stopped child runs after its parents there",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn scripts_stay_on_their_executors_and_groovy_with_them() {
+    let glue = [("glue_type", "GLUE_GROOVY"), ("glue_source", "class A {}"), ("executor_param", "p")];
+    let found = convert(
+        &tables(vec![row(&[&glue[..], &[("id", "1")]].concat())]),
+        Wishes { scripts: Scripts::Executors, ..WISHES },
+    );
+    let job = named(&found, "job 1").job.clone().unwrap();
+    assert_eq!(
+        (&job["handler"], &job["params"]),
+        (&json!("GLUE_GROOVY"), &json!({"source": "class A {}", "param": "p"}))
+    );
+}
+
+#[test]
+fn every_column_is_accounted_for_once() {
+    let mut tables =
+        tables(vec![row(&[("id", "1"), ("own_column", "x"), ("author", "a\u{202e}"), ("alarm_email", "none")])]);
+    let user = [("id", "1"), ("username", "Ann B"), ("role", "0"), ("permission", "1,9")];
+    tables.users = vec![user.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()];
+    let found = convert(&tables, WISHES);
+    let all = [("job 1", &tables.jobs[0], 0), ("group 1", &tables.groups[0], 0), ("user 1", &tables.users[0], 1)];
+    for (from, row, more) in all {
+        let fields = &named(&found, from).fields;
+        for column in row.keys() {
+            assert_eq!(fields.iter().filter(|field| field.name == *column).count(), 1, "{from} {column}");
+        }
+        assert_eq!(fields.len(), row.len() + more, "{from}: {fields:?}");
+    }
+    let user = named(&found, "user 1");
+    assert!(
+        user.commands.iter().any(|line| line.contains("ann-b --role 'editor:default/xxl-job-executor-sample'")),
+        "{user:?}"
+    );
+    assert!(found.text("x").contains("there is no group 9"), "{}", found.text("x"));
+}
+
+#[test]
+fn alarms_and_addresses_are_lines_for_a_shell() {
+    let mut tables = tables(vec![
+        row(&[("id", "1"), ("alarm_email", "b@x.org,a@x.org")]),
+        row(&[("id", "2"), ("alarm_email", "a@x.org; b@x.org,")]),
+        row(&[("id", "3"), ("alarm_email", "o'$(id)@x")]),
+    ]);
+    for (column, value) in [("address_type", "1"), ("address_list", "http://10.0.0.5:9999/, http://10.0.0.6:9999/")] {
+        tables.groups[0].insert(column.to_owned(), value.to_owned());
+    }
+    let found = convert(&tables, WISHES);
+    let alarm = |from: &str| named(&found, from).job.clone().unwrap()["labels"]["xxl-alarm"].clone();
+    assert_eq!(alarm("job 1"), alarm("job 2"));
+    let script = found.script();
+    for expected in [
+        "--set 'to=a@x.org,b@x.org'",
+        "'to=o'\\''$(id)@x'",
+        "rondel app address add xxl-job-executor-sample 'http://10.0.0.6:9999/' --executor-token-file",
+    ] {
+        assert!(script.contains(expected), "{expected}: {script}");
+    }
+    assert_eq!(script.matches("alert rule set").count(), 2, "{script}");
+}
