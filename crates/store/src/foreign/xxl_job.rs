@@ -63,7 +63,9 @@ impl XxlDatabase {
     pub async fn open(url: &str) -> Result<Self, ForeignError> {
         match Database::open(url, false).await? {
             Database::MySql(connection) => Ok(Self(connection)),
-            Database::Postgres(_) => Err(ForeignError::Address("postgres://…".to_owned(), "mysql://USER:PASSWORD@HOST/NAME")),
+            Database::Postgres(_) => {
+                Err(ForeignError::Address("postgres://…".to_owned(), "mysql://USER:PASSWORD@HOST/NAME"))
+            }
         }
     }
 
@@ -174,7 +176,7 @@ impl XxlDatabase {
 }
 
 /// Waits for the row by which XXL-JOB's servers exclude each other while they plan.
-async fn lock_scheduler(connection: &mut sqlx::mysql::MySqlConnection) -> Result<(), ForeignError> {
+async fn lock_scheduler(connection: &mut MySqlConnection) -> Result<(), ForeignError> {
     let text = "SELECT lock_name FROM xxl_job_lock WHERE lock_name = 'schedule_lock' FOR UPDATE";
     match sqlx::query(text).fetch_optional(connection).await? {
         Some(_) => Ok(()),
@@ -183,7 +185,7 @@ async fn lock_scheduler(connection: &mut sqlx::mysql::MySqlConnection) -> Result
 }
 
 async fn read_jobs(
-    connection: &mut sqlx::mysql::MySqlConnection,
+    connection: &mut MySqlConnection,
     jobs: &[i64],
     lock: &str,
 ) -> Result<BTreeMap<i64, JobStatus>, sqlx::Error> {
