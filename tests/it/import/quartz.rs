@@ -93,7 +93,7 @@ async fn tables_of_quartz_are_imported_twice() {
             "{nightly}"
         );
         let rate = server.api().get("/api/v1/jobs/report-rate").await.expect(200);
-        assert_eq!((&rate["enabled"], &rate["schedule"]["every"]), (&json!(false), &json!("1m")), "{rate}");
+        assert_eq!((&rate["enabled"], &rate["schedule"]["every"]), (&json!(false), &json!("60s")), "{rate}");
         let absent =
             rondel(&["import", "quartz", "--database", foreign.url(), "--app", "a", "--time-zone", "UTC"], &[]).await;
         assert!(absent.stderr.contains("the database has no table QRTZ_JOB_DETAILS"), "{}", absent.stderr);

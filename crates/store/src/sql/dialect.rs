@@ -114,9 +114,17 @@ impl Dialect {
         }
     }
 
-    /// Whether a table may be joined with what is read for each of its rows. MariaDB has no word for it.
+    /// What stands before a table that is read anew for each row of the one before it. MariaDB has no word for it, and SQLite none.
+    fn lateral(self) -> Option<&'static str> {
+        match self {
+            Self::Postgres => Some("LATERAL"),
+            Self::Sqlite | Self::MySql => None,
+        }
+    }
+
+    /// Whether statements with `{lateral}` can be used.
     pub(super) fn has_lateral(self) -> bool {
-        self == Self::Postgres
+        self.lateral().is_some()
     }
 
     /// Whether rows travel as one array per column: a text that is the same for any number of rows, and is planned as
@@ -254,6 +262,7 @@ impl Writer {
                 "is_stuck" => self.out.push_str(dialect.is_stuck()),
                 "instr" => self.out.push_str(dialect.instr()),
                 "bigint" => self.out.push_str(dialect.bigint()),
+                "lateral" => self.out.push_str(dialect.lateral().unwrap_or_default()),
                 "check" => self.out.push_str(dialect.check().0),
                 "end" => self.out.push_str(dialect.check().1),
                 "in_list" if dialect.sends_arrays() => {

@@ -229,7 +229,9 @@ mod tests {
             }
         }
         for text in texts {
-            let code = text.lines().filter(|line| !["--", "//"].iter().any(|mark| line.trim_start().starts_with(mark)));
+            // MySQL never gets what stands in an arm for PostgreSQL.
+            let left_out = ["--", "//", "Self::Postgres =>"];
+            let code = text.lines().filter(|line| !left_out.iter().any(|mark| line.trim_start().starts_with(mark)));
             for line in code {
                 for word in ["RETURNING", "VALUES ROW", "JSON_TABLE", "LATERAL", "CREATE SEQUENCE"] {
                     assert!(!line.contains(word), "{word} in {line:?}");

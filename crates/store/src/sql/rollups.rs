@@ -123,7 +123,7 @@ pub(super) const READ_MARKS: Statement = Statement {
 const READ_MARKS_OF_EACH: Statement = Statement {
     name: "read_marks_of_each",
     text: concat!(
-        "SELECT run.* FROM {rows:i} CROSS JOIN LATERAL (SELECT ",
+        "SELECT run.* FROM {rows:i} CROSS JOIN {lateral} (SELECT ",
         mark_columns!(),
         " FROM run WHERE run.job_id = v.column1 AND run.fire_at_ms >= ? AND run.fire_at_ms < ? \
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?) AS run"
