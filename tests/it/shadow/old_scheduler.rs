@@ -104,7 +104,7 @@ impl OldScheduler {
                 if !rows.is_empty() {
                     write(&db, &rows);
                 }
-                std::thread::sleep(Duration::from_millis(50));
+                std::thread::park_timeout(Duration::from_millis(50));
             }
         }));
     }

@@ -105,7 +105,7 @@ impl DeclareLoop {
             return Ok(false);
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
-        let mut problems = bring_in_line(&self.node, &app, living_since).await?;
+        let mut problems = Box::pin(bring_in_line(&self.node, &app, living_since)).await?;
         problems.extend(online.iter().filter_map(|one| one.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();
