@@ -60,11 +60,13 @@ async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() 
     let api = server.api();
     let job = json!({"name": "j", "app": "files", "handler": "shell", "params": {"argv": ["true"]}});
     api.post("/api/v1/jobs", job).await.expect(201);
-    for field in ["addressList", "address_list", "address", "executor", "executorAddress", "url", "server", "callback"]
-    {
+    for field in ["addressList", "address_list", "address", "executorAddress", "url", "server", "callback"] {
         let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, field: url})).await.expect(422);
         assert_eq!(refused["errors"][0]["code"], "unknown_field", "{field}: {refused:#}");
     }
+    // An executor is one of those that connected, by its name.
+    let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, "executor": url})).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/executor", "{refused:#}");
     // As parameters they are parameters, which the handler refuses; no connection is opened.
     let _agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/j/runs", json!({"params": {"addressList": url}})).await;

@@ -1,7 +1,9 @@
 //! Jobs in shadow mode beside a stand-in of XXL-JOB: the report names what it did wrong, and jobs are switched over and back without a
 //! fire that is lost or doubled.
 
+mod mishaps;
 mod old_scheduler;
+mod relay;
 mod switching;
 
 use std::collections::BTreeSet;
@@ -175,6 +177,11 @@ async fn wrong_reports_of_fires_are_refused_with_their_place() {
         (json!({"source": "a b", "fires": []}), 422, "/source"),
         (json!({"fires": many}), 422, "has 1001 fires; at most 1000"),
         (json!({"fires": [fire("job-1", -1)]}), 422, "/fires/0/source_id"),
+        (
+            json!({"fires": [{"job": "job-1", "source_id": 1, "started_at": "2026-11-23T10:00:00Z", "due_at": "2026-11-23T08:59:59Z"}]}),
+            422,
+            "2026-11-23T08:59:59Z is more than an hour from started_at",
+        ),
         (json!({"fires": [{"job": "job-1", "source_id": 1, "started_at": "soon"}]}), 422, "/fires/0/started_at"),
     ] {
         let answer = api.post("/api/v1/shadow/fires", body).await.expect(status).to_string();
@@ -195,4 +202,73 @@ async fn wrong_reports_of_fires_are_refused_with_their_place() {
     assert_eq!(stored["stored"], 1);
     let known = api.get("/api/v1/shadow/fires").await.expect(200);
     assert_eq!((&known["last_id"], &known["last_at"]), (&json!(7), &json!("2026-11-23T10:00:00Z")));
+}
+
+/// Every fire is reported as one of the old scheduler; of job 2 by another executor, and one of its fires is sent much later.
+#[tokio::test]
+async fn executors_are_compared_by_their_names_and_active_stretches_are_left_out() {
+    let Some(own) = scratch(Backend::Sqlite).await else { return };
+    let server = Server::start(&own).await;
+    let api = server.api();
+    let first = json!({"schedule": {"every": "1s"}, "select": {"executors": ["10.0.0.9-9999"]}});
+    let broadcast = json!({"schedule": {"every": "1s"}, "route": "broadcast"});
+    create(&server, &[shadow(1, &first), shadow(2, &first), shadow(3, &broadcast)]).await;
+    let _agents = [
+        Agent::start_named(&server, "work", "10.0.0.8-9999", &[]).await,
+        Agent::start_named(&server, "work", "10.0.0.9-9999", &[]).await,
+    ];
+    let shadows = async |job: &str, count: usize| {
+        wait_until(LIMIT, "shadows with executors", async || {
+            let mut runs = api.runs(job).await;
+            runs.retain(|run| run["reason"] == "shadow");
+            runs.sort_by_key(|run| seconds(run["fire_at"].as_str().expect("an instant")));
+            let known = runs.iter().filter(|run| run["detail"]["executor"].is_string()).count();
+            if known >= count { Ok(runs) } else { Err(known) }
+        })
+        .await
+    };
+    let before = shadows("job-1", 4).await.len();
+    api.patch("/api/v1/jobs/job-1", json!({"mode": "active"})).await.expect(200);
+    wait_until(LIMIT, "two runs for real", async || {
+        let runs = api.runs("job-1").await;
+        let done = runs.iter().filter(|run| run["status"] == "succeeded").count();
+        if done >= 2 { Ok(()) } else { Err(done) }
+    })
+    .await;
+    api.patch("/api/v1/jobs/job-1", json!({"mode": "shadow"})).await.expect(200);
+    shadows("job-1", before + 2).await;
+    let mut fires = Vec::new();
+    for (job, executor) in
+        [("job-1", "http://10.0.0.9:9999/"), ("job-2", "http://10.0.0.8:9999/"), ("job-3", "http://10.0.0.8:9999")]
+    {
+        let runs = shadows(job, 5).await;
+        fires.extend(
+            runs.into_iter().map(|run| (run["fire_at"].as_str().expect("an instant").to_owned(), job, executor, run)),
+        );
+    }
+    fires.sort_by(|a, b| a.0.cmp(&b.0));
+    let shards = fires.iter().rfind(|fire| fire.1 == "job-3").expect("a broadcast").3["detail"]["executor"].clone();
+    assert_eq!(shards, "10.0.0.8-9999, 10.0.0.9-9999");
+    let late = fires.iter().filter(|fire| fire.1 == "job-2").nth(3).expect("four").0.clone();
+    let report = |id: usize, (at, job, executor, _): &(String, &str, &str, Value)| {
+        let mut fire = json!({"job": job, "source_id": id, "started_at": at, "executor": executor});
+        if *job == "job-2" && *at == late {
+            fire["due_at"] = fire["started_at"].clone();
+            fire["started_at"] = Value::from(at.replace('Z', "-00:50"));
+        }
+        fire
+    };
+    let body: Vec<Value> = fires.iter().enumerate().map(|(id, fire)| report(id, fire)).collect();
+    api.post("/api/v1/shadow/fires", json!({"fires": body})).await.expect(200);
+    let report = api.get("/api/v1/shadow/report").await.expect(200);
+    let sum = |job: &str, key: &str| -> i64 {
+        let days = report["items"].as_array().expect("a list").iter().filter(|day| day["job"] == job);
+        days.map(|day| day[key].as_i64().expect("a number")).sum()
+    };
+    for (job, is_other) in [("job-1", false), ("job-2", true), ("job-3", false)] {
+        assert!(sum(job, "both") >= 2, "{job}: {report}");
+        assert_eq!(sum(job, "other_executor") > 0, is_other, "{job}: {report}");
+        assert_eq!((sum(job, "only_rondel"), sum(job, "only_old")), (0, 0), "{job}: {report}");
+    }
+    assert_eq!((sum("job-2", "old_late"), sum("job-1", "old_late")), (1, 0), "{report}");
 }

@@ -5,15 +5,18 @@ use std::time::Duration;
 use rondel_core::shadow::compare::{Comparison, OldFire, OwnFire, Range, compare};
 use rondel_core::sketch::Step;
 use rondel_core::spec::Mode;
-use rondel_core::{AppId, JobSpec, NamespaceId, Reason, Run, RunStatus, Timestamp};
+use rondel_core::{AppId, JobSpec, NamespaceId, Reason, Run, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::shadow::ShadowSpan;
 
 use crate::node::Node;
+use crate::xxl::Address;
 
 /// Fires of a job and day that are compared on each side; the rest of that day is left out.
 const FIRE_COUNT_MAX: u32 = 100_000;
+/// The most between the planned instant of an observed fire and when it was sent.
+pub const DUE_DISTANCE_MAX: Duration = Duration::from_secs(3_600);
 /// Fires after which a page ends.
 const PAGE_FIRE_COUNT: usize = 200_000;
 const JOB_PAGE: u32 = 500;
@@ -152,18 +155,27 @@ async fn read(
 ) -> Result<(Vec<OwnFire>, Vec<OldFire>, bool), StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
     let own = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
-    let old = store.shadow_fires((ask.namespace, ask.source), job.id, (from, to), FIRE_COUNT_MAX).await?;
+    // A fire is found by when it was sent, and compared by when it was due.
+    let sent = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
+    let mut old = store.shadow_fires((ask.namespace, ask.source), job.id, sent, FIRE_COUNT_MAX).await?;
+    old.retain(|fire| (from..to).contains(&fire.at()));
+    for fire in &mut old {
+        // An executor of XXL-JOB has a name here.
+        if let Ok(address) = Address::parse(&fire.executor) {
+            fire.executor = address.name();
+        }
+    }
     let is_cut = own.len().max(old.len()) >= FIRE_COUNT_MAX as usize;
     Ok((own.iter().filter(|run| is_fire(run)).map(own_fire).collect(), old, is_cut))
 }
 
-/// Whether a row stands for a fire that Rondel had, or would have had: not for one that it skipped for a reason of its own.
+/// Whether a row stands for a fire that Rondel would have had: not for one that it skipped for a reason of its own, nor for one that it had
+/// while the job was active between two stretches of shadow mode, which the other scheduler rightly did not have.
 fn is_fire(run: &Run) -> bool {
-    run.span_end_at.is_none() && (run.status != RunStatus::Skipped || run.reason == Some(Reason::Shadow))
+    run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }
 
 fn own_fire(run: &Run) -> OwnFire {
     let would_have = run.detail.as_deref().and_then(|detail| detail.executor.clone());
-    let sent_at = if run.status == RunStatus::Skipped { run.finished_at } else { run.started_at };
-    OwnFire { run: run.id, fire_at: run.fire_at, sent_at, executor: run.executor.clone().or(would_have) }
+    OwnFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
 }

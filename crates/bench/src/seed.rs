@@ -378,6 +378,8 @@ impl Fire<'_> {
             params: None,
             executor: ran.then(|| format!("{}-w{}", seed.app_name, 1 + dice % 3)),
             executor_id: None,
+            only_executor: None,
+            trigger_key: None,
             marked_at: None,
             started_at: ran.then_some(started_at),
             finished_at: Some(if ran { started_at + took } else { self.at + Duration::from_secs(60) }),

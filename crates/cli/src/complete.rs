@@ -23,6 +23,11 @@ pub(crate) fn apps() -> ArgValueCompleter {
     ArgValueCompleter::new(|part: &OsStr| names("apps", part))
 }
 
+/// Completes the name of an executor.
+pub(crate) fn executors() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| names("executors", part))
+}
+
 /// Names that the server knows; none where it cannot be asked. The environment and the context name the server: flags
 /// are not known here.
 fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
@@ -31,7 +36,7 @@ fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
     let asked = runtime::run(async {
         let args = ClientArgs::of_environment();
         let client = args.client()?;
-        // The list of apps is short, and has no filter.
+        // The lists of apps and executors have no filter.
         let query = [("q", part), ("limit", COUNT_MAX)];
         let query = if collection == "jobs" && !part.is_empty() {
             &query[..]

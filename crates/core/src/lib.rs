@@ -67,6 +67,7 @@ pub mod preview;
 pub mod queued;
 pub mod reason;
 pub mod report;
+pub mod request;
 pub mod route;
 pub mod run;
 pub mod schedule;

@@ -3,6 +3,7 @@
 use crate::reason::Reason;
 use crate::run::Run;
 use crate::status::{RunStatus, Trigger};
+use crate::time::Timestamp;
 use crate::word_enum::words;
 
 words! {
@@ -35,6 +36,13 @@ impl Reason {
     pub const fn is_for_queued(self) -> bool {
         matches!(self, Self::Paused | Self::Deleted)
     }
+}
+
+/// Whether this is a fire of a schedule whose instant is still ahead: an edit may take it back until then. A run that a user planned
+/// is no such fire.
+#[must_use]
+pub fn is_fire_ahead(run: &Run, now: Timestamp) -> bool {
+    run.cause == 0 && run.fire_at > now
 }
 
 /// Whether no executor has this open run, as far as its row shows. A shard belongs to a fire that has begun.

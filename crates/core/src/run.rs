@@ -52,6 +52,10 @@ pub struct Run {
     pub executor: Option<String>,
     /// Incarnation of that executor.
     pub executor_id: Option<ExecutorId>,
+    /// The stable name of the only executor that may have it, where its caller named one.
+    pub only_executor: Option<String>,
+    /// The key that its caller gave it: no other open run of the job has the same.
+    pub trigger_key: Option<String>,
     /// Set durably before an at-most-once run is sent, or one whose row has what it waits for; and for any run that waits in the
     /// queue of its executor.
     pub marked_at: Option<Timestamp>,
@@ -133,6 +137,8 @@ impl Run {
             params: None,
             executor: None,
             executor_id: None,
+            only_executor: None,
+            trigger_key: None,
             marked_at: None,
             started_at: None,
             finished_at: None,
@@ -160,6 +166,12 @@ impl Run {
     #[must_use]
     pub fn cancel_asked(&self) -> Option<Reason> {
         self.cancel_by.as_ref().map(|_| self.cancel_reason.unwrap_or(Reason::Requested))
+    }
+
+    /// Whether it is asked to end: by a user, by a later run, or since its job was paused or deleted while the run was queued.
+    #[must_use]
+    pub const fn is_asked_to_end(&self) -> bool {
+        self.cancel_by.is_some() || self.cancel_reason.is_some()
     }
 
     /// The executor that has or had the present attempt. A run that waits for its next attempt still names that of the

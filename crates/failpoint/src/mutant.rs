@@ -128,6 +128,8 @@ mutants! {
     EndedWindowsForgotten = "ended_windows_forgotten",
     /// A run in shadow mode is sent.
     ShadowIsSent = "shadow_is_sent",
+    /// A run goes to any executor although its caller named one.
+    ChosenIsIgnored = "chosen_is_ignored",
     /// Fires are claimed by maintenance windows as they were read at any time.
     OldWindows = "old_windows",
     /// A wall clock a second ahead decides what is due.

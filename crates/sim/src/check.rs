@@ -30,6 +30,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::skipped(facts, truth),
         starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
+        starts::elsewhere(facts, truth),
         maintenance::heeded(facts, truth),
         shadow::unsent(facts, truth),
         results::durable(facts, truth),

@@ -11,11 +11,15 @@ use rondel_store::catalog::JobRecord;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
 use crate::truth::{Requested, Switched};
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+/// Separates the draw of the executors that callers name from other draws of the same seed.
+const NAMED: u64 = 0x4e41_3e0d;
 
 #[derive(Clone, Copy, Debug)]
 enum Wish {
@@ -25,8 +29,10 @@ enum Wish {
 }
 
 /// Asks for something now and then, of whatever server answers.
-pub(crate) async fn wish(hosts: Hosts, names: Vec<String>) {
+pub(crate) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
+    // In one seed of seven callers name executors, some of another app, which none of the job's is.
+    let mut named = (seed % 7 == 3).then(|| Chance::new(mix(seed ^ NAMED)));
     while world.is_faulty() {
         let (wait, wish, name, node) = {
             let mut chance = world.chance();
@@ -40,10 +46,15 @@ pub(crate) async fn wish(hosts: Hosts, names: Vec<String>) {
         };
         sleep(wait).await;
         let Some((engine, process)) = hosts.nodes[node].engine() else { continue };
+        let executors = &hosts.executors;
+        let only = named
+            .as_mut()
+            .filter(|_| matches!(wish, Wish::Run))
+            .and_then(|chance| chance.happens(500_000).then(|| executors[chance.index(executors.len())].name.clone()));
         let (done, answer) = oneshot::channel();
         let asked = Arc::clone(&world);
         let task = async move {
-            fulfil(&asked, &engine, wish, &name).await;
+            fulfil(&asked, &engine, wish, (&name, only)).await;
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
@@ -52,11 +63,11 @@ pub(crate) async fn wish(hosts: Hosts, names: Vec<String>) {
     }
 }
 
-async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, name: &str) {
+async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, (name, only): (&str, Option<String>)) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
     match wish {
         Wish::Run => {
-            let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
+            let request = RunRequest { executor: only, ..RunRequest::by(Trigger::Api) };
             if let Ok(run) = jobs::request_run(engine, &record, request).await {
                 world.record("requested", run.id.get(), || name.to_owned());
                 world.truth().requested.push(Requested { run: run.id, job: run.job });

@@ -115,7 +115,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().suffer(plan));
     world.tracker.spawn(hosts.clone().supervise());
-    world.tracker.spawn(requests::wish(hosts.clone(), names));
+    world.tracker.spawn(requests::wish(hosts.clone(), names, seed));
     world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
     world.tracker.spawn(maintenance::plan_ahead(hosts.clone(), seed, windows_end_at));
     sleep_until(heals_at).await;

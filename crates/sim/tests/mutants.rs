@@ -43,6 +43,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("held_is_forgotten", 33, "I1 complete"),
     ("ended_windows_forgotten", 223, "I13 maintenance"),
     ("shadow_is_sent", 8, "I14 shadow"),
+    ("chosen_is_ignored", 17, "I15 chosen"),
 ];
 
 /// Those that no seed has shown so far, each with the test that fails without the safeguard.

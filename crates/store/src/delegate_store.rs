@@ -48,6 +48,7 @@ macro_rules! delegate_store {
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
             use ::rondel_core::outcome::CancelRequest;
+            use ::rondel_core::request::IfOpen;
             use ::rondel_core::run::Attempt;
             use ::rondel_core::sketch::Step;
             use ::rondel_core::RunStatus;
@@ -72,7 +73,7 @@ macro_rules! delegate_store {
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, InHand, LimitName,
+                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, InHand, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
@@ -164,6 +165,7 @@ macro_rules! delegate_store {
                 fn dense_instants(homes: &[NodeId], range: DueRange, count_min: u32) -> Vec<DenseInstant>;
                 fn unsent_of(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
+                fn request_keyed_run(token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp) -> KeyedRun;
                 fn request_shards(token: LeaseToken, whole: Run, shards: Vec<Run>) -> Vec<Run>;
             } also { $($own_claim)* });
             $crate::delegate_store!(@$wrapper, Dispatch {

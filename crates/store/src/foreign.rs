@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _};
 
 /// How many rows of a table are read at most.
 const ROW_COUNT_MAX: usize = 200_000;
@@ -17,7 +17,7 @@ const PAGE_LEN: usize = 1_000;
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
     /// The address of the database.
-    #[error("the database is {0:?}: {1} is expected")]
+    #[error("the database is {0}: {1} is expected")]
     Address(String, &'static str),
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
@@ -33,6 +33,12 @@ pub enum ForeignError {
     Database(#[from] sqlx::Error),
 }
 
+/// What may be shown of an address: a text without a scheme may be a password.
+fn without_password(scheme: &str) -> String {
+    let is_scheme = (1..=20).contains(&scheme.len()) && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+');
+    if is_scheme { format!("{scheme}://…") } else { "an address without a scheme".to_owned() }
+}
+
 /// A row by the names of its columns, in small letters; NULL is left out.
 pub type ForeignRow = BTreeMap<String, String>;
 
@@ -46,12 +52,27 @@ pub enum Database {
 }
 
 impl Database {
-    /// Connects to a MySQL or MariaDB database, or where the product may have one to PostgreSQL.
+    /// Connects to a MySQL or MariaDB database, or where the product may have one to PostgreSQL, and reads as of this moment.
     ///
     /// # Errors
     /// [`ForeignError::Address`] and [`ForeignError::Database`].
     pub async fn open(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
-        let scheme = url.split("://").next().unwrap_or_default();
+        let mut database = Self::connect(url, takes_postgres).await?;
+        // All tables as of one moment: the pages of a table, and the tables, belong together.
+        match &mut database {
+            Self::MySql(connection) => {
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await?;
+                connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY").await?;
+            }
+            Self::Postgres(connection) => {
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+            }
+        }
+        Ok(database)
+    }
+
+    async fn connect(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         match scheme {
             "mysql" | "mariadb" => Ok(Self::MySql(url.parse::<MySqlConnectOptions>()?.connect().await?)),
             "postgres" | "postgresql" if takes_postgres => {
@@ -59,9 +80,9 @@ impl Database {
             }
             _ if takes_postgres => {
                 let expected = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
-                Err(ForeignError::Address(format!("{scheme}://…"), expected))
+                Err(ForeignError::Address(without_password(scheme), expected))
             }
-            _ => Err(ForeignError::Address(format!("{scheme}://…"), "mysql://USER:PASSWORD@HOST/NAME")),
+            _ => Err(ForeignError::Address(without_password(scheme), "mysql://USER:PASSWORD@HOST/NAME")),
         }
     }
 
@@ -158,5 +179,26 @@ impl Database {
             }
         }
         Ok(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_part_of_an_address_but_its_scheme_is_shown() {
+        for (url, shown) in [
+            ("root:SECRET@127.0.0.1/xxl", "an address without a scheme"),
+            ("SECRET", "an address without a scheme"),
+            ("", "an address without a scheme"),
+            ("root:SECRET@h/x?next=a://b", "an address without a scheme"),
+            ("redis://u:SECRET@h", "redis://…"),
+            ("postgres://u:SECRET@h/x", "postgres://…"),
+        ] {
+            let sentence = Database::open(url, false).await.unwrap_err().to_string();
+            assert!(sentence.starts_with(&format!("the database is {shown}: mysql://")), "{url}: {sentence}");
+            assert!(!sentence.contains("SECRET"), "{sentence}");
+        }
     }
 }

@@ -8,6 +8,28 @@ use crate::error::Result;
 /// The levels of lines, and where they were printed.
 pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
 
+/// The number of a chunk that begins with the line n, counted from 1, is this plus n, where its sender does not count chunks: one
+/// that keeps only how far it has read can send a chunk again under the same number.
+pub const NUMBERED_BY_LINE: i64 = 1 << 41;
+
+/// Whether chunks are missing before this one, for a reader that has read `line_count` lines and the chunk `last` (−1 for none).
+///
+/// # Example
+/// ```
+/// use rondel_store::logs::{NUMBERED_BY_LINE, is_gap_before};
+///
+/// assert!(!is_gap_before(3, 2, 40) && is_gap_before(4, 2, 40));
+/// let by_line = |line| NUMBERED_BY_LINE + line;
+/// assert!(!is_gap_before(by_line(41), by_line(31), 40) && is_gap_before(by_line(51), by_line(31), 40));
+/// ```
+#[must_use]
+pub fn is_gap_before(sequence: i64, last: i64, line_count: u64) -> bool {
+    match u64::try_from(sequence.saturating_sub(NUMBERED_BY_LINE)) {
+        Ok(line) => line > line_count.saturating_add(1),
+        Err(_) => sequence > last.saturating_add(1),
+    }
+}
+
 /// A line of a run's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
@@ -26,7 +48,7 @@ pub struct LogChunk {
     pub run: RunId,
     /// Its attempt.
     pub attempt: i32,
-    /// Counts the chunks of the attempt from 0.
+    /// Counts the chunks of the attempt from 0, or names its first line: see [`NUMBERED_BY_LINE`].
     pub sequence: i64,
     /// The lines.
     pub lines: Vec<LogLine>,

@@ -3,11 +3,14 @@
 //! An attempt has a row before its request is sent, so that the row exists wherever the executor may have the attempt, and no number
 //! is sent twice.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
-use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
 
 use crate::LeaseToken;
 use crate::error::Result;
+use crate::settle::without_nul;
 
 /// The most rows that one call writes.
 pub const XXL_BATCH_MAX: usize = 512;
@@ -110,6 +113,8 @@ pub struct XxlRun {
     pub executor: ExecutorId,
     /// Its app.
     pub app: AppId,
+    /// The node that it was sent from.
+    pub node: NodeId,
     /// When the row was written.
     pub sent_at: Timestamp,
     /// What is known of its end.
@@ -122,6 +127,46 @@ pub struct XxlRun {
     pub reported_at: Option<Timestamp>,
     /// The next line of its log that is not stored, from 1.
     pub log_line: i64,
+}
+
+impl XxlRun {
+    /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. False where the end that is known stays.
+    pub(crate) fn take(&mut self, report: &XxlReport, now: Timestamp) -> bool {
+        let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
+        let is_stopped = report.code == XXL_STOPPED && self.state != XxlState::Settled;
+        let is_new = self.state == XxlState::Open || is_assumed || is_stopped;
+        if is_new {
+            (self.state, self.code, self.reported_at) = (XxlState::Reported, Some(report.code), Some(now));
+            self.message = report.message.as_deref().map(kept_message);
+        }
+        is_new
+    }
+}
+
+/// Cut to what is kept.
+fn kept_message(message: &str) -> String {
+    without_nul(&message.chars().take(XXL_MESSAGE_LEN_MAX).collect::<String>()).into_owned()
+}
+
+/// What reports of an app mean for the attempts with their numbers, which change; the first report of each counts.
+pub(crate) fn take_reports(
+    app: AppId,
+    reports: &[XxlReport],
+    runs: &mut BTreeMap<i64, XxlRun>,
+    now: Timestamp,
+) -> Vec<XxlNews> {
+    let news = |report: &XxlReport| match runs.get_mut(&report.log_id) {
+        Some(run) if run.app != app => XxlNews::Foreign,
+        Some(run) => {
+            if run.take(report, now) {
+                XxlNews::Taken
+            } else {
+                XxlNews::Repeated
+            }
+        }
+        None => XxlNews::Unknown,
+    };
+    reports.iter().map(news).collect()
 }
 
 /// The end of an attempt, as an executor reports it.

@@ -72,3 +72,39 @@ async fn one_store_passes_them_all() {
     let store = Arc::new(SqlStore::open(&support::sqlite_config(folder.path())).await.unwrap());
     conformance::exercise(store).await;
 }
+
+/// Tables of other products are read as of one moment, while rows of them come and go.
+mod foreign {
+    use rondel_store::foreign::Database;
+    use sqlx::{AnyConnection, Connection as _, Executor as _};
+
+    use super::{Scratch, Server};
+
+    async fn check(server: Server) {
+        let Some(scratch) = Scratch::create(server).await else { return };
+        let mut other = AnyConnection::connect(&scratch.url).await.expect("connect");
+        for statement in ["CREATE TABLE jobs (id INT PRIMARY KEY)", "INSERT INTO jobs VALUES (1), (2), (3)"] {
+            other.execute(statement).await.expect("fill the table");
+        }
+        let mut database = Database::open(&scratch.url, true).await.expect("open");
+        for _ in 0..2 {
+            let rows = database.rows("jobs", &["id"], &[], &[]).await.expect("rows");
+            let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str()).collect();
+            assert_eq!(ids, ["1", "2", "3"]);
+            other.execute("DELETE FROM jobs WHERE id = 1").await.expect("delete a row");
+        }
+        drop(database);
+        other.close().await.expect("close");
+        scratch.drop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_table_of_mysql_is_read_as_of_one_moment() {
+        check(Server::MySql).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_table_of_postgres_is_read_as_of_one_moment() {
+        check(Server::Postgres).await;
+    }
+}

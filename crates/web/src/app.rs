@@ -18,7 +18,7 @@ use crate::pages::own_namespace;
 use crate::route_info::RouteInfo;
 use crate::routes::Routes;
 use crate::state::{Web, WebConfig};
-use crate::{api, frame, health, load, mounted, pages};
+use crate::{api, frame, health, load, mounts, pages};
 
 /// Of brotli's eleven levels and gzip's nine: a page of 100 KB takes about a millisecond. Brotli's fifth packs pages an eighth smaller
 /// than its fourth in the same time, and its seventh takes three times as long.
@@ -33,7 +33,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = from_fn_with_state(web.clone(), load::gateway).layer(gateway);
     let own = routes().into_router(&web);
     let own = match &web.config.mounted {
-        Some(mounted) => own.merge(mounted::routes(mounted)),
+        Some(mounted) => own.merge(mounts::routes(mounted)),
         None => own,
     };
     let routed = own

@@ -72,6 +72,7 @@ codes! {
     EditConflict = "edit_conflict", 409, "Another caller keeps changing the job";
     JobDeleted = "job_deleted", 409, "The job of this run was deleted";
     RunNotFinished = "run_not_finished", 409, "The run is not over yet";
+    TriggerKeyInUse = "trigger_key_in_use", 409, "An open run of the job has this key";
     RunFinished = "run_finished", 409, "The run is over already";
     CalendarUsed = "calendar_used", 409, "The calendar is in use";
     ChannelUsed = "channel_used", 409, "The channel is in use";

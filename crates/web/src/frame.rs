@@ -69,6 +69,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     }
     let status = response.status().as_u16();
     let by = response.extensions_mut().remove::<CalledBy>().map(|by| by.name).unwrap_or_default();
+    let is_routine = response.extensions_mut().remove::<Routine>().is_some() || is_probe(&path);
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
     let took = began.elapsed();
     if !is_probe(&path) {
@@ -81,11 +82,15 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line = Line { method: shown(&method), path: &path, status, elapsed: took, by: &by, code };
+        let line = Line { method: shown(&method), path: &path, status, elapsed: took, by: &by, code, is_routine };
         line.write(&request_id, cause);
     }
     response
 }
+
+/// On a response: the request is one of those that come all the time, and what is wrong with one is logged elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Routine;
 
 /// What the log has of a request.
 struct Line<'a> {
@@ -95,17 +100,18 @@ struct Line<'a> {
     elapsed: Duration,
     by: &'a str,
     code: &'static str,
+    is_routine: bool,
 }
 
 impl Line<'_> {
     fn write(self, request_id: &str, cause: Option<&str>) {
-        let Self { method, path, status, elapsed, by, code } = self;
+        let Self { method, path, status, elapsed, by, code, is_routine } = self;
         let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
         match cause {
             Some(cause) => {
                 tracing::error!(target: "http", method, path, status, elapsed_ms, by, code, cause, "request");
             }
-            None if is_probe(path) => {
+            None if is_routine => {
                 tracing::debug!(target: "http", request_id, method, path, status, elapsed_ms, "request");
             }
             None => tracing::info!(target: "http", method, path, status, elapsed_ms, by, code, "request"),

@@ -1,5 +1,6 @@
 //! Does the same to many jobs, for the API and for pages: first counted, then done, within a bound.
 
+use futures_util::future::join_all;
 use rondel_admin::jobs::{self, JobError, RunRequest};
 use rondel_core::access::Permission;
 use rondel_core::filter::Filter;
@@ -15,6 +16,8 @@ use crate::problem::{Code, Problem};
 
 /// The most jobs that one request changes.
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
+/// How many jobs are changed at the same time.
+const TOGETHER_MAX: usize = 8;
 /// How often a change is tried again that met another one.
 const TRY_COUNT: usize = 4;
 
@@ -143,11 +146,21 @@ pub(crate) struct JobsDone {
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// Does it, job after job; one that cannot be done does not stop the others.
+/// Does it; one job that cannot be changed does not stop the others. Several at the same time, for each may wait for the database
+/// and for the servers that have its queued runs; deletions one after the other, since a job may follow from another one.
 pub(crate) async fn perform<Q>(call: &Call<Q>, deed: &JobDeed, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
-    for name in names {
-        match one(call, deed, name).await {
+    let together = if deed.action == JobAction::Delete { 1 } else { TOGETHER_MAX };
+    let mut ended = Vec::with_capacity(names.len());
+    for part in names.chunks(together) {
+        let mut changes = Vec::with_capacity(part.len());
+        for name in part {
+            changes.push(one(call, deed, name));
+        }
+        ended.extend(join_all(changes).await);
+    }
+    for (name, changed) in names.iter().zip(ended) {
+        match changed {
             Ok(Changed::Not) => done.unchanged += 1,
             Ok(Changed::Done(run)) => {
                 done.changed.push(name.clone());
@@ -195,7 +208,7 @@ async fn attempt<Q>(call: &Call<Q>, deed: &JobDeed, record: &JobRecord, author: 
     let engine = call.engine();
     match deed.action {
         JobAction::Run => {
-            let request = RunRequest { params: None, trigger: deed.trigger, parent: None, trace: call.trace };
+            let request = RunRequest { trace: call.trace, ..RunRequest::by(deed.trigger) };
             Ok(Changed::Done(Some(jobs::request_run(engine, record, request).await?.id)))
         }
         JobAction::Delete => {

@@ -8,7 +8,7 @@
 //! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
 //! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests, `holdings` what is held of them,
 //!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests, `shares` what one caller has of heavy work;
-//! - `mounted` has endpoints of another protocol beside the API;
+//! - `mounted` has endpoints of another protocol beside the API, and `mounts` their routes;
 //! - `audit` writes the audit entry of a request, `denials` how many refusals it keeps, `grants` roles in words; `cookies`, `origin` and `redirect` are what
 //!   signing in takes;
 //! - `trace` is the span of a request;
@@ -47,6 +47,7 @@ mod keyed;
 mod limits;
 mod load;
 mod mounted;
+mod mounts;
 mod openapi;
 mod origin;
 mod overview;

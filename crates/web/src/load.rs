@@ -180,6 +180,20 @@ pub(crate) async fn open(State(web): State<Web>, request: Request, next: Next) -
     }
 }
 
+/// Reports that a request's token was found good by an endpoint that looks itself: from then on it holds nothing of its address's.
+pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
+    let (slot, connection) =
+        (request.extensions().get::<Slot>().cloned(), request.extensions().get::<Connection>().cloned());
+    OnAuthenticated(Arc::new(move |token: TokenId| {
+        if let Some(slot) = &slot {
+            slot.hold(Holder::Nothing);
+        }
+        if let Some(connection) = &connection {
+            connection.authenticated(CallerKey::Executor(token));
+        }
+    }))
+}
+
 /// Around the executors' gateway: a call counts for its address until its token was found good.
 pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let address = client(&request);

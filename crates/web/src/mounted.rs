@@ -3,18 +3,11 @@
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Path, Request, State};
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::any;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-
-use crate::limits::address;
+use http::{HeaderMap, HeaderName, Method};
+use rondel_admin::gateway::OnAuthenticated;
 
 /// A call of such an endpoint.
 pub struct MountedCall {
@@ -28,7 +21,9 @@ pub struct MountedCall {
     pub client: Option<IpAddr>,
     /// The length of the body, where the sender declares it.
     pub len: Option<u64>,
-    body: Body,
+    /// To be called once the token was found good: many executors may come from one address.
+    pub on_authenticated: OnAuthenticated,
+    pub(crate) body: Body,
 }
 
 impl MountedCall {
@@ -75,48 +70,4 @@ pub trait Mounted: Debug + Send + Sync {
 
     /// Answers a call.
     fn call(&self, call: MountedCall) -> Pin<Box<dyn Future<Output = MountedAnswer> + Send + '_>>;
-}
-
-/// The routes of such endpoints. Below `/api` only their names are theirs: the rest is the API's.
-pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
-    let mut router = Router::new();
-    for path in mounted.paths() {
-        if path == "/api" {
-            for name in mounted.names() {
-                let named = Arc::clone(mounted);
-                let call =
-                    any(move |request: Request| async move { answer(&named, (*name).to_owned(), request).await });
-                router = router.route(&format!("{path}/{name}"), call);
-            }
-        } else {
-            let handler = any(call).with_state(Arc::clone(mounted));
-            router = router.route(&format!("{path}/{{name}}"), handler);
-            let beside = path.trim_end_matches("/api");
-            let handler = any(moved).with_state(Arc::clone(mounted));
-            router = router.route(&format!("{beside}/{{*rest}}"), handler);
-        }
-    }
-    router
-}
-
-async fn call(State(mounted): State<Arc<dyn Mounted>>, Path(name): Path<String>, request: Request) -> Response {
-    answer(&mounted, name, request).await
-}
-
-async fn moved(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>) -> Response {
-    in_json(mounted.moved(&rest))
-}
-
-async fn answer(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
-    let client = address(&request);
-    let (head, body) = request.into_parts();
-    let len = head.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
-    let call = MountedCall { name, method: head.method, headers: head.headers, client, len, body };
-    in_json(mounted.call(call).await)
-}
-
-fn in_json((status, body): MountedAnswer) -> Response {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    (status, json, body).into_response()
 }

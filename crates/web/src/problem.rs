@@ -222,6 +222,14 @@ impl Problem {
                     .with_current_version(*version)
             }
             JobError::IsParent { children } => Self::is_parent(&[], children.len()),
+            JobError::KeyInUse(open) => {
+                let ends = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
+                let detail = format!(
+                    "run {} of the job has this key and is {}{ends}; wait for its end, or replace it",
+                    open.id, open.status
+                );
+                Self::new(Code::TriggerKeyInUse, detail)
+            }
             JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
             JobError::NotDeclared => Self::new(Code::JobNotDeclared, "there is no declaration to put back"),
             JobError::Store(error) => Self::of_store_error(error),

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rondel_admin::auth::Token;
+use rondel_admin::gateway::OnAuthenticated;
 use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{XxlCall, XxlOutcome};
 use rondel_core::ExecutorId;
@@ -21,9 +22,6 @@ use crate::bridge::{App, Bridge};
 use crate::link::Event;
 use crate::{moved, wire};
 
-/// How long a good token is not looked up again.
-const TOKEN_PERIOD: Duration = Duration::from_secs(5);
-const TOKEN_COUNT_MAX: usize = 1_000;
 /// The longest body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
 /// How long callbacks wait for the store before they are refused.
@@ -48,6 +46,8 @@ pub struct ApiCall {
     pub client: Option<IpAddr>,
     /// The length of the body, where the sender declares it.
     pub len: Option<u64>,
+    /// Called once the token was found good.
+    pub on_authenticated: OnAuthenticated,
     /// Reads the body, of at most so many bytes.
     pub body: BodyReader,
 }
@@ -120,6 +120,7 @@ impl Bridge {
             return unknown(format!("invalid request, uri-mapping({shown}) not found."));
         }
         let app = self.app_of(call.token.as_deref(), call.client).await?;
+        call.on_authenticated.0(app.by);
         let kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
         let too_long = || Refusal::Wrong(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
         if kib > BODY_KIB_MAX {
@@ -165,20 +166,8 @@ impl Bridge {
         let wrong = |more: &str| Refusal::Wrong(XxlOutcome::WrongToken, format!("The access token is wrong.{more}"));
         let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong("")) };
         let hash = Token::from_text(text).hash();
-        let now = Instant::now();
-        let known = self.tokens().get(&hash).filter(|(_, at)| now.duration_since(*at) < TOKEN_PERIOD).cloned();
-        if let Some((app, _)) = known {
-            return Ok(app);
-        }
-        let app = self.app_of_token(text, client).await?.map_err(|more| wrong(&more))?;
-        let mut tokens = self.tokens();
-        if tokens.len() >= TOKEN_COUNT_MAX {
-            tokens.retain(|_, (_, at)| now.duration_since(*at) < TOKEN_PERIOD);
-        }
-        if tokens.len() < TOKEN_COUNT_MAX {
-            tokens.insert(hash, (app.clone(), now));
-        }
-        Ok(app)
+        let look_up = async { self.app_of_token(text, client).await?.map_err(|more| wrong(&more)) };
+        self.0.tokens.app(hash, look_up).await
     }
 
     /// The same from the store; a sentence about a token that is good elsewhere.
@@ -199,11 +188,8 @@ impl Bridge {
         };
         let Some((namespace, id)) = place else { return Ok(Err(String::new())) };
         let app = engine.store().apps(namespace).await?.into_iter().find(|app| app.id == id);
-        Ok(app.map(|app| App { id, name: app.name, namespace }).ok_or_else(String::new))
-    }
-
-    fn tokens(&self) -> MutexGuard<'_, std::collections::HashMap<String, (App, Instant)>> {
-        self.0.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        let by = principal.token.id;
+        Ok(app.map(|app| App { id, name: app.name, namespace, by }).ok_or_else(String::new))
     }
 }
 
@@ -291,7 +277,7 @@ impl Bridge {
             self.0.shared.engine.count_xxl(XxlCall::Callback, XxlOutcome::Accepted, 1);
             return Ok(());
         }
-        let found = self.store_reports(app, &reports).await?;
+        let found = self.store_reports(app, reports).await?;
         self.count_news(app, &found.news, client);
         let mut by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
         for row in found.runs {
@@ -323,16 +309,13 @@ impl Bridge {
         }
     }
 
-    async fn store_reports(&self, app: &App, reports: &[XxlReport]) -> Result<XxlReported, StoreError> {
-        let engine = &self.0.shared.engine;
+    async fn store_reports(&self, app: &App, reports: Vec<XxlReport>) -> Result<XxlReported, Refusal> {
         let until = Instant::now() + STORE_PATIENCE;
         loop {
-            match engine.store().report_xxl(app.id, reports, engine.now()).await {
-                Err(error) if Instant::now() < until => {
-                    self.0.shared.store_failed("store callbacks", &error);
-                    tokio::time::sleep(STORE_PERIOD).await;
-                }
-                done => return done,
+            match self.0.shared.writes.report(app.id, reports.clone()).await {
+                Some(found) => return Ok(found),
+                None if Instant::now() < until => tokio::time::sleep(STORE_PERIOD).await,
+                None => return Err(Refusal::Busy(None)),
             }
         }
     }

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{Engine, Lifecycle, Until};
-use rondel_core::error_chain::chain;
-use rondel_core::{AppId, ExecutorId, NamespaceId};
+use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, TokenId};
 use rondel_outgoing::BuildError;
 use rondel_store::StoreError;
-use rondel_store::xxl::XxlExecutor;
+use rondel_store::xxl::{XxlExecutor, XxlRun};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -22,7 +21,9 @@ use crate::client::{Client, Peer};
 use crate::config::XxlConfig;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
+use crate::tokens::Tokens;
 use crate::wire;
+use crate::writes::Writes;
 
 /// How long an executor counts as registered after it last registered: three times the usual period.
 const REGISTERED_FOR: Duration = Duration::from_secs(90);
@@ -42,7 +43,10 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) config: XxlConfig,
     pub(crate) client: Client,
-    pub(crate) log_limit: LineLimit,
+    pub(crate) log_limit: Arc<LineLimit>,
+    pub(crate) writes: Writes,
+    /// The nodes that hold their leases, by id.
+    living: Mutex<Vec<NodeId>>,
     lifecycle: Lifecycle,
 }
 
@@ -54,10 +58,24 @@ impl Shared {
         });
     }
 
+    /// Whether this node asks about an attempt and reads its log: one that it sent, and of those that were sent from a node that is
+    /// gone, each if its id is the lowest.
+    pub(crate) fn looks_after(&self, run: &XxlRun) -> bool {
+        let own = self.engine.token().node;
+        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)
+    }
+
+    async fn look_for_nodes(&self) -> Result<(), StoreError> {
+        let now = self.engine.now();
+        let nodes = self.engine.store().nodes().await?;
+        let living = nodes.into_iter().filter(|node| node.lease_until > now).map(|node| node.id).collect();
+        *self.living.lock().unwrap_or_else(PoisonError::into_inner) = living;
+        Ok(())
+    }
+
     pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
-        if let Some(count) = self.log_limit.count(what) {
-            tracing::warn!(error = %chain(error), count, "cannot {what} of executors of XXL-JOB");
-        }
+        self.log_limit.store_failed(what, error);
     }
 }
 
@@ -67,6 +85,8 @@ pub(crate) struct App {
     pub(crate) id: AppId,
     pub(crate) name: String,
     pub(crate) namespace: NamespaceId,
+    /// The token.
+    pub(crate) by: TokenId,
 }
 
 /// Serves executors that speak XXL-JOB's protocol. A clone is the same one.
@@ -77,8 +97,7 @@ pub struct Bridge(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     links: Mutex<BTreeMap<ExecutorId, LinkHandle>>,
-    /// Good tokens by their hashes, until they are looked up again.
-    pub(crate) tokens: Mutex<HashMap<String, (App, Instant)>>,
+    pub(crate) tokens: Tokens<App>,
     pub(crate) body_room: Arc<Semaphore>,
     pub(crate) poke: Notify,
     /// Executors by hand: when they last answered.
@@ -92,10 +111,20 @@ impl Bridge {
     /// Where TLS cannot be set up.
     pub fn start(engine: Engine, config: XxlConfig, lifecycle: &Lifecycle) -> Result<Self, BuildError> {
         let client = Client::new(&config)?;
-        let log_limit = LineLimit::default();
-        let shared = Arc::new(Shared { engine, config, client, log_limit, lifecycle: lifecycle.clone() });
+        let log_limit = Arc::new(LineLimit::default());
+        let (writes, waiting) = Writes::new();
+        waiting.start(&engine, &log_limit, lifecycle);
+        let shared = Arc::new(Shared {
+            engine,
+            config,
+            client,
+            log_limit,
+            writes,
+            living: Mutex::default(),
+            lifecycle: lifecycle.clone(),
+        });
         let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
-        let (links, tokens, poke) = (Mutex::default(), Mutex::default(), Notify::new());
+        let (links, tokens, poke) = (Mutex::default(), Tokens::default(), Notify::new());
         let bridge = Self(Arc::new(Inner { shared, links, tokens, body_room, poke, beats: Mutex::default() }));
         let (looking, stop) = (bridge.clone(), lifecycle.hard.clone());
         lifecycle.spawn("xxl", Until::Hard, async move {
@@ -134,6 +163,7 @@ impl Bridge {
 
     /// Opens links to executors that have registered, and ends those of executors that have not for too long.
     async fn look(&self) -> Result<(), StoreError> {
+        self.0.shared.look_for_nodes().await?;
         let engine = &self.0.shared.engine;
         let since = engine.now() - REGISTERED_FOR;
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
@@ -243,7 +273,6 @@ impl Bridge {
         let identity = Identity {
             id: executor.id,
             app: executor.app,
-            namespace: executor.namespace,
             namespace_name: namespace.to_owned(),
             app_name: app.to_owned(),
             name: address.name(),

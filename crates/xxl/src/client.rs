@@ -33,12 +33,14 @@ pub(crate) enum CallError {
     Refused(String),
     /// The executor may have the request.
     Unclear(String),
+    /// The same, and its answer is longer than what is read.
+    TooLong(String),
 }
 
 impl CallError {
     pub(crate) fn words(&self) -> &str {
         match self {
-            Self::NotSent(words) | Self::Refused(words) | Self::Unclear(words) => words,
+            Self::NotSent(words) | Self::Refused(words) | Self::Unclear(words) | Self::TooLong(words) => words,
         }
     }
 }
@@ -89,7 +91,11 @@ impl Client {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() <= ANSWER_LEN_MAX => body.extend_from_slice(&chunk),
-                Ok(Some(_)) => return Err(unclear(format!("the answer has more than {ANSWER_LEN_MAX} bytes"))),
+                Ok(Some(_)) => {
+                    let address = to.address.as_str();
+                    let words = format!("POST {method} to {address}: the answer has more than {ANSWER_LEN_MAX} bytes");
+                    return Err(CallError::TooLong(words));
+                }
                 Ok(None) => break,
                 Err(error) => return Err(unclear(failure(error))),
             }

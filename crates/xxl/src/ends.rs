@@ -63,7 +63,7 @@ pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, ExecutorId, JobId, RunId, Timestamp};
+    use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
     use rondel_store::xxl::XxlState;
 
     use super::*;
@@ -77,6 +77,7 @@ mod tests {
             number: 1,
             executor: ExecutorId::new(3),
             app: AppId::new(4),
+            node: NodeId::new(5),
             sent_at: Timestamp::from_secs(10),
             state: XxlState::Reported,
             code: Some(code),

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rondel_core::error_chain::chain;
+use rondel_store::StoreError;
 use tokio::time::Instant;
 
 /// How often the same line is logged.
@@ -15,6 +17,13 @@ const LINE_COUNT_MAX: usize = 1_000;
 pub(crate) struct LineLimit(Mutex<HashMap<String, (Instant, u64)>>);
 
 impl LineLimit {
+    /// Logs that the store failed.
+    pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
+        if let Some(count) = self.count(what) {
+            tracing::warn!(error = %chain(error), count, "cannot {what} of executors of XXL-JOB");
+        }
+    }
+
     /// How often there was cause for this line since it was last logged; `None` while it is not to be logged.
     pub(crate) fn count(&self, line: &str) -> Option<u64> {
         let now = Instant::now();

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use rondel_admin::gateway::LABEL_VALUE_LEN_MAX;
 use rondel_core::labels::XXL_ADDRESS;
-use rondel_core::spec::OverlapPolicy;
-use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId};
+use rondel_core::{AppId, ExecutorId, JobId, RunId};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_proto::{PROTOCOL, v1};
+use rondel_proto::{ITEM_COUNT_MAX, PROTOCOL, v1};
 use rondel_store::StoreError;
 use rondel_store::xxl::XxlRun;
 use tokio::sync::{mpsc, watch};
@@ -74,7 +73,6 @@ fn labels(address: &str) -> HashMap<String, String> {
 pub(crate) struct Identity {
     pub(crate) id: ExecutorId,
     pub(crate) app: AppId,
-    pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
     pub(crate) app_name: String,
     pub(crate) name: String,
@@ -91,12 +89,25 @@ pub(crate) enum Event {
     Killed(i64, Result<Answer, CallError>),
     /// Whether the executor has a run of a job, asked then.
     Idle(i32, Instant, Result<Answer, CallError>),
-    /// Lines of a log; with `true` the last ones.
-    Pulled(i64, LogPage, bool),
+    /// Lines of a log.
+    Pulled(Pulled),
     /// The jobs for which it is free.
     Probed(i64, Vec<i64>),
     /// Whether it was there.
     Beat(bool),
+}
+
+/// Lines of a log that were read.
+#[derive(Debug)]
+pub(crate) struct Pulled {
+    pub(crate) log_id: i64,
+    /// The first of them.
+    pub(crate) from: i64,
+    pub(crate) page: LogPage,
+    /// The read is over.
+    pub(crate) is_last: bool,
+    /// The log is too long: no more of it is read.
+    pub(crate) is_cut: bool,
 }
 
 /// What the bridge keeps of a link.
@@ -115,7 +126,8 @@ pub(crate) struct Link {
     presence: watch::Receiver<Presence>,
     calls: Calls,
     table: Table,
-    policies: HashMap<JobId, (OverlapPolicy, Instant)>,
+    /// Begun attempts that the engine has yet to hear of.
+    started: Vec<v1::Reply>,
     /// The last call found no listener at the address.
     is_unreachable: bool,
     is_beating: bool,
@@ -133,9 +145,6 @@ enum End {
     /// The executor is gone.
     Over,
 }
-
-/// How long the policy of a job is remembered.
-const POLICY_PERIOD: Duration = Duration::from_secs(10);
 
 /// A session under way.
 struct Session {
@@ -167,7 +176,7 @@ impl Link {
             presence,
             calls,
             table: Table::default(),
-            policies: HashMap::new(),
+            started: Vec::new(),
             is_unreachable: false,
             is_beating: false,
             reconciled_at: Instant::now(),
@@ -216,8 +225,7 @@ impl Link {
         else {
             return End::Again;
         };
-        self.table.reconcile(rows, Instant::now());
-        self.reconciled_at = Instant::now();
+        self.take_up(rows);
         let (up, messages) = mpsc::channel(UP_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
         if up.send(Ok(hello)).await.is_err() {
@@ -262,7 +270,7 @@ impl Link {
                     None => false,
                 },
                 event = self.events.recv() => match event {
-                    Some(event) => self.heed(session, event).await,
+                    Some(event) => self.heed_all(session, event).await,
                     None => return End::Over,
                 },
                 _ = tick.tick() => self.tick(session).await,
@@ -363,13 +371,37 @@ impl Link {
         }
     }
 
+    /// Also what has come meanwhile, so that attempts which began at the same time are one message.
+    async fn heed_all(&mut self, session: &Session, first: Event) -> bool {
+        let mut next = Some(first);
+        for _ in 0..EVENT_CAPACITY {
+            let Some(event) = next else { break };
+            if !self.heed(session, event).await {
+                return false;
+            }
+            next = self.events.try_recv().ok();
+        }
+        self.send_started(session).await
+    }
+
+    /// Before any results: an attempt begins before it ends.
+    async fn send_started(&mut self, session: &Session) -> bool {
+        let started = std::mem::take(&mut self.started);
+        for part in started.chunks(ITEM_COUNT_MAX) {
+            if !session.send(Body::Replies(v1::Replies { replies: part.to_vec() })).await {
+                return false;
+            }
+        }
+        true
+    }
+
     async fn heed(&mut self, session: &Session, event: Event) -> bool {
         match event {
             Event::Reported(rows) => self.reported(session, rows).await,
             Event::Sent(log_id, answer) => self.sent(session, log_id, answer).await,
             Event::Killed(log_id, answer) => self.killed(session, log_id, answer).await,
             Event::Idle(number, asked_at, answer) => self.idle(number, asked_at, answer),
-            Event::Pulled(log_id, page, is_last) => self.pulled(session, log_id, page, is_last).await,
+            Event::Pulled(pulled) => self.pulled(session, pulled).await,
             Event::Probed(probe_id, free_job_ids) => {
                 session.send(Body::ProbeReplies(v1::ProbeReplies { probe_id, free_job_ids })).await
             }

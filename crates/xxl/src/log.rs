@@ -1,6 +1,7 @@
 //! From pages of an executor's log to chunks of the engine's.
 
 use rondel_proto::v1::{LogChunk, LogLine};
+use rondel_store::logs::{ChunkSize, NUMBERED_BY_LINE};
 use rondel_store::xxl::XxlRun;
 
 /// Lines of one chunk.
@@ -10,14 +11,20 @@ const TEXT_LEN_MAX: usize = 256 * 1024;
 /// The longest line, in bytes.
 const LINE_LEN_MAX: usize = 16 * 1024;
 /// What the message of an end is numbered from, behind all lines of the log.
-const MESSAGE_SEQUENCE: i64 = 1 << 40;
+const MESSAGE_SEQUENCE: i64 = 1 << 42;
 const LEVEL: &str = "stdout";
 const MESSAGE_LEVEL: &str = "error";
 
 /// The chunks of lines that begin with the line `first`. The number of a chunk is that of its first line, so that one that comes
 /// twice is stored once.
 pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
-    pack(row, (first, LEVEL), lines, at_ms)
+    pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines, at_ms)
+}
+
+/// The line after the last one in chunks of these sizes.
+pub(crate) fn next_line(sizes: &[ChunkSize]) -> i64 {
+    let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..MESSAGE_SEQUENCE).contains(&size.sequence));
+    last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
 
 /// The chunks of a message that a result has no room for.
@@ -49,7 +56,7 @@ fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i6
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, ExecutorId, JobId, RunId, Timestamp};
+    use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
     use rondel_store::xxl::XxlState;
 
     use super::*;
@@ -64,6 +71,7 @@ mod tests {
             number: 1,
             executor: ExecutorId::new(3),
             app: AppId::new(4),
+            node: NodeId::new(5),
             sent_at: Timestamp::EPOCH,
             state: XxlState::Open,
             code: None,
@@ -72,13 +80,18 @@ mod tests {
             log_line: 1,
         };
         let short: Vec<String> = (0..1_100).map(|number| number.to_string()).collect();
-        let numbers =
-            |chunks: &[LogChunk]| chunks.iter().map(|one| (one.sequence, one.lines.len())).collect::<Vec<_>>();
+        let numbers = |chunks: &[LogChunk]| {
+            chunks.iter().map(|one| (one.sequence - NUMBERED_BY_LINE, one.lines.len())).collect::<Vec<_>>()
+        };
         assert_eq!(numbers(&chunks(&row, 7, short, 0)), [(7, 500), (507, 500), (1_007, 100)]);
         let long = vec!["ä".repeat(20_000); 40];
         let packed = chunks(&row, 1, long, 0);
         assert!(packed.iter().flat_map(|chunk| &chunk.lines).all(|line| line.text.len() <= LINE_LEN_MAX + 3));
         assert_eq!(numbers(&packed), [(1, 15), (16, 15), (31, 10)]);
         assert!(chunks(&row, 1, Vec::new(), 0).is_empty());
+        let size = |sequence, line_count| ChunkSize { sequence, line_count };
+        let by_line = |line| NUMBERED_BY_LINE + line;
+        let sizes = [size(by_line(1), 500), size(by_line(501), 20), size(MESSAGE_SEQUENCE, 3)];
+        assert_eq!((next_line(&sizes), next_line(&sizes[..1]), next_line(&[])), (521, 501, 1));
     }
 }

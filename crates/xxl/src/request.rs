@@ -1,7 +1,6 @@
 //! From a trigger of the engine to the request that an executor gets.
 
-use rondel_core::spec::OverlapPolicy;
-use rondel_proto::v1::Trigger;
+use rondel_proto::v1::{Overlap, Trigger};
 use rondel_store::xxl::XxlRun;
 use serde_json::Value;
 
@@ -15,17 +14,18 @@ const BEAN: &str = "BEAN";
 const VERSION_BITS: u32 = 40;
 
 /// How an executor that still has a run of the job treats the next one, after the engine has decided that it may start.
-pub(crate) const fn block_strategy(policy: OverlapPolicy) -> &'static str {
-    match policy {
-        OverlapPolicy::Discard => "DISCARD_LATER",
-        OverlapPolicy::Cover => "COVER_EARLY",
-        OverlapPolicy::Serial | OverlapPolicy::Allow => "SERIAL_EXECUTION",
+pub(crate) const fn block_strategy(overlap: Overlap) -> &'static str {
+    match overlap {
+        Overlap::Discard => "DISCARD_LATER",
+        Overlap::Cover => "COVER_EARLY",
+        Overlap::Unspecified => "SERIAL_EXECUTION",
     }
 }
 
 /// The request for an attempt; a sentence where its parameters are of no use.
-pub(crate) fn request(trigger: &Trigger, row: &XxlRun, policy: OverlapPolicy) -> Result<RunRequest, String> {
+pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, String> {
     let params: Value = serde_json::from_str(&trigger.params).unwrap_or(Value::Null);
+    let params = if trigger.trigger == rondel_core::Trigger::Parent.as_str() { own_params(params) } else { params };
     let script = SCRIPTS.into_iter().find(|kind| *kind == trigger.handler);
     let (glue_type, handler, params, source) = match script {
         Some(kind) => {
@@ -38,7 +38,7 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun, policy: OverlapPolicy) ->
         job_id: row.number,
         executor_handler: handler,
         executor_params: params,
-        executor_block_strategy: block_strategy(policy),
+        executor_block_strategy: block_strategy(trigger.overlap()),
         executor_timeout: trigger.timeout_ms.max(0).saturating_add(999) / 1_000,
         log_id: row.log_id,
         log_date_time: row.sent_at.as_millis(),
@@ -48,6 +48,21 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun, policy: OverlapPolicy) ->
         broadcast_index: trigger.shard_index.max(0),
         broadcast_total: trigger.shard_total.max(1),
     })
+}
+
+/// The job's own parameters: handlers for XXL-JOB know nothing of what a run gets about those that it follows.
+fn own_params(params: Value) -> Value {
+    let Value::Object(mut fields) = params else { return params };
+    fields.remove("parents");
+    match fields.remove("params") {
+        // Parameters that are no object are in one, beside the parents.
+        Some(own) if fields.is_empty() => own,
+        Some(field) => {
+            fields.insert("params".to_owned(), field);
+            Value::Object(fields)
+        }
+        None => Value::Object(fields),
+    }
 }
 
 /// The source and the parameter of a script.
@@ -80,7 +95,7 @@ fn version(source: &str) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, ExecutorId, JobId, RunId, Timestamp};
+    use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
     use rondel_store::xxl::XxlState;
 
     use super::*;
@@ -94,6 +109,7 @@ mod tests {
             number: 1_000_000_001,
             executor: ExecutorId::new(3),
             app: AppId::new(4),
+            node: NodeId::new(5),
             sent_at: Timestamp::from_millis(1_795_277_978_308),
             state: XxlState::Open,
             code: None,
@@ -109,9 +125,10 @@ mod tests {
             params: params.to_owned(),
             timeout_ms: 1_500,
             shard_total: 1,
+            overlap: Overlap::Cover.into(),
             ..Trigger::default()
         };
-        request(&trigger, &row(), OverlapPolicy::Cover)
+        request(&trigger, &row())
     }
 
     #[test]
@@ -131,6 +148,27 @@ mod tests {
         assert_eq!((request.glue_type, request.executor_handler.as_str(), request.executor_timeout), ("BEAN", "h", 2));
         assert_eq!((request.broadcast_index, request.broadcast_total), (0, 1));
         assert_eq!((request.job_id, request.executor_block_strategy), (1_000_000_001, "COVER_EARLY"));
+    }
+
+    #[test]
+    fn a_follower_gets_its_own_parameters_alone() {
+        for (params, expected) in [
+            (r#"{"params":"a=1","parents":{"close":{"status":"succeeded"}}}"#, "a=1"),
+            (r#"{"params":[1],"parents":{}}"#, "[1]"),
+            (r#"{"parents":{"close":{}}}"#, ""),
+            (r#"{"a":1,"params":2,"parents":{"close":{}}}"#, r#"{"a":1,"params":2}"#),
+        ] {
+            let trigger = Trigger {
+                handler: "h".to_owned(),
+                params: params.to_owned(),
+                trigger: "parent".to_owned(),
+                ..Trigger::default()
+            };
+            let request = request(&trigger, &row()).expect("a request");
+            assert_eq!(request.executor_params, expected, "{params}");
+        }
+        let own = made("h", r#"{"parents":1}"#).expect("a request");
+        assert_eq!(own.executor_params, r#"{"parents":1}"#, "of a run that follows none");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The attempts of one executor, as a link of this server knows them. What must last is in the store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use rondel_core::{JobId, RunId};
@@ -8,6 +8,10 @@ use rondel_proto::v1::{Fence, RunRef};
 use rondel_store::xxl::{XxlRun, XxlState};
 use tokio::time::Instant;
 
+/// Ended attempts whose logs other nodes read that are remembered: of a busy executor those of the last seconds.
+const UNREAD_MAX: usize = 5_000;
+/// How many of them are taken up at once.
+const READ_AT_ONCE_MAX: usize = 200;
 /// How long the rest of a log may take after the end of its attempt.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 /// After how long a result without an answer is sent again.
@@ -39,6 +43,7 @@ pub(crate) struct Entry {
     pub(crate) pulled_at: Option<Instant>,
     pub(crate) is_pulling: bool,
     pub(crate) has_whole_log: bool,
+    pub(crate) is_log_cut: bool,
     pub(crate) result_sent_at: Option<Instant>,
     pub(crate) acked_at: Option<Instant>,
 }
@@ -67,37 +72,33 @@ pub(crate) struct Table {
     /// The highest epoch of each node whose triggers are refused.
     fences: BTreeMap<i64, i64>,
     numbers: HashMap<JobId, i32>,
+    /// Ended attempts whose logs another node reads, while it may turn out to be gone.
+    unread: VecDeque<(Instant, XxlRun)>,
 }
 
 impl Table {
     /// Takes up what the store has, after a start and again and again: other servers send attempts to the executor too, and hear
-    /// of their ends. Answers which ends are new here.
-    pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<i64> {
+    /// of their ends. Answers the attempts that have their verdicts by another server.
+    pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<Entry> {
         let known: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
         let has_verdict = |entry: &Entry| entry.acked_at.is_none() && !known.contains_key(&entry.row.log_id);
         let over: Vec<i64> =
             self.entries.values().filter(|entry| has_verdict(entry)).map(|entry| entry.row.log_id).collect();
-        for log_id in over {
-            self.remove(log_id);
-        }
-        let mut reported = Vec::new();
+        let over: Vec<Entry> = over.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
         for row in rows {
-            let (log_id, is_over) = (row.log_id, row.state != XxlState::Open);
-            match self.entries.get_mut(&log_id) {
-                Some(entry) if entry.is_open() && is_over => {
-                    entry.row = XxlRun { log_line: entry.row.log_line, ..row };
-                    reported.push(log_id);
-                }
-                Some(_) => {}
-                None => {
-                    self.insert(row, 0, now);
-                    if is_over {
-                        reported.push(log_id);
+            match self.entries.get_mut(&row.log_id) {
+                Some(entry) => {
+                    // Another server may have read its log meanwhile.
+                    let log_line = entry.row.log_line.max(row.log_line);
+                    entry.row.log_line = log_line;
+                    if entry.is_open() && row.state != XxlState::Open {
+                        entry.row = XxlRun { log_line, ..row };
                     }
                 }
+                None => self.insert(row, 0, now),
             }
         }
-        reported
+        over
     }
 
     pub(crate) fn insert(&mut self, row: XxlRun, fence_n: i64, now: Instant) {
@@ -116,10 +117,21 @@ impl Table {
             pulled_at: None,
             is_pulling: false,
             has_whole_log: false,
+            is_log_cut: false,
             result_sent_at: None,
             acked_at: None,
         };
         self.entries.insert(entry.row.log_id, entry);
+    }
+
+    /// Takes up an attempt whose log is being read, if it is not here: then it has its verdict.
+    pub(crate) fn insert_over(&mut self, row: XxlRun, now: Instant) {
+        let log_id = row.log_id;
+        if !self.entries.contains_key(&log_id) {
+            self.insert(row, 0, now);
+            self.entries.entry(log_id).and_modify(|entry| entry.acked_at = Some(now));
+        }
+        self.entries.entry(log_id).and_modify(|entry| (entry.is_pulling, entry.has_whole_log) = (true, false));
     }
 
     pub(crate) fn remove(&mut self, log_id: i64) -> Option<Entry> {
@@ -182,6 +194,32 @@ impl Table {
         self.entries.values().filter(is_late).map(|entry| entry.row.log_id).collect()
     }
 
+    /// Remembers an ended attempt whose log is another node's to read: no other node would if that one is gone, which shows only when
+    /// its lease ends.
+    pub(crate) fn leave_unread(&mut self, row: &XxlRun, now: Instant) {
+        if self.unread.len() >= UNREAD_MAX {
+            self.unread.pop_front();
+        }
+        self.unread.push_back((now, XxlRun { state: XxlState::Settled, message: None, ..*row }));
+    }
+
+    /// Some of the remembered ones whose logs are to be read here now.
+    pub(crate) fn take_unread(&mut self, now: Instant, is_own: impl Fn(&XxlRun) -> bool) -> Vec<XxlRun> {
+        while self.unread.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_PATIENCE) {
+            self.unread.pop_front();
+        }
+        let (mut own, mut others) = (Vec::new(), VecDeque::new());
+        for (since, row) in self.unread.drain(..) {
+            if own.len() < READ_AT_ONCE_MAX && is_own(&row) {
+                own.push(row);
+            } else {
+                others.push_back((since, row));
+            }
+        }
+        self.unread = others;
+        own
+    }
+
     /// Forgets the attempts that have their verdicts and their logs.
     pub(crate) fn forget(&mut self, now: Instant) {
         let is_done = |entry: &&Entry| {
@@ -196,7 +234,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, ExecutorId, Timestamp};
+    use rondel_core::{AppId, ExecutorId, NodeId, Timestamp};
 
     use super::*;
 
@@ -209,6 +247,7 @@ mod tests {
             number: 1_000_000_000,
             executor: ExecutorId::new(3),
             app: AppId::new(4),
+            node: NodeId::new(5),
             sent_at: Timestamp::from_secs(1),
             state,
             code: None,
@@ -226,11 +265,14 @@ mod tests {
     async fn what_the_store_has_is_taken_up() {
         let now = Instant::now();
         let mut table = Table::default();
-        assert_eq!(table.reconcile(vec![row(1, XxlState::Open), row(2, XxlState::Reported)], now), [2]);
+        let over = |entries: Vec<Entry>| entries.iter().map(|entry| entry.row.log_id).collect::<Vec<_>>();
+        assert_eq!(over(table.reconcile(vec![row(1, XxlState::Open), row(2, XxlState::Reported)], now)), [0; 0]);
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![10], vec![20]));
         // Another server heard of the end of 1, and sent 3; 2 has its verdict.
-        assert_eq!(table.reconcile(vec![row(1, XxlState::Reported), row(3, XxlState::Open)], now), [1]);
+        let read_there = XxlRun { log_line: 27, ..row(1, XxlState::Reported) };
+        assert_eq!(over(table.reconcile(vec![read_there, row(3, XxlState::Open)], now)), [2]);
+        assert_eq!(table.get_mut(1).map(|entry| entry.row.log_line), Some(27), "another server has read so far");
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![30], vec![10]));
         assert!(table.of_attempt(RunId::new(20), 1).is_none());
@@ -241,6 +283,20 @@ mod tests {
         table.forget(now + LOG_PATIENCE);
         assert!(table.get_mut(1).is_none());
         assert_eq!(table.number_of(JobId::new(2)), Some(1_000_000_000));
+    }
+
+    #[tokio::test]
+    async fn logs_of_nodes_that_turn_out_to_be_gone_are_found() {
+        let (now, mut table) = (Instant::now(), Table::default());
+        let ids = |rows: Vec<XxlRun>| rows.iter().map(|row| row.log_id).collect::<Vec<_>>();
+        let of_node = |log_id, node| XxlRun { node: NodeId::new(node), ..row(log_id, XxlState::Reported) };
+        (1..=4).for_each(|number| table.leave_unread(&of_node(number, number % 2), now));
+        assert_eq!(ids(table.take_unread(now, |_| false)), [0; 0]);
+        assert_eq!(ids(table.take_unread(now, |row| row.node == NodeId::new(1))), [1, 3]);
+        assert_eq!(ids(table.take_unread(now + LOG_PATIENCE, |_| true)), [0; 0], "its node has read them");
+        let too_many = i64::try_from(UNREAD_MAX).unwrap() + 2;
+        (0..too_many).for_each(|number| table.leave_unread(&of_node(number, 1), now));
+        assert_eq!(ids(table.take_unread(now, |_| true))[..2], [2, 3], "the oldest go first");
     }
 
     #[test]

@@ -181,6 +181,9 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: i32::try_from(code).unwrap_or(CODE_FAILED), message, payload: payload.cloned() })
 }
 
+/// What pyxxl answers, as the line that was asked for, where it has no file.
+const NO_LOG: &str = "No such logid logs.";
+
 /// Lines of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPage {
@@ -199,7 +202,7 @@ pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
     let content = page.get("logContent").and_then(Value::as_str).unwrap_or_default();
     let to_line = page.get("toLineNum").and_then(integer).unwrap_or_default();
     let content = content.strip_suffix('\n').unwrap_or(content);
-    if to_line < from_line || content.is_empty() {
+    if to_line < from_line || content.is_empty() || content == NO_LOG {
         return nothing;
     }
     let lines: Vec<String> = content.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect();

@@ -169,6 +169,12 @@ fn log_pages_of_every_executor_are_read() {
             page(&[], 1),
         ),
         (
+            "pyxxl without a file",
+            r#"{"code": 200, "data": {"fromLineNum": 7, "toLineNum": 7, "logContent": "No such logid logs.", "isEnd": false}}"#,
+            7,
+            page(&[], 7),
+        ),
+        (
             "node2",
             r#"{"code":200,"content":{"fromLineNum":1,"toLineNum":1,"logContent":"\nx"}}"#,
             1,

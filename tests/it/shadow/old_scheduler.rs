@@ -63,7 +63,7 @@ impl OldScheduler {
 
     /// Adds jobs that fire from an instant on.
     pub(super) fn add(&self, jobs: std::ops::RangeInclusive<i64>, status: i64, next_s: i64) {
-        let row = |job| format!("({job}, 1, 'job', '*/2 * * * * ?', 'h', 'BEAN', {status}, {next_s}000)");
+        let row = |job| format!("({job}, 1, 'job', '*/2 * * * * ?', 'shell', 'BEAN', {status}, {next_s}000)");
         let rows: Vec<String> = jobs.map(row).collect();
         self.db.sql(&format!(
             "INSERT INTO xxl_job_info (id, job_group, job_desc, schedule_conf, executor_handler, glue_type, trigger_status, \

@@ -114,14 +114,15 @@ async fn a_switch_that_died_between_its_steps_is_finished_by_the_same_command() 
         let source = foreign.url();
         async move {
             let yes: &[&str] = if yes { &["--yes"] } else { &[] };
-            run(server, &[&["shadow", "promote", job, "--source", source, "--wait", "1s"], yes].concat()).await
+            run(server, &[&["shadow", "promote", job, "--source", source, "--wait", "1s", "--force"], yes].concat())
+                .await
         }
     };
     let shown = promote("job-1", false).await;
     assert!(shown.code == Some(2) && shown.stderr.contains("add --yes"), "{shown:?}");
     assert_eq!(server.api().get("/api/v1/jobs/job-1").await.expect(200)["mode"], "shadow");
     let finished = promote("job-1", true).await;
-    assert!(finished.code == Some(0) && finished.stdout.contains("ran on neither side"), "{finished:?}");
+    assert!(finished.code == Some(1) && finished.stdout.contains("ran on neither side"), "{finished:?}");
     let job = server.api().get("/api/v1/jobs/job-1").await.expect(200);
     assert!(job["mode_from"].is_string() && job["mode"] != "shadow", "{job}");
     let again = promote("job-1", true).await;
@@ -136,7 +137,7 @@ async fn a_switch_that_died_between_its_steps_is_finished_by_the_same_command() 
     let seam = json!({"mode": "shadow", "mode_from": "2026-01-01T00:00:00Z"});
     server.api().patch("/api/v1/jobs/job-1", seam).await.expect(200);
     let demoted = run(&server, &["shadow", "demote", "job-1", "--source", foreign.url(), "--yes"]).await;
-    assert!(demoted.code == Some(0) && demoted.stdout.contains("have run on neither side"), "{demoted:?}");
+    assert!(demoted.code == Some(1) && demoted.stdout.contains("ran on neither side"), "{demoted:?}");
     let there = old.sql("SELECT trigger_status, trigger_next_time FROM xxl_job_info WHERE id = 1");
     let (status, next) = there.split_once('\t').expect("two columns");
     assert!(status == "1" && next.parse::<i64>().expect("a number") > past * 1_000, "{there}");
@@ -144,5 +145,5 @@ async fn a_switch_that_died_between_its_steps_is_finished_by_the_same_command() 
     assert_eq!(job["mode"], "shadow");
     old.sql("DELETE FROM xxl_job_lock");
     let unlocked = promote("job-2", true).await;
-    assert!(unlocked.code == Some(1) && unlocked.stderr.contains("schedule_lock"), "{unlocked:?}");
+    assert!(unlocked.code == Some(1) && unlocked.stdout.contains("schedule_lock"), "{unlocked:?}");
 }

@@ -195,6 +195,11 @@ impl StandIn {
         assert_eq!(answer.as_ref().map(|answer| answer["code"].clone()), Ok(json!(200)), "{answer:?}");
     }
 
+    /// Adds a line to the log of a run.
+    pub(crate) fn write(&self, log_id: i64, line: String) {
+        self.inside.log(log_id, line);
+    }
+
     /// Waits until servers have taken all callbacks.
     pub(crate) async fn all_is_reported(&self) {
         wait_until(LIMIT, "all callbacks are taken", async || {

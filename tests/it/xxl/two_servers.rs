@@ -5,10 +5,13 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::stand_in::{Dialect, StandIn};
-use super::{LIMIT, NETWORKS, job, log_has, online, reaches, run_of, start, token};
+use super::{LIMIT, NETWORKS, job, log_has, log_of, online, reaches, run_of, start, token};
 
 /// A short lease, after the end of which the other server has the jobs of one that died.
 const CLUSTER: [&str; 6] = ["--lease", "2s", "--beat", "400ms", "--claim-strategy", "id_hash"];
+
+/// Lines of a log that is looked at.
+const LINE_COUNT: usize = 35;
 
 fn log_id(call: &Value) -> i64 {
     call["logId"].as_i64().expect("a log id")
@@ -43,13 +46,23 @@ async fn either_server_serves_an_executor(backend: Backend) {
     .await;
 
     // A callback is taken by whichever server it comes to.
+    let mut logs = Vec::new();
     for (number, (api, called)) in [(&one, 1), (&two, 0)].into_iter().enumerate() {
         let run = start(api, &format!("sleep-{number}"), Value::Null).await;
         reaches(api, &run, "running").await;
         let sent = sleeping(&executor, number).await;
+        for line in 0..LINE_COUNT {
+            executor.write(log_id(&sent), format!("line {line}."));
+            // They are stored before there are more.
+            if line % 10 == 9 && line + 1 < LINE_COUNT {
+                log_has(&two, &run, &format!("line {line}.")).await;
+            }
+        }
         executor.finish_at(called, log_id(&sent), "done").await;
         let ended = reaches(&two, &run, "succeeded").await;
         assert_eq!((&ended["message"], &ended["attempt"]), (&json!("done"), &json!(1)), "{ended:#}");
+        log_has(&two, &run, &format!("line {}.", LINE_COUNT - 1)).await;
+        logs.push(run);
     }
 
     // The server that the executor registers with dies under a run, which goes on, and so do all others.
@@ -68,6 +81,11 @@ async fn either_server_serves_an_executor(backend: Backend) {
     let ended = reaches(&two, &run, "succeeded").await;
     assert_eq!((&ended["message"], &ended["attempt"]), (&json!("after all"), &json!(1)), "{ended:#}");
     log_has(&two, &run, "sleeping").await;
+    for run in logs {
+        let log = log_of(&two, &run).await;
+        let counts: Vec<usize> = (0..LINE_COUNT).map(|line| log.matches(&format!("line {line}.")).count()).collect();
+        assert_eq!(counts, [1; LINE_COUNT], "each line is stored once: {log}");
+    }
 
     first.restart().await;
     assert_eq!(online(&first.api(), "demo", 1).await[0]["name"], name);

@@ -10,10 +10,12 @@ use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
 use rondel_core::select::Unmet;
 use rondel_core::{AppId, ExecutorId, Job, NodeId, Run, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 
 use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
+use super::ready::Ready;
 use super::silences::Silences;
 use crate::registry::OnlineExecutor;
 
@@ -68,8 +70,16 @@ impl Online {
         self.begins.get(run.id, run.attempt)
     }
 
-    fn is_fit(&self, job: &Job) -> bool {
-        self.has_handler(&job.handler) && job.select.admits(&self.given_name, &self.labels)
+    /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other one.
+    fn is_fit(&self, ready: &Ready) -> bool {
+        let job = &ready.definition.job;
+        self.is_meant(&ready.run) && self.has_handler(&job.handler) && job.select.admits(&self.given_name, &self.labels)
+    }
+
+    /// Whether the run's caller named this executor, or none.
+    pub(crate) fn is_meant(&self, run: &Run) -> bool {
+        let only = run.only_executor.as_deref();
+        only.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
     }
 
     fn has_handler(&self, handler: &str) -> bool {
@@ -318,26 +328,34 @@ impl Executors {
         }
     }
 
-    /// Every executor of the app that has the handler and meets the job's conditions, by name: those that a router knows.
-    pub(crate) fn fit(&self, app: AppId, job: &Job) -> Vec<&Online> {
-        self.in_app(app).filter(|online| online.is_fit(job)).collect()
+    /// Every executor of the run's app that has the handler, meets the job's conditions and is the one that its caller named, if any;
+    /// by name: those that a router knows.
+    pub(crate) fn fit(&self, ready: &Ready) -> Vec<&Online> {
+        self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
-    /// Why each executor of the app that is online does not take a run of the job now; those that could take it first.
-    pub(crate) fn obstacles(&self, app: AppId, job: &Job, now: Timestamp) -> Vec<Obstacle> {
+    /// Why each executor of the run's app that is online does not take it now, those that could take it first. Of a run whose caller
+    /// named an executor only that one is of interest.
+    pub(crate) fn obstacles(&self, ready: &Ready, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &Online| {
-            let is_silent = self.is_silent(online) && online.is_fit(job) && online.takes_new();
+            let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();
             let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
-            if is_silent { Some(silent()) } else { online.obstacle(job, now) }
+            if is_silent { Some(silent()) } else { online.obstacle(&ready.definition.job, now) }
         };
-        let mut obstacles: Vec<Obstacle> = self.in_app(app).filter_map(obstacle).collect();
+        let meant = || self.in_app(ready.run.app).filter(|online| online.is_meant(&ready.run));
+        let mut obstacles: Vec<Obstacle> = meant().filter_map(obstacle).collect();
+        if let Some(only) = &ready.run.only_executor
+            && meant().next().is_none()
+        {
+            obstacles.push(Obstacle { executor: only.clone(), kind: ObstacleKind::Offline, condition: None });
+        }
         obstacles.sort_by_key(|obstacle| !is_fit_for_it(obstacle.kind));
         obstacles
     }
 
     /// Of those, the ones who do not go away: what a broadcast goes to.
-    pub(crate) fn staying(&self, app: AppId, job: &Job) -> Vec<&Online> {
-        self.in_app(app).filter(|online| online.is_fit(job) && online.takes_new()).collect()
+    pub(crate) fn staying(&self, ready: &Ready) -> Vec<&Online> {
+        self.in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
     }
 
     /// Whether it has left its last triggers unanswered.
@@ -381,7 +399,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dispatch::tests_support::{definition, executor};
+    use crate::dispatch::tests_support::{definition, executor, ready};
 
     /// Joins as the dispatcher does.
     fn join(executors: &mut Executors, id: i64, predecessor: Option<i64>) -> String {
@@ -419,11 +437,16 @@ mod tests {
             "the next one, where no server had answered the one before"
         );
         let job = definition(&json!({"select": {"executors": ["pod"]}}));
-        let fit = executors.fit(AppId::new(1), &job.job);
+        let mut wanted = ready(1, &job);
+        let fit = executors.fit(&wanted);
         assert_eq!(
             fit.iter().map(|online| online.name.as_str()).collect::<Vec<_>>(),
             ["pod", "pod", "pod", "pod~bcdef0"]
         );
+        wanted.run.only_executor = Some("pod".to_owned());
+        assert_eq!(executors.fit(&wanted).len(), 4, "they share the name");
+        wanted.run.only_executor = Some("pod~bcdef0".to_owned());
+        assert_eq!(executors.fit(&wanted).len(), 0, "a caller names what the executor names itself");
     }
 
     #[test]

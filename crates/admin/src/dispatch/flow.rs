@@ -126,7 +126,7 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     if !ready.is_expired(now) {
         return Some(ready);
     }
-    let is_served = !d.state.executors.staying(ready.run.app, &ready.definition.job).is_empty();
+    let is_served = !d.state.executors.staying(&ready).is_empty();
     if is_served && ready.is_catch_up() {
         return Some(Ready { queued_at: Some(now), ..ready });
     }
@@ -170,7 +170,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
 /// The same of one that still waits for the job's earlier runs: those are what it waited for, where an executor is there.
 pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
-    let is_served = !d.state.executors.staying(ready.run.app, &ready.definition.job).is_empty();
+    let is_served = !d.state.executors.staying(&ready).is_empty();
     if !is_served || switches::switched_off(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {

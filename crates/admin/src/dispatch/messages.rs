@@ -62,7 +62,16 @@ pub(crate) fn trigger(
         // 0 would be no limit.
         begin_within_ms: if is_limited { millis(ready.waits_until().since(now)).max(1) } else { 0 },
         on_silence: on_silence(&definition.job).into(),
+        overlap: overlap(&definition.job).into(),
         silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },
+    }
+}
+
+const fn overlap(job: &Job) -> v1::Overlap {
+    match job.overlap.policy {
+        OverlapPolicy::Serial | OverlapPolicy::Allow => v1::Overlap::Unspecified,
+        OverlapPolicy::Discard => v1::Overlap::Discard,
+        OverlapPolicy::Cover => v1::Overlap::Cover,
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
 /// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Gives the run back where no
 /// executor is there.
 fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
-    let fit = d.state.executors.staying(root.run.app, &root.definition.job);
+    let fit = d.state.executors.staying(&root);
     // Without room in memory for its shards it waits as for an executor.
     if fit.is_empty() || !d.facts.in_memory.may_be_cut(&root.run) {
         return Some(root);

@@ -32,7 +32,7 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);
     let job = ready.run.job;
-    if question(ready.definition.job.route).is_some() && d.state.probes.is_paused(job, now) {
+    if asks(&ready).is_some() && d.state.probes.is_paused(job, now) {
         return Some(ready);
     }
     let probe = Probe::new(ready, now);
@@ -52,7 +52,10 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
 pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
-    let online = d.state.executors.fit(run.app, job);
+    let online = d.state.executors.fit(&probe.ready);
+    if run.only_executor.is_some() {
+        return only(&probe.ready, &online, now);
+    }
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
     // Who left triggers unanswered lately is passed by, where there is another one. A broadcast goes to all.
@@ -76,6 +79,24 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
     }
 }
 
+/// What executors are asked before the run is routed: nothing where its caller named one.
+fn asks(ready: &Ready) -> Option<Question> {
+    question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
+}
+
+/// The executor that the caller of the run named, if it takes the run now: no router is asked. Executors that share the name are
+/// taken in their order.
+fn only(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
+    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
+    match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
+        Some(index) => {
+            let (id, name) = (online[index].session.executor, online[index].name.clone());
+            Chosen::Executor(id, name, trace_of(ready, candidates, Some(index), now))
+        }
+        None => Chosen::NoExecutor,
+    }
+}
+
 pub(super) fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
     ready.run.trace = Some(trace);
     assign::assign(d, ready, executor, name);
@@ -84,9 +105,8 @@ pub(super) fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId,
 /// The trace of a run that no executor took.
 pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
     let now = d.now;
-    let job = &ready.definition.job;
-    let online = d.state.executors.fit(ready.run.app, job);
-    let answer = if question(job.route).is_some() { Answer::No } else { Answer::None };
+    let online = d.state.executors.fit(ready);
+    let answer = if asks(ready).is_some() { Answer::No } else { Answer::None };
     let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
     trace_of(ready, candidates, None, now)
 }
@@ -140,10 +160,10 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
     let (run, route) = (&ready.run, ready.definition.job.route);
     let before_taken = taken.unwrap_or(usize::MAX);
     for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != taken) {
-        let had_it_before = run.attempt > 1 && route != Route::Broadcast;
+        let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
-            Answer::None if question(route).is_some() && index < before_taken => Some(Refusal::Silent),
+            Answer::None if asks(ready).is_some() && index < before_taken => Some(Refusal::Silent),
             Answer::None | Answer::Yes if had_it_before && run.executor.as_deref() == Some(candidate.points.name()) => {
                 Some(Refusal::HadItBefore)
             }
@@ -155,5 +175,6 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
     let behind = ready.late.map_or(Duration::ZERO, |late| late.by);
     let turn = tried_at.since(run.due_at).saturating_sub(behind);
     let waited = Waited { server: ready.late, turn, executor: now.since(tried_at) };
-    trace::text(route, &candidates, waited)
+    let by = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
+    trace::text(by, &candidates, waited)
 }

@@ -3,6 +3,7 @@
 //! They pass no gate and take no limit: what runs for real is neither delayed nor replaced by them, and no executor is asked.
 
 use rondel_core::reason::Detail;
+use rondel_core::shadow::compare::name_all;
 use rondel_core::{Reason, Run};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -32,7 +33,7 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
     let job = &ready.definition.job;
     let obstacles = match executor {
         Some(_) => Vec::new(),
-        None => d.state.executors.obstacles(ready.run.app, job, d.now),
+        None => d.state.executors.obstacles(&ready, d.now),
     };
     let app = Some(job.app.clone());
     let detail = Detail { executor, app, ..Detail::default() }.with_obstacles(obstacles);
@@ -47,9 +48,9 @@ const fn is_whole(run: &Run) -> bool {
 
 /// The executors that would have had the shards.
 fn all_of(d: &Decision<'_>, ready: &Ready) -> Option<String> {
-    let executors = d.state.executors.staying(ready.run.app, &ready.definition.job);
+    let executors = d.state.executors.staying(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    name_all(&names)
 }
 
 /// The choice of the job's router, with its trace.

@@ -207,6 +207,8 @@ fn drop_unsent(d: &mut Decision<'_>) {
 #[cfg(test)]
 mod begins;
 #[cfg(test)]
+mod chosen_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod purity;

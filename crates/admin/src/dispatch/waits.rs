@@ -91,7 +91,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
         return detail;
     }
     let job = &ready.definition.job;
-    let mut obstacles = d.state.executors.obstacles(ready.run.app, job, now);
+    let mut obstacles = d.state.executors.obstacles(ready, now);
     if let Some(executor) = belongs_to(&ready.run) {
         obstacles.retain(|obstacle| obstacle.executor == executor);
         if obstacles.is_empty() {
@@ -99,14 +99,15 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
             obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
-    let staying = d.state.executors.staying(ready.run.app, job);
+    let staying = d.state.executors.staying(ready);
     let are_silent = !staying.is_empty() && staying.iter().all(|online| d.state.executors.is_silent(online));
     let is_fit = obstacles.iter().any(|obstacle| is_fit_for_it(obstacle.kind))
         || !staying.is_empty() && belongs_to(&ready.run).is_none();
     let is_fit = is_fit && !are_silent;
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
-    Detail { waits_for, app, handler, ..Detail::default() }.with_obstacles(obstacles)
+    let only_executor = ready.run.only_executor.clone();
+    Detail { waits_for, app, handler, only_executor, ..Detail::default() }.with_obstacles(obstacles)
 }
 
 /// Stores of all that waits, before it is left to the next server, what it waits for: it was not missed.

@@ -5,13 +5,14 @@ mod checks;
 mod overrides;
 mod params;
 mod queued;
+mod requests;
 mod shards;
 
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
 use rondel_core::queued::Queued;
-use rondel_core::run::RunOf;
+use rondel_core::request::IfOpen;
 use rondel_core::words::counted;
 use rondel_core::{
     AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Reason, Run, RunId, Timestamp, TraceParent, Trigger,
@@ -24,6 +25,7 @@ pub(crate) use self::checks::no_channel;
 pub use self::overrides::{RunParams, params_again, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
 pub use self::queued::QueuedRuns;
+pub use self::requests::request_run;
 pub use self::shards::{ShardsError, is_unsuccessful, request_failed_shards};
 use crate::apps::{self, AppError};
 use crate::jobs::checks::Checked;
@@ -58,6 +60,9 @@ pub enum JobError {
     /// No code ever declared the job.
     #[error("no code declares this job: there is nothing to put back")]
     NotDeclared,
+    /// An open run of the job has the key of the request.
+    #[error("run {} has the key and is not over", .0.id)]
+    KeyInUse(Box<Run>),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -74,6 +79,20 @@ pub struct RunRequest {
     pub parent: Option<RunId>,
     /// The span of the request: the run goes on in its trace.
     pub trace: Option<TraceParent>,
+    /// The stable name of the only executor that may have it.
+    pub executor: Option<String>,
+    /// Its key, and what becomes of the request while an open run of the job has that.
+    pub key: Option<(String, IfOpen)>,
+    /// When it is to run; now where left out.
+    pub at: Option<Timestamp>,
+}
+
+impl RunRequest {
+    /// For a run as the job's definition has it.
+    #[must_use]
+    pub const fn by(trigger: Trigger) -> Self {
+        Self { params: None, trigger, parent: None, trace: None, executor: None, key: None, at: None }
+    }
 }
 
 /// Creates a job; its app comes into being with it.
@@ -300,35 +319,6 @@ pub async fn delete(
         Deleted::Conflict(version) => Err(JobError::Conflict { version }),
         Deleted::IsParent(children) => Err(JobError::IsParent { children }),
     }
-}
-
-/// Makes a run of the job's newest definition, due now.
-///
-/// # Errors
-/// The store's.
-pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -> Result<Run, StoreError> {
-    let now = node.now();
-    let id = node.new_id();
-    let token = node.token();
-    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
-    let owner = (token.node, token.epoch);
-    let run = Run {
-        cause: id,
-        params: request.params.map(RunParams::into_text),
-        parent: request.parent,
-        ..Run::new(RunId::new(id), of, now, request.trigger, owner)
-    };
-    let run = if record.spec.is_sharded() { run.for_all_shards() } else { run };
-    if let Some(trace) = request.trace {
-        node.store().note_trace(run.id, trace).await?;
-    }
-    let run = node.store().request_run(token, run).await?;
-    if let Some(failed) = run.parent {
-        // The failure that is run again needs no look any more.
-        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
-    }
-    node.inject(vec![run.clone()]);
-    Ok(run)
 }
 
 /// When these jobs fire next, claimed already or not; `None` for one that does not fire any more, and for one whose

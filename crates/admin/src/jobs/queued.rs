@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::queued::{Queued, is_queued};
+use rondel_core::queued::{Queued, is_fire_ahead, is_queued};
 use rondel_core::{Reason, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
@@ -53,8 +53,8 @@ pub(super) async fn settle(
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
-        // One whose instant was still ahead is not waited for: it ends, or is sent, when that has come.
-        let is_waited_for = |run: &&Run| !run.status.is_terminal() && run.fire_at <= asked_at;
+        // A fire whose instant was still ahead is not waited for: it ends, or is sent, when that has come.
+        let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
         let over: Vec<&Run> = now.iter().filter(|run| run.status.is_terminal()).collect();
         let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
         let taken = open.iter().copied().filter(is_taken).count();
@@ -128,7 +128,7 @@ mod tests {
         });
         let record = jobs::create(&first, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         tokio::time::sleep(Duration::from_secs(6)).await;
-        let request = RunRequest { params: None, trigger: Trigger::Manual, parent: None, trace: None };
+        let request = RunRequest::by(Trigger::Manual);
         jobs::request_run(&first, &record, request).await.unwrap();
         let second = start("second").await;
         tokio::time::sleep(Duration::from_secs(3)).await;

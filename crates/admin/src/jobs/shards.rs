@@ -94,6 +94,7 @@ fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunReq
     let fresh = Run {
         cause: id,
         params: request.params.clone().map(super::RunParams::into_text),
+        only_executor: request.executor.clone(),
         ..Run::new(RunId::new(id), of, now, request.trigger, (token.node, token.epoch))
     };
     let count = i32::try_from(failed.len()).unwrap_or(i32::MAX);

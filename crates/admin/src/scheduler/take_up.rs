@@ -101,7 +101,7 @@ mod tests {
         let record = jobs::create(&engine, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let mut runs = Vec::new();
         for _ in 0..9 {
-            let request = RunRequest { params: None, trigger: Trigger::Manual, parent: None, trace: None };
+            let request = RunRequest::by(Trigger::Manual);
             runs.push(jobs::request_run(&engine, &record, request).await.unwrap().id);
         }
         let last = *runs.last().unwrap();

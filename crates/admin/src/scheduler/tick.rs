@@ -183,6 +183,11 @@ impl TickLoop {
                     let finish = finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
                     ended.push((finish, Counted::of(&run, definition)));
                 }
+                (Some(RunCheck { drop_for: Some(reason), .. }), Some(definition)) if run.cause != 0 => {
+                    // Its job was paused or deleted while the run was planned, and this server had no occasion to end it.
+                    let finish = finish_unsent(&run, definition, Outcome::Skipped(*reason), now, None);
+                    ended.push((finish, Counted::of(&run, definition)));
+                }
                 (Some(check), Some(definition)) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied();
@@ -251,6 +256,7 @@ mod tests {
             job_version: run.job_version,
             owner: lease_of(&run).1,
             cancel_by: None,
+            drop_for: None,
             term: 1,
         };
         assert!(has_moved_on(&run, &check));

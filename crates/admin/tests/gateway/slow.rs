@@ -123,7 +123,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let mut down = engine.open_session(messages, "test").await.unwrap();
 
     slow.is_slow.send_replace(true);
-    let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
+    let request = RunRequest::by(Trigger::Api);
     let asked_at = engine.now();
     let root = jobs::request_run(&engine, &job, request).await.unwrap();
     let is_overdue = async || {
@@ -198,7 +198,7 @@ async fn other_jobs_run_while_open_runs_are_taken_over() {
     assert!(!engine.readiness().knows_open_runs);
     let mut asked = Vec::new();
     for job in [&sick, &healthy] {
-        let request = RunRequest { params: None, trigger: Trigger::Api, parent: None, trace: None };
+        let request = RunRequest::by(Trigger::Api);
         asked.push(jobs::request_run(&engine, job, request).await.unwrap().id);
     }
     let mut sent = Vec::new();

@@ -248,7 +248,7 @@ pub(crate) async fn create(world: &World, more: serde_json::Value) -> rondel_sto
 }
 
 pub(crate) async fn request(world: &World, job: &rondel_store::catalog::JobRecord) {
-    let request = jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None, trace: None };
+    let request = jobs::RunRequest::by(rondel_core::Trigger::Api);
     jobs::request_run(&world.engine, job, request).await.unwrap();
 }
 

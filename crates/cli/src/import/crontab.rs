@@ -46,6 +46,12 @@ pub(super) fn read(text: &str, host: &Host<'_>) -> Result<Found, String> {
         }
         if let Some((name, value)) = assignment(line) {
             variables.set(name, value);
+            if name == "TZ" {
+                found.remarks.push(format!(
+                    "line {}: TZ is the zone of the commands: as in cron, schedules are read in that of CRON_TZ, else of --time-zone",
+                    index + 1
+                ));
+            }
             continue;
         }
         read_line(line, index + 1, host, &variables, &mut found)?;
@@ -89,7 +95,7 @@ fn read_line(
         ));
     };
     let (command, stdin) = split_input(command);
-    let name = found.name(subject(&command));
+    let name = found.name(subject(&command), &format!("{cron} {} {command}", user.as_deref().unwrap_or_default()));
     let mut entry = entry(&command);
     note(&mut entry, &command, user.as_deref(), variables);
     let mut params = json!({"argv": [variables.shell.as_deref().unwrap_or("/bin/sh"), "-c", command]});
@@ -103,12 +109,11 @@ fn read_line(
         params["env"] = Value::Object(variables.env.clone());
     }
     let mut job = Map::new();
-    let description = format!("From a crontab, {place}.");
     for (field, value) in [
         ("name", json!(name)),
         ("app", json!(host.app)),
         ("handler", json!("shell")),
-        ("description", json!(description)),
+        ("description", json!("From a crontab.")),
         ("params", params),
         ("schedule", json!({"cron": cron, "time_zone": zone})),
         ("misfire", json!({"policy": "skip"})),
@@ -152,7 +157,8 @@ impl Variables {
         let some = || Some(value.to_owned()).filter(|value| !value.is_empty());
         match name {
             "SHELL" => self.shell = some(),
-            "CRON_TZ" | "TZ" => self.zone = some(),
+            // TZ is the zone of the commands alone, as crontab(5) has it.
+            "CRON_TZ" => self.zone = some(),
             "HOME" => self.home = some(),
             "MAILTO" => self.mail_to = some(),
             "LOGNAME" | "USER" => {}
@@ -256,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_system_crontab_names_users_and_zones_may_change_between_lines() {
-        let text = "CRON_TZ=Asia/Shanghai\n17 *\t* * *\troot\tcd / && run-parts --report /etc/cron.hourly\nTZ=UTC\n1 1 * * * www-data php /srv/x.php\n";
+        let text = "CRON_TZ=Asia/Shanghai\n17 *\t* * *\troot\tcd / && run-parts --report /etc/cron.hourly\nTZ=UTC\nCRON_TZ=Europe/Paris\n1 1 * * * www-data php /srv/x.php\n";
         let found = read(text, &Host { has_user: true, zone: None, executor: Some("web1"), ..HOST }).unwrap();
         let first = job(&found, "run-parts");
         assert_eq!(
@@ -264,7 +270,13 @@ mod tests {
             (&json!("root"), &json!("Asia/Shanghai"))
         );
         assert_eq!(first["select"]["executors"], json!(["web1"]));
-        assert_eq!(job(&found, "x.php")["schedule"]["time_zone"], "UTC");
+        let second = job(&found, "x.php");
+        assert_eq!(
+            (&second["schedule"]["time_zone"], &second["params"]["env"]),
+            (&json!("Europe/Paris"), &json!({"TZ": "UTC"})),
+            "TZ is for the command alone"
+        );
+        assert!(found.text("x").contains("line 3: TZ is the zone of the commands"), "{}", found.text("x"));
     }
 
     #[test]
@@ -289,7 +301,18 @@ mod tests {
     #[test]
     fn read_again_it_is_the_same() {
         let text = "1 1 * * * a\n2 2 * * * a\n";
-        assert_eq!(read(text, &HOST).unwrap().yaml(), read(text, &HOST).unwrap().yaml());
-        assert!(read(text, &HOST).unwrap().yaml().contains("a-2"));
+        let first = read(text, &HOST).unwrap().yaml();
+        assert_eq!(first, read(text, &HOST).unwrap().yaml());
+        // Neither a comment nor a line between the two changes the names and definitions.
+        let commented = read("# more\n1 1 * * * a\n3 3 * * * a\n2 2 * * * a\n", &HOST).unwrap();
+        for job in read(text, &HOST).unwrap().entries.iter().filter_map(|entry| entry.job.as_ref()) {
+            assert!(
+                commented.entries.iter().any(|entry| entry.job.as_ref() == Some(job)),
+                "{job} {}",
+                commented.yaml()
+            );
+        }
+        let same = read("1 1 * * * a\n1 1 * * * a\n1 1 * * * a\n", &HOST).unwrap();
+        assert_eq!(same.entries.iter().filter(|entry| entry.job.is_some()).count(), 3);
     }
 }

@@ -105,6 +105,9 @@ pub(super) struct Found {
     pub(super) remarks: Vec<String>,
     /// Lines for a shell that stand before those of the entries.
     pub(super) commands: Vec<String>,
+    /// Those that stand behind them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) last_commands: Vec<String>,
     #[serde(skip)]
     names: BTreeSet<String>,
 }
@@ -170,17 +173,26 @@ impl Entry {
 }
 
 impl Found {
-    /// A name that no other job here has: letters, digits and dashes of the text, and a number where it is taken.
-    pub(super) fn name(&mut self, text: &str) -> String {
+    /// A name that no other job here has: letters, digits and dashes of the text. Where that is taken or cut, a hash of what identifies the
+    /// job follows, so that the name does not depend on what stands before it; a number only where that is the same, too.
+    pub(super) fn name(&mut self, text: &str, identity: &str) -> String {
         let stem = slug(text);
-        let mut name = stem.clone();
-        for number in 2_u32.. {
+        let hashed = format!("{stem}-{:08x}", hash(identity));
+        let mut name = if is_cut(text) { hashed.clone() } else { stem };
+        for number in 1_u32.. {
             if self.names.insert(name.clone()) {
                 break;
             }
-            name = format!("{stem}-{number}");
+            name = if number == 1 { hashed.clone() } else { format!("{hashed}-{number}") };
         }
         name
+    }
+
+    /// The name of a job that has an id of its own: what it is about, cut where it is long, and the id.
+    pub(super) fn name_with_id(&mut self, text: &str, id: &str) -> String {
+        let room = STEM_LEN_MAX.saturating_sub(id.len() + 1);
+        let stem: String = slug(text).chars().take(room).collect();
+        self.name(&format!("{}-{id}", stem.trim_end_matches(['-', '.', '_'])), id)
     }
 
     /// Takes an entry with its definition, which is checked as the server checks it: one that would be refused is left out.
@@ -246,13 +258,14 @@ impl Found {
             .commands
             .iter()
             .chain(self.entries.iter().flat_map(|entry| &entry.commands))
+            .chain(&self.last_commands)
             .map(String::as_str)
             .collect();
         if lines.is_empty() {
             return String::new();
         }
         format!(
-            "#!/bin/sh\n# Written by rondel import. Run it after rondel job apply; it may be run again.\nset -eu\n{}\n",
+            "#!/bin/sh\n# Written by rondel import. Run it after rondel job apply; it may be run again.\nset -eu\nfailed=0\n{}\nexit \"$failed\"\n",
             lines.join("\n")
         )
     }
@@ -337,8 +350,21 @@ pub(super) fn slug(text: &str) -> String {
             _ => slug.push('-'),
         }
     }
-    let slug: String = slug.trim_matches(['-', '.', '_']).chars().take(NAME_LEN_MAX - 10).collect();
+    let slug: String = slug.trim_matches(['-', '.', '_']).chars().take(STEM_LEN_MAX).collect();
     if slug.is_empty() { "job".to_owned() } else { slug }
+}
+
+/// The longest name that is made of a text; a hash or a number may follow.
+const STEM_LEN_MAX: usize = NAME_LEN_MAX - 10;
+
+/// Whether a name does not hold all of a text.
+fn is_cut(text: &str) -> bool {
+    text.trim().chars().count() > STEM_LEN_MAX
+}
+
+/// FNV-1a: the same text has the same hash in each import.
+pub(super) fn hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
@@ -356,15 +382,31 @@ mod tests {
         let mut found = Found::default();
         for (text, name) in [
             ("Backup.SH", "backup.sh"),
-            ("backup.sh", "backup.sh-2"),
+            ("backup.sh", "backup.sh-HASH"),
             ("每晚结算", "job"),
             ("  --x__", "x"),
             ("new", "new"),
-            ("", "job-2"),
-            (&"a".repeat(300), &"a".repeat(90)),
+            ("", "job-HASH"),
+            (&"a".repeat(300), &format!("{}-HASH", "a".repeat(90))),
         ] {
-            assert_eq!(found.name(text), name, "{text:?}");
+            let expected = name.replace("HASH", &format!("{:08x}", hash(text)));
+            let given = found.name(text, text);
+            assert_eq!(given, expected, "{text:?}");
+            assert!(given.len() <= NAME_LEN_MAX, "{given}");
         }
+    }
+
+    #[test]
+    fn long_names_keep_the_id_whatever_else_is_there() {
+        let long = "a".repeat(95);
+        let mut both = Found::default();
+        let names = [both.name_with_id(&long, "1"), both.name_with_id(&long, "2147483647")];
+        assert_eq!(Found::default().name_with_id(&long, "2147483647"), names[1], "without the first one, too");
+        assert!(names[0].ends_with("a-1") && names[1].ends_with("a-2147483647"), "{names:?}");
+        for name in names {
+            rondel_core::name::check(&name).unwrap();
+        }
+        assert_eq!(Found::default().name_with_id("数据", "7"), "job-7");
     }
 
     #[test]

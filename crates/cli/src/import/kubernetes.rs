@@ -1,6 +1,9 @@
 //! Cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`: of an agent that has the
 //! programs of the image, such as one in the same image.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
 use rondel_web::yaml;
 use serde_json::{Map, Value, json};
 
@@ -16,20 +19,18 @@ const BACKOFF_LIMIT: u64 = 6;
 pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Result<(), String> {
     let documents =
         yaml::documents(text).map_err(|error| format!("{file}:{}:{}: {}", error.line, error.column, error.message))?;
-    for document in documents {
-        let value = document.value();
-        match value["items"].as_array() {
-            Some(items) => items.iter().for_each(|item| read_one(item, app, found)),
-            None => read_one(&value, app, found),
-        }
-    }
+    let values: Vec<Value> = documents.iter().map(|document| document.value()).collect();
+    let items =
+        values.iter().flat_map(|value| value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice));
+    let cron_jobs: Vec<&Value> = items.filter(|item| item["kind"] == "CronJob").collect();
+    let namespaces: BTreeSet<Option<&str>> =
+        cron_jobs.iter().map(|item| item.pointer("/metadata/namespace").and_then(Value::as_str)).collect();
+    cron_jobs.iter().for_each(|item| read_one(item, namespaces.len() > 1, app, found));
     Ok(())
 }
 
-fn read_one(object: &Value, app: &str, found: &mut Found) {
-    if object["kind"] != "CronJob" {
-        return;
-    }
+/// Reads a cron job; where there are several namespaces, its own is in its name.
+fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
@@ -44,6 +45,8 @@ fn read_one(object: &Value, app: &str, found: &mut Found) {
     };
     let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
     let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
+    let env = environment(container, &mut entry);
+    let argv: Vec<Value> = argv.into_iter().map(|word| expanded(&word, &env, &mut entry)).collect();
     if words("command").is_empty() {
         return found
             .leave_out(entry, "has no command: what its image starts by itself is not known here; give it one");
@@ -52,7 +55,6 @@ fn read_one(object: &Value, app: &str, found: &mut Found) {
     if let Some(cwd) = container["workingDir"].as_str() {
         params["cwd"] = cwd.into();
     }
-    let env = environment(container, &mut entry);
     if !env.is_empty() {
         params["env"] = Value::Object(env);
     }
@@ -62,7 +64,8 @@ fn read_one(object: &Value, app: &str, found: &mut Found) {
         "ran in {image}: it runs where the agent is, which must have its programs (an agent in that image has)"
     ));
     let mut set = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
-    set("name", found.name(name).into());
+    let slug = if is_of_several { title.replace('/', "-") } else { name.to_owned() };
+    set("name", found.name(&slug, &title).into());
     set("app", app.into());
     set("handler", "shell".into());
     set("description", format!("From the CronJob {title} of Kubernetes.").into());
@@ -86,7 +89,58 @@ fn read_one(object: &Value, app: &str, found: &mut Found) {
         set("shards", shards.into());
     }
     note_volumes(pod, &mut entry);
+    note_containers(pod, job_spec, &mut entry);
     found.add(entry, job);
+}
+
+/// The kubelet replaces `$(NAME)` by what `env` has, leaves unknown names, and makes `$(` of `$$(`.
+fn expanded(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
+    let Some(text) = word.as_str() else { return word.clone() };
+    let (mut rest, mut whole) = (text, String::new());
+    while let Some(place) = rest.find('$') {
+        whole.push_str(&rest[..place]);
+        let after = &rest[place + 1..];
+        let name = after.strip_prefix('(').and_then(|after| Some(after.split_once(')')?.0));
+        rest = match name {
+            _ if after.starts_with('$') => {
+                whole.push('$');
+                &after[1..]
+            }
+            Some(name) => {
+                match env.get(name).and_then(Value::as_str) {
+                    Some(value) => whole.push_str(value),
+                    None => {
+                        entry.not_supported(format!("$({name}) is not in env, and stays as it is: write its value"));
+                        write!(whole, "$({name})").ok();
+                    }
+                }
+                &after[name.len() + 2..]
+            }
+            None => {
+                whole.push('$');
+                after
+            }
+        };
+    }
+    whole.push_str(rest);
+    whole.into()
+}
+
+fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
+    let names = |field: &str| -> Vec<&str> {
+        pod[field].as_array().into_iter().flatten().map(|one| one["name"].as_str().unwrap_or("?")).collect()
+    };
+    let first = names("initContainers");
+    if !first.is_empty() {
+        entry.not_supported(format!(
+            "initContainers ({}): they ran before the command, or beside it as sidecars: let the command do their work, or make a job of \
+             each that this one follows from",
+            first.join(", ")
+        ));
+    }
+    if job_spec["podFailurePolicy"].is_object() {
+        entry.not_supported("podFailurePolicy: each failure is tried again up to retry.max");
+    }
 }
 
 fn overlap(policy: Option<&str>) -> &'static str {
@@ -115,7 +169,9 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     for variable in container["env"].as_array().into_iter().flatten() {
         let Some(name) = variable["name"].as_str() else { continue };
         if let Some(value) = variable["value"].as_str() {
-            env.insert(name.to_owned(), value.into());
+            // Of the variables before it.
+            let value = expanded(&value.into(), &env, entry);
+            env.insert(name.to_owned(), value);
         } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {
             let place = format!(
                 "{}.{}",
@@ -196,6 +252,34 @@ mod tests {
         ] {
             assert!(report.contains(expected), "{expected}: {report}");
         }
+    }
+
+    #[test]
+    fn variables_of_the_kubelet_are_filled_in_and_what_runs_besides_is_named() {
+        let job = |namespace: &str| {
+            json!({"kind": "CronJob", "metadata": {"name": "a", "namespace": namespace}, "spec": {"schedule": "1 * * * *", "jobTemplate": {"spec": {
+            "podFailurePolicy": {"rules": []},
+            "template": {"spec": {"initContainers": [{"name": "migrate"}], "containers": [{
+                "command": ["sh", "-c", "echo $HOME $$(date) $$5"], "args": ["--db", "$(DB_URL)", "$(NOPE)$", "$(open"],
+                "env": [{"name": "HOST", "value": "db"}, {"name": "DB_URL", "value": "pg://$(HOST)/x"}],
+            }]}}}}}})
+        };
+        let mut found = Found::default();
+        read(&json!({"items": [job("one"), job("two")]}).to_string(), "-", "shop", &mut found).unwrap();
+        let names: Vec<&str> = found.entries.iter().map(Entry::name).collect();
+        assert_eq!(names, ["one-a", "two-a"]);
+        let params = &found.entries[0].job.as_ref().unwrap()["params"];
+        assert_eq!(
+            params["argv"],
+            json!(["sh", "-c", "echo $HOME $(date) $5", "--db", "pg://db/x", "$(NOPE)$", "$(open"])
+        );
+        let text = found.text("-");
+        for expected in ["initContainers (migrate)", "$(NOPE) is not in env", "podFailurePolicy"] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        let mut alone = Found::default();
+        read(&job("one").to_string(), "-", "shop", &mut alone).unwrap();
+        assert_eq!(alone.entries[0].name(), "a");
     }
 
     #[test]

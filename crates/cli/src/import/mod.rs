@@ -201,13 +201,17 @@ impl XxlJobArgs {
             (None, None) => return Err(Failure::refused("--database or --dump is missing")),
         };
         let (zone, namespace) = (self.time_zone.as_str(), self.namespace.as_str());
-        let wishes = xxl_job::Wishes { zone, namespace, scripts: self.scripts, history: self.history.as_deref() };
-        let mut found = xxl_job::convert(&tables, wishes);
+        let options =
+            xxl_job::ImportOptions { zone, namespace, scripts: self.scripts, history: self.history.as_deref() };
+        let mut found = xxl_job::convert(&tables, options);
         if self.shadow {
             found.put_in_shadow();
+        } else if found.entries.iter().any(|entry| entry.job.as_ref().is_some_and(|job| job["enabled"] == true)) {
+            let remark = "the jobs are active: while XXL-JOB runs them too, they run twice; --shadow writes jobs that send nothing until they are promoted";
+            found.remarks.push(remark.to_owned());
         }
         if let Some(folder) = &self.history {
-            let count = xxl_job::write_history(&tables, wishes).map_err(|error| cannot_write(folder, &error))?;
+            let count = xxl_job::write_history(&tables, options).map_err(|error| cannot_write(folder, &error))?;
             output::talk(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
         }
         if let Some(path) = &self.commands {

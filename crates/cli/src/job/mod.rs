@@ -198,7 +198,7 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rondel job trigger report.daily\n  rondel job trigger report.daily --params '{\"day\": \"2026-03-08\"}' --wait\n  rondel run logs -f $(rondel job trigger report.daily -o name)"
+    after_help = "Examples:\n  rondel job trigger report.daily\n  rondel job trigger report.daily --params '{\"day\": \"2026-03-08\"}' --wait\n  rondel job trigger report.daily --executor worker-2\n  rondel job trigger report.daily --at +10m --key 2026-03-08 --if-open keep\n  rondel run logs -f $(rondel job trigger report.daily -o name)"
 )]
 struct TriggerArgs {
     /// The job's name
@@ -207,6 +207,18 @@ struct TriggerArgs {
     /// Parameters of this run alone, as JSON
     #[arg(long, value_name = "JSON")]
     params: Option<String>,
+    /// The executor that the run goes to, whatever the job's route; while it is offline, the run is queued
+    #[arg(long, value_name = "NAME", add = crate::complete::executors())]
+    executor: Option<String>,
+    /// When it is to run: an instant such as 2026-03-08T07:00:00Z, or a time from now such as +10m
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
+    /// A key that at most one open run of the job has
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// What happens while an open run of the job has the key: refuse (the default), keep the open run, or replace it
+    #[arg(long, value_name = "HOW", requires = "key", value_parser = ["refuse", "keep", "replace"])]
+    if_open: Option<String>,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -331,11 +343,17 @@ fn there_already(failure: Failure, document: &str) -> Failure {
 }
 
 async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Result<(), Failure> {
-    let body = match &args.params {
-        Some(text) => serde_json::json!({ "params": input::json("--params", text)? }).to_string(),
-        None => "{}".to_owned(),
-    };
-    let made = client.post(&["jobs", &args.name, "runs"], &body).await?;
+    let mut body = serde_json::Map::new();
+    if let Some(text) = &args.params {
+        body.insert("params".to_owned(), input::json("--params", text)?);
+    }
+    let given = [("executor", &args.executor), ("at", &args.at), ("key", &args.key), ("if_open", &args.if_open)];
+    for (name, value) in given {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value.as_str().into());
+        }
+    }
+    let made = client.post(&["jobs", &args.name, "runs"], &Value::Object(body).to_string()).await?;
     run::print_or_wait(client, made, &args.wait, format).await
 }
 

@@ -33,6 +33,7 @@ impl Mounted for XxlEndpoints {
             token: call.header(&TOKEN_HEADER).map(str::to_owned),
             client: call.client,
             len: call.len,
+            on_authenticated: call.on_authenticated.clone(),
             body: call.into_body(),
         };
         Box::pin(async move {

@@ -1,6 +1,6 @@
 //! Reads the log of XXL-JOB, and reports its fires to the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{NaiveDateTime, TimeZone};
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::jobs;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
+use crate::terminal::harmless;
 use crate::{clock, output};
 
 /// Rows of the log that are read at once.
@@ -24,7 +25,10 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// How often the jobs are read anew.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Words of the trace of a run that no schedule fired: by hand, as a child, as a retry, or by the API.
+/// Why a run was sent, in the three languages of XXL-JOB: by its schedule, or for a missed fire of it.
+const SCHEDULED: [&str; 6] =
+    ["Cron触发", "调度过期补偿", "Cron觸發", "調度過期補償", "Cron trigger", "Misfire compensation trigger"];
+/// By hand, as a child, as a retry, or by the API.
 const NOT_SCHEDULED: [&str; 12] = [
     "手动触发",
     "父任务触发",
@@ -34,11 +38,19 @@ const NOT_SCHEDULED: [&str; 12] = [
     "父任務觸發",
     "失敗重試觸發",
     "API觸發",
-    "Manual",
-    "Parent",
-    "Retry",
-    "retry",
+    "Manual trigger",
+    "Parent job trigger",
+    "Fail retry trigger",
+    "Api trigger",
 ];
+/// How far clocks may differ. What is further ahead was written in another zone.
+const AHEAD_MAX: Duration = Duration::from_secs(300);
+/// New rows that are older were written in another zone.
+const BEHIND_MAX: Duration = Duration::from_secs(1_800);
+/// Unknown reasons that are named.
+const UNKNOWN_COUNT_MAX: usize = 20;
+/// The longest reason that is shown.
+const TITLE_LEN_MAX: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
@@ -75,10 +87,20 @@ impl FollowArgs {
             }
         };
         let mut names = jobs::by_number(client).await?;
+        let mut unknown = BTreeSet::new();
         let mut read_at = tokio::time::Instant::now();
+        let (mut has_read_all, mut was_warned) = (false, false);
         loop {
-            match self.pass(client, &mut database, &zone, &names, &mut after).await {
-                Ok(Pass { stored, is_last }) => {
+            match self.pass(client, &mut database, &zone, &names, (&mut after, &mut unknown)).await {
+                Ok(Pass { stored, is_last, newest }) => {
+                    let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(BEHIND_MAX));
+                    if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
+                        output::talk(&format!(
+                            "new rows of the log are hours old by --time-zone {}: is that the zone of XXL-JOB's servers?",
+                            self.time_zone
+                        ));
+                    }
+                    has_read_all |= is_last;
                     if stored > 0 {
                         output::talk(&format!("{stored} fires of {} stored, up to number {after}", self.name));
                     }
@@ -112,12 +134,29 @@ impl FollowArgs {
         database: &mut XxlDatabase,
         zone: &Z,
         names: &BTreeMap<i64, String>,
-        after: &mut i64,
+        (after, unknown): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<Pass, Failure> {
         let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::wrong(&error))?;
-        let settled = clock::now().saturating_sub(self.settle);
+        let now = clock::now();
+        if let Some((row, at)) =
+            rows.iter().find_map(|row| Some((row, instant(zone, row)?)).filter(|(_, at)| *at > now + AHEAD_MAX))
+        {
+            return Err(Failure::refused(format!(
+                "row {} of xxl_job_log was sent at {at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
+                row.id, self.time_zone
+            )));
+        }
+        let settled = now.saturating_sub(self.settle);
         let is_settled = |row: &&LogRow| instant(zone, row).is_none_or(|at| at <= settled);
         let ready: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
+        for title in ready.iter().filter_map(|row| unknown_title(row)) {
+            if unknown.len() < UNKNOWN_COUNT_MAX && unknown.insert(title.clone()) {
+                output::talk(&format!(
+                    "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
+                    harmless(&title)
+                ));
+            }
+        }
         let fires: Vec<Value> = ready.iter().filter_map(|row| fire(zone, names, row)).collect();
         let mut stored = 0;
         if !fires.is_empty() {
@@ -127,13 +166,16 @@ impl FollowArgs {
         if let Some(last) = ready.last() {
             *after = last.id;
         }
-        Ok(Pass { stored, is_last: ready.len() < PAGE_LEN as usize })
+        let newest = ready.iter().filter_map(|row| instant(zone, row)).max();
+        Ok(Pass { stored, is_last: ready.len() < PAGE_LEN as usize, newest })
     }
 }
 
 struct Pass {
     stored: u64,
     is_last: bool,
+    /// When the newest row of it was sent.
+    newest: Option<Timestamp>,
 }
 
 /// Whether a failure may be over the next time: a server or a database that is away.
@@ -145,14 +187,26 @@ fn may_pass(failure: &Failure) -> bool {
 fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
-    let head = row.message.split("<br>").next().unwrap_or_default();
-    if !is_first_shard || NOT_SCHEDULED.iter().any(|word| head.contains(word)) {
+    if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(title(row))) {
         return None;
     }
     let executor: String = row.executor.chars().take(255).collect();
     Some(json!({
         "job": job, "source_id": row.id, "started_at": at, "executor": executor, "outcome": outcome(row).as_str(),
     }))
+}
+
+/// Why a row was sent, as XXL-JOB words it.
+fn title(row: &LogRow) -> &str {
+    let head = row.message.split("<br>").next().unwrap_or_default();
+    head.split_once(['：', ':']).map_or(head, |(_, title)| title).trim()
+}
+
+/// A reason that is of no known language, and counts as a fire of the schedule.
+fn unknown_title(row: &LogRow) -> Option<String> {
+    let title = title(row);
+    let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));
+    (!title.is_empty() && !is_known).then(|| title.chars().take(TITLE_LEN_MAX).collect())
 }
 
 fn outcome(row: &LogRow) -> OldOutcome {
@@ -218,6 +272,13 @@ mod tests {
         let sharding = |text: &str| LogRow { sharding: text.to_owned(), ..row() };
         assert!(reported(&message("Trigger Type：Cron trigger<br>x")).is_some() && reported(&message("")).is_some());
         assert!(reported(&sharding("0/3")).is_some());
+        for title in SCHEDULED.iter().chain(&NOT_SCHEDULED) {
+            let row = message(&format!("任务触发类型：{title}<br>调度机器：10.0.0.1"));
+            assert_eq!((reported(&row).is_some(), unknown_title(&row)), (SCHEDULED.contains(title), None), "{title}");
+        }
+        let other = message("Trigger Type：Lunar trigger<br>x");
+        assert!(reported(&other).is_some(), "what is not known is not lost");
+        assert_eq!(unknown_title(&other).as_deref(), Some("Lunar trigger"));
         let left_out = [
             message("任务触发类型：失败重试触发<br>x"),
             message("任务触发类型：手动触发"),

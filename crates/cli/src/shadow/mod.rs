@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::format::FormatArgs;
 use follow::FollowArgs;
 use report::ReportArgs;
-use switch::{Direction, SwitchArgs};
+use switch::{PromoteArgs, SwitchArgs};
 
 /// Jobs in shadow mode.
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ enum ShadowCommand {
     /// Compare the fires of jobs in shadow mode with those of the other scheduler
     Report(ReportArgs),
     /// Switch jobs over to Rondel: stop them in XXL-JOB, and run them here from the first fire that XXL-JOB has not taken up
-    Promote(SwitchArgs),
+    Promote(PromoteArgs),
     /// Switch jobs back to XXL-JOB: run them no more here from an instant on, and start them there with the first fire after it
     Demote(SwitchArgs),
 }
@@ -48,8 +48,8 @@ impl ShadowArgs {
         match self.command {
             ShadowCommand::Follow(args) => args.run(&client).await,
             ShadowCommand::Report(args) => args.run(&client, format).await,
-            ShadowCommand::Promote(args) => args.run(Direction::Promote, &client, format).await,
-            ShadowCommand::Demote(args) => args.run(Direction::Demote, &client, format).await,
+            ShadowCommand::Promote(args) => args.run(&client, format).await,
+            ShadowCommand::Demote(args) => args.demote(&client, format).await,
         }
     }
 }

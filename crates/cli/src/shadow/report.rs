@@ -115,6 +115,9 @@ fn named(report: &Value) -> String {
     let all: Vec<String> = days().flat_map(of_day).collect();
     let more: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
     let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + more;
+    if days().next().is_none() {
+        return "nothing was compared: no fires of this source are stored, or none in this time of a job in shadow mode".to_owned();
+    }
     if count == 0 {
         return "no differences".to_owned();
     }

@@ -32,7 +32,27 @@ pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
     name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: hint(name) })
 }
 
+/// `GMT+8`, as most write it, is eight hours ahead of UTC; the IANA name with the same sign is eight hours behind.
+fn by_offset(name: &str) -> Option<Tz> {
+    let upper = name.trim().to_ascii_uppercase();
+    let offset = ["GMT", "UTC"].iter().find_map(|zone| upper.strip_prefix(zone))?;
+    let (sign, hours) = (offset.get(..1)?, offset.get(1..)?);
+    let hours: u8 = hours.strip_suffix(":00").unwrap_or(hours).parse().ok()?;
+    let opposite = match sign {
+        "+" => '-',
+        "-" => '+',
+        _ => return None,
+    };
+    format!("Etc/GMT{opposite}{hours}").parse().ok()
+}
+
 fn hint(name: &str) -> String {
+    if let Some(zone) = by_offset(name) {
+        return format!(
+            "did you mean {}, whose sign is the other way round; better write the name of a city",
+            zone.name()
+        );
+    }
     let wanted = name.trim().replace(' ', "_");
     let is_meant = |zone: &&Tz| {
         let city = zone.name().rsplit('/').next().unwrap_or_default();
@@ -41,5 +61,23 @@ fn hint(name: &str) -> String {
     match chrono_tz::TZ_VARIANTS.iter().find(is_meant) {
         Some(zone) => format!("did you mean {}", zone.name()),
         None => "write a name such as Europe/London, Asia/Shanghai or UTC".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_not_taken_for_their_opposites() {
+        for (name, zone) in
+            [("GMT+8", "Etc/GMT-8"), ("utc+08:00", "Etc/GMT-8"), ("GMT-5", "Etc/GMT+5"), ("UTC+0", "Etc/GMT-0")]
+        {
+            let hint = parse_zone(name).unwrap_err().hint;
+            assert!(hint.starts_with(&format!("did you mean {zone}, whose sign")), "{name}: {hint}");
+        }
+        for name in ["GMT+99", "GMT+8:30", "UTC8", "GMT+", "GMTé"] {
+            assert!(!parse_zone(name).unwrap_err().hint.contains("sign"), "{name}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 mod answer;
 pub mod message;
+mod only;
 mod outcome;
 mod shadow;
 pub mod unknown;
@@ -202,6 +203,9 @@ pub struct Detail {
     /// The executor that had the attempt; of a run in shadow mode, the one that would have had it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// The only executor that may have the run, where its caller named one, and the run waits or waited for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_executor: Option<String>,
     /// The timeout that passed without a report from the executor that the attempt had ended, in milliseconds. The verdict is
     /// `unknown`, without a code.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -291,8 +295,15 @@ impl Detail {
     fn bounded(&self) -> Self {
         let cut = |text: &String| text.chars().take(TEXT_LEN_MAX).collect::<String>();
         let mut bounded = self.clone();
-        for text in
-            [&mut bounded.app, &mut bounded.handler, &mut bounded.executor, &mut bounded.parent].into_iter().flatten()
+        for text in [
+            &mut bounded.app,
+            &mut bounded.handler,
+            &mut bounded.executor,
+            &mut bounded.only_executor,
+            &mut bounded.parent,
+        ]
+        .into_iter()
+        .flatten()
         {
             *text = cut(text);
         }

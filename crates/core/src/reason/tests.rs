@@ -49,6 +49,19 @@ fn each_obstacle_is_named() {
         "Skipped: no executor of app work could take it for 5 min: w1 is switched to draining; w2 is switched to stopped.",
         "已跳过：5 分钟内应用 work 没有执行器可以接收它：w1 的开关设为排空；w2 的开关设为停用。",
     );
+    let only = Detail { only_executor: Some("w2".to_owned()), ..work(vec![obstacle("w2", ObstacleKind::Offline)]) };
+    check(
+        Reason::NoExecutor,
+        &only,
+        "Skipped: executor w2, for which alone it was triggered, could not take it for 5 min: w2 is not online.",
+        "已跳过：5 分钟内触发时指定的执行器 w2 无法接收它：w2 不在线。",
+    );
+    let waiting = Detail { waits_for: Some(WaitFor::Executor), ..only };
+    assert_eq!(
+        waits_for(&waiting, Lang::En).as_deref(),
+        Some("for executor w2, for which alone it was triggered (w2 is not online)")
+    );
+    assert_eq!(waits_for(&waiting, Lang::Zh).as_deref(), Some("触发时指定的执行器 w2（w2 不在线）"));
     check(
         Reason::Expired,
         &Detail { waits_for: Some(WaitFor::Slot), ..work(vec![obstacle("w1", Full), obstacle("w2", Full)]) },

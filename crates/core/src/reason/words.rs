@@ -258,6 +258,11 @@ fn because_zh(reason: Reason, detail: &Detail) -> String {
 #[must_use]
 pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     let app = app(detail, lang);
+    let only =
+        detail.waits_for.filter(|what| *what == WaitFor::Executor).and_then(|_| super::only::waits_for(detail, lang));
+    if only.is_some() {
+        return only;
+    }
     Some(match (detail.waits_for?, lang) {
         (WaitFor::Run, Lang::En) => match detail.run {
             Some(run) => format!("behind run {run} of the job"),
@@ -312,6 +317,9 @@ fn slots(detail: &Detail, lang: Lang) -> String {
 
 fn no_executor(detail: &Detail, lang: Lang) -> String {
     let (app, waited) = (app(detail, lang), waited(detail, lang));
+    if let Some(only) = super::only::no_executor(detail, &waited, lang) {
+        return only;
+    }
     let handler = detail.handler.as_deref().unwrap_or_default();
     let is_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|one| one.kind == kind);
     let names = || names(detail.obstacles.iter().map(|one| one.executor.as_str()), lang) + &more(detail, lang);
@@ -375,7 +383,7 @@ fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
 }
 
 /// Who does not take it and why, grouped by the obstacle.
-fn obstacles(detail: &Detail, lang: Lang) -> Option<String> {
+pub(super) fn obstacles(detail: &Detail, lang: Lang) -> Option<String> {
     let mut groups: BTreeMap<(ObstacleKind, Option<&str>), Vec<&str>> = BTreeMap::new();
     for Obstacle { executor, kind, condition } in &detail.obstacles {
         groups.entry((*kind, condition.as_deref())).or_default().push(executor);

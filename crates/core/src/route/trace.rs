@@ -9,12 +9,13 @@ use serde::Deserialize;
 use super::ask::Candidate;
 use crate::misfire::{LateBecause, Lateness};
 use crate::reason::words::short;
-use crate::spec::Route;
 use crate::time::millis;
 use crate::words::Lang;
 
 /// The longest trace, in bytes.
 pub const TRACE_LEN_MAX: usize = 1_000;
+/// In place of a router's word: the caller named the executor.
+pub const CHOSEN: &str = "chosen";
 /// What the last parts of a trace may take.
 const TAIL_LEN_MAX: usize = 120;
 
@@ -61,7 +62,7 @@ pub struct Waited {
     pub executor: Duration,
 }
 
-/// A decision as JSON text of at most [`TRACE_LEN_MAX`] bytes. Lists that are too long end with the number of names that they leave out.
+/// A decision as JSON text of at most [`TRACE_LEN_MAX`] bytes: by which router, or [`CHOSEN`]. Lists that are too long end with the number of names that they leave out.
 ///
 /// ```
 /// use rondel_core::route::{Answer, Candidate, Refusal, HashPoints, trace};
@@ -69,14 +70,14 @@ pub struct Waited {
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
 /// let open = Candidate { points: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
 /// let full = Candidate { points: &all_points[1], refusal: Some(Refusal::Full), ..open };
-/// let text = trace::text(rondel_core::Route::Round, &[open, full], trace::Waited::default());
+/// let text = trace::text("round", &[open, full], trace::Waited::default());
 /// assert_eq!(text, r#"{"route":"round","of":["a"],"refused":{"b":"full"}}"#);
 /// ```
 #[must_use]
-pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> String {
+pub fn text(route: &str, candidates: &[Candidate<'_>], waited: Waited) -> String {
     let mut text = String::with_capacity(128);
     text.push_str("{\"route\":\"");
-    text.push_str(route.as_str());
+    text.push_str(route);
     text.push_str("\",\"of\":[");
     let open = candidates.iter().filter(|candidate| candidate.refusal.is_none());
     let left = list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.points.name()));
@@ -130,7 +131,7 @@ pub fn text(route: Route, candidates: &[Candidate<'_>], waited: Waited) -> Strin
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Trace {
-    /// The route's word.
+    /// The route's word, or [`CHOSEN`].
     pub route: String,
     /// Who could have had the run, by name …
     pub of: Vec<String>,
@@ -160,6 +161,7 @@ impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.route.as_str() {
             "round" => f.write_str("round robin")?,
+            CHOSEN => f.write_str("executor chosen at the trigger")?,
             route => f.write_str(&route.replace('_', " "))?,
         }
         match (&self.of[..], self.of_more) {
@@ -259,7 +261,7 @@ mod tests {
                 }
                 let day = Duration::from_secs(366 * 86_400);
                 let server = Some(Lateness { because: LateBecause::Overload, by: day });
-                let text = text(Route::ConsistentHash, &online, Waited { server, turn: day, executor: day });
+                let text = text("consistent_hash", &online, Waited { server, turn: day, executor: day });
                 assert!(text.len() <= TRACE_LEN_MAX, "{} bytes: {text}", text.len());
                 let read: serde_json::Value = serde_json::from_str(&text).unwrap();
                 let listed = read["of"].as_array().unwrap().len();
@@ -300,14 +302,14 @@ mod tests {
         let of = |turn, executor| {
             let (turn, executor) = (Duration::from_millis(turn), Duration::from_millis(executor));
             let waited = Waited { turn, executor, ..Waited::default() };
-            text(Route::First, &candidates(&all_points), waited)
+            text("first", &candidates(&all_points), waited)
         };
         assert!(!of(0, 0).contains("waited"));
         assert!(of(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", of(0, 1));
         assert!(of(1, 0).ends_with(r#""waited":{"turn":1}}"#), "{}", of(1, 0));
         let late = Lateness { because: LateBecause::Overload, by: Duration::from_secs(2) };
         let waited = Waited { server: Some(late), ..Waited::default() };
-        let text = text(Route::First, &candidates(&all_points), waited);
+        let text = text("first", &candidates(&all_points), waited);
         assert!(text.ends_with(r#""waited":{"overload":2000}}"#), "{text}");
         assert_eq!(serde_json::from_str::<Trace>(&text).unwrap().waits(), waited);
         assert!(!of(1, 0).contains("_more"));

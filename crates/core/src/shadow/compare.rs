@@ -56,7 +56,8 @@ pub struct OldFire {
 
 impl OldFire {
     /// The instant by which it is compared.
-    fn at(&self) -> Timestamp {
+    #[must_use]
+    pub fn at(&self) -> Timestamp {
         self.due_at.unwrap_or(self.started_at)
     }
 }
@@ -238,9 +239,7 @@ impl Found {
         let raise = |lateness: &mut Lateness, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
         raise(&mut comparison.rondel_lateness, own_late);
         raise(&mut comparison.old_lateness, old_late);
-        let executor = own.executor.as_deref().map(place_of).filter(|place| !place.is_empty());
-        let is_other = executor.is_some_and(|place| !old.executor.is_empty() && place != place_of(&old.executor));
-        comparison.other_executor += u64::from(is_other);
+        comparison.other_executor += u64::from(is_other(own.executor.as_deref(), &old.executor));
         if old_late >= late_from {
             self.comparison.old_late += 1;
             self.name(DifferenceKind::OldLate, own.fire_at, Some(own), Some(old), Some(old_late));
@@ -281,10 +280,26 @@ impl Found {
     }
 }
 
-/// Host and port of an executor, which both sides write in their own ways.
-fn place_of(executor: &str) -> &str {
-    let rest = executor.split_once("://").map_or(executor, |(_, rest)| rest);
-    rest.trim_end_matches('/')
+/// Executors that [`name_all`] names.
+const NAMED_MAX: usize = 10;
+const MORE: &str = "and ";
+
+/// The executors that would have had the shards of a run, in one text.
+#[must_use]
+pub fn name_all(names: &[&str]) -> Option<String> {
+    let shown = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        1..=NAMED_MAX => Some(shown),
+        count => Some(format!("{shown}, {MORE}{} more", count - NAMED_MAX)),
+    }
+}
+
+/// Whether the other scheduler chose an executor that is not the one, or one of those, chosen here. Both are named as they are here.
+fn is_other(own: Option<&str>, old: &str) -> bool {
+    let names = own.unwrap_or_default();
+    let is_same = |name: &str| name == old || name.starts_with(MORE);
+    !names.is_empty() && !old.is_empty() && !names.split(", ").any(is_same)
 }
 
 fn milliseconds(length: Duration) -> u64 {
@@ -297,13 +312,13 @@ mod tests {
 
     fn own(ms: i64) -> OwnFire {
         let fire_at = Timestamp::EPOCH + Duration::from_millis(ms.unsigned_abs());
-        let executor = Some("10.0.0.5:9999".to_owned());
+        let executor = Some("10.0.0.5-9999".to_owned());
         OwnFire { run: RunId::new(ms + 1), fire_at, sent_at: Some(fire_at + Duration::from_millis(3)), executor }
     }
 
     fn old(id: i64, ms: i64) -> OldFire {
         let started_at = Timestamp::EPOCH + Duration::from_millis(ms.unsigned_abs());
-        let executor = "http://10.0.0.5:9999/".to_owned();
+        let executor = "10.0.0.5-9999".to_owned();
         OldFire { source_id: id, due_at: None, started_at, executor, outcome: OldOutcome::Succeeded }
     }
 
@@ -322,7 +337,7 @@ mod tests {
         let fires = (0..10).map(|minute| own(minute * 60_000)).collect();
         let mut there: Vec<OldFire> = (0..10).map(|minute| old(minute, minute * 60_000)).collect();
         there[4].started_at = there[4].started_at + Duration::from_secs(20);
-        there[6].executor = "http://10.0.0.6:9999/".to_owned();
+        there[6].executor = "10.0.0.6-9999".to_owned();
         there.remove(2);
         there.push(old(90, 5 * 60_000));
         there.push(old(91, 7 * 60_000 + 2_000));
@@ -333,6 +348,28 @@ mod tests {
         assert_eq!((comparison.both, comparison.other_executor), (9, 1));
         assert_eq!(comparison.old_lateness, Lateness { mean_ms: 2_222, max_ms: 20_000 });
         assert_eq!(comparison.rondel_lateness, Lateness { mean_ms: 3, max_ms: 3 });
+    }
+
+    #[test]
+    fn an_executor_is_another_one_if_no_shard_went_to_it() {
+        let many: Vec<String> = (0..40).map(|number| format!("e-{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(name_all(&[]), None);
+        assert_eq!(name_all(&["a-1", "b-1"]).as_deref(), Some("a-1, b-1"));
+        let long = name_all(&many).unwrap();
+        assert!(long.ends_with("e-9, and 30 more"), "{long}");
+        for (own, old, expected) in [
+            (Some("a-1"), "a-1", false),
+            (Some("a-1"), "b-1", true),
+            (Some("a-1, b-1"), "b-1", false),
+            (Some("a-1, b-1"), "c-1", true),
+            (Some("a-1, b-1"), "a", true),
+            (Some(long.as_str()), "e-33", false),
+            (None, "a-1", false),
+            (Some("a-1"), "", false),
+        ] {
+            assert_eq!(is_other(own, old), expected, "{own:?} {old}");
+        }
     }
 
     #[test]

@@ -270,6 +270,10 @@ pub struct Trigger {
     /// With CONTINUE: without any server's answer for this long it is stopped all the same; 0 for no limit.
     #[prost(int64, tag = "21")]
     pub silence_max_ms: i64,
+    /// What happens to it where the executor still has a run of the job, though the server decided that it may start: that is so while
+    /// a run is being stopped. Executors of Rondel start it.
+    #[prost(enumeration = "Overlap", tag = "22")]
+    pub overlap: i32,
 }
 /// The outcome of triggers, in the order in which it happened.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -636,6 +640,38 @@ pub struct Drain {
 /// The executor stops: it accepts no more triggers and finishes the runs it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Draining {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Overlap {
+    /// It begins after that run, or beside it.
+    Unspecified = 0,
+    /// It does not begin.
+    Discard = 1,
+    /// That run is stopped.
+    Cover = 2,
+}
+impl Overlap {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "OVERLAP_UNSPECIFIED",
+            Self::Discard => "OVERLAP_DISCARD",
+            Self::Cover => "OVERLAP_COVER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OVERLAP_UNSPECIFIED" => Some(Self::Unspecified),
+            "OVERLAP_DISCARD" => Some(Self::Discard),
+            "OVERLAP_COVER" => Some(Self::Cover),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum OnSilence {

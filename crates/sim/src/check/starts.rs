@@ -181,6 +181,18 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
+/// I15: a run whose caller named an executor begins nowhere else.
+pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let mut found = Vec::new();
+    for start in &truth.starts {
+        let only = facts.runs.get(&start.run).and_then(|run| run.only_executor.as_deref());
+        if let Some(only) = only.filter(|only| *only != format!("x{}", start.executor)) {
+            found.push(format!("I15 chosen: {}, its caller named {only}", place(start)));
+        }
+    }
+    found
+}
+
 /// I12: no run begins later than its queue time after it was due. What a scan makes up for counts from then, and so does what was
 /// due while no server was there, and a first attempt that its owner found in the store after its instant.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {

@@ -146,6 +146,7 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
         job_version: 1,
         owner: token,
         cancel_by: None,
+        drop_for: None,
         term: 1,
     };
     assert_eq!(checks, [check(&first, RunStatus::Running), check(&second, RunStatus::Succeeded)]);
@@ -445,6 +446,10 @@ pub async fn what_is_to_be_dropped_is_no_request_to_cancel(store: &dyn Store) {
     assert_eq!(drops(LeaseToken { epoch: token.epoch + 1, ..token }, RunId::new(0), 9).await, []);
     assert_eq!(store.cancels(token).await.unwrap(), [(ids[2], "bo".to_owned())]);
     assert_eq!(read(store, ids[0]).await.cancel_by, None);
+    let mut checks = store.check_runs(&ids).await.unwrap();
+    checks.sort_unstable_by_key(|check| check.id);
+    let asked: Vec<_> = checks.iter().map(|check| (check.drop_for, check.cancel_by.as_deref())).collect();
+    assert_eq!(asked, [(Some(Reason::Paused), None), (Some(Reason::Paused), None), (None, Some("bo"))]);
 
     store.ask_cancels(&ids[1..2], CancelRequest::requested("bo"), runs[0].due_at).await.unwrap();
     assert_eq!(drops(token, RunId::new(0), 9).await, both[..1]);

@@ -31,6 +31,7 @@ mod pages;
 mod relay;
 mod reports;
 mod request_keys;
+mod requests;
 mod results;
 mod rollups;
 mod saved_filters;
@@ -82,6 +83,7 @@ pub use self::pages::*;
 pub use self::relay::*;
 pub use self::reports::*;
 pub use self::request_keys::*;
+pub use self::requests::*;
 pub use self::results::*;
 pub use self::rollups::*;
 pub use self::saved_filters::*;
@@ -190,6 +192,10 @@ macro_rules! for_each_conformance_check {
             a_claim_leaves_existing_rows_as_they_are,
             a_batch_may_be_large,
             a_requested_run_goes_to_the_home,
+            a_run_keeps_the_executor_that_its_caller_named,
+            a_key_is_held_by_one_open_run,
+            a_key_is_forgotten_with_its_run,
+            a_planned_run_is_taken_up_when_it_comes_due,
             waiting_runs_wake_when_due,
             marks_are_won_once,
             waits_and_reasons_keep_their_parameters,

@@ -109,6 +109,7 @@ pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
         let same = all.iter().filter(|other| other.number == run.number).map(|other| other.job);
         assert_eq!(same.collect::<BTreeSet<_>>(), BTreeSet::from([run.job]));
         assert!(run.number >= 1_000_000_000 && run.state == XxlState::Open && run.log_line == 1);
+        assert_eq!(run.node, token.node);
     }
     let fenced = LeaseToken { epoch: token.epoch - 1, ..token };
     assert_eq!(store.send_xxl(fenced, &again, now).await.unwrap(), None, "without a lease nothing is sent");

@@ -7,9 +7,6 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::{Database, ForeignError};
 
-/// Jobs that one call switches.
-pub const SWITCH_COUNT_MAX: usize = 50;
-
 /// A row of `xxl_job_log`: an attempt to send a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRow {
@@ -40,6 +37,15 @@ pub struct JobStatus {
     pub next_ms: i64,
 }
 
+/// What a job of XXL-JOB calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XxlHandler {
+    /// `BEAN` for a handler of the executor, else the kind of its script.
+    pub kind: String,
+    /// The name of the handler.
+    pub name: String,
+}
+
 /// What became of a job that was to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
@@ -48,6 +54,17 @@ pub enum Stopped {
     /// Its next instant is too near, or over, so that it goes on.
     TooNear(i64),
     /// It was stopped before.
+    Before(JobStatus),
+}
+
+/// What became of a job that was to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// It fires from this instant on.
+    From(i64),
+    /// Its instant is over, so that it stays stopped.
+    TooLate,
+    /// It ran already.
     Before(JobStatus),
 }
 
@@ -61,7 +78,7 @@ impl XxlDatabase {
     /// # Errors
     /// [`ForeignError::Address`] and [`ForeignError::Database`].
     pub async fn open(url: &str) -> Result<Self, ForeignError> {
-        match Database::open(url, false).await? {
+        match Database::connect(url, false).await? {
             Database::MySql(connection) => Ok(Self(connection)),
             Database::Postgres(_) => {
                 Err(ForeignError::Address("postgres://…".to_owned(), "mysql://USER:PASSWORD@HOST/NAME"))
@@ -124,6 +141,25 @@ impl XxlDatabase {
         Ok(read_jobs(&mut self.0, jobs, "").await?)
     }
 
+    /// What jobs call; those that do not exist are left out.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_handlers(&mut self, jobs: &[i64]) -> Result<BTreeMap<i64, XxlHandler>, ForeignError> {
+        if jobs.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let text = format!(
+            "SELECT CAST(id AS SIGNED), COALESCE(glue_type, ''), COALESCE(executor_handler, '') FROM xxl_job_info WHERE id IN ({})",
+            marks(jobs.len())
+        );
+        let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
+        let read = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, XxlHandler), sqlx::Error> {
+            Ok((row.try_get(0)?, XxlHandler { kind: row.try_get(1)?, name: row.try_get(2)? }))
+        };
+        Ok(query.fetch_all(&mut self.0).await?.iter().map(read).collect::<Result<_, _>>()?)
+    }
+
     /// Stops jobs whose next instant is `not_before` or later, at that instant; it is asked once the scheduler waits. XXL-JOB's scheduler waits meanwhile, so that what it has
     /// taken up lies before the instant, and nothing else does. The instant stays in the row: a job that is stopped and has one was
     /// stopped here.
@@ -145,34 +181,84 @@ impl XxlDatabase {
             false => Stopped::Before(status),
         };
         let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
-        for (job, stopped) in &judged {
-            if let Stopped::At(at) = stopped {
-                let text = "UPDATE xxl_job_info SET trigger_status = 0 WHERE id = ? AND trigger_next_time = ?";
-                sqlx::query(text).bind(job).bind(at).execute(&mut *transaction).await?;
-            }
+        let is_stopped = |(job, stopped): (&i64, &Stopped)| matches!(stopped, Stopped::At(_)).then_some(*job);
+        let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
+        // One statement: each round trip is time until the seam.
+        if !jobs.is_empty() {
+            let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", marks(jobs.len()));
+            let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
+            query.execute(&mut *transaction).await?;
         }
         transaction.commit().await?;
         Ok(judged)
     }
 
-    /// Lets stopped jobs fire again, each from an instant on. Answers those that were stopped until now.
+    /// Finds out whether jobs may be changed; changes nothing.
+    ///
+    /// # Errors
+    /// [`ForeignError`], where they may not.
+    pub async fn xxl_may_write(&mut self, jobs: &[i64]) -> Result<(), ForeignError> {
+        let mut transaction = self.0.begin().await?;
+        lock_scheduler(&mut transaction).await?;
+        let text = format!(
+            "UPDATE xxl_job_info SET trigger_status = trigger_status, trigger_last_time = trigger_last_time, \
+             trigger_next_time = trigger_next_time WHERE id IN ({})",
+            marks(jobs.len())
+        );
+        let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
+        query.execute(&mut *transaction).await?;
+        Ok(transaction.rollback().await?)
+    }
+
+    /// Lets stopped jobs fire again, each from an instant on; those whose instant is before `not_before` stay stopped. That is asked once the
+    /// scheduler waits. Jobs that do not exist are left out.
     ///
     /// # Errors
     /// [`ForeignError`].
-    pub async fn xxl_start(&mut self, jobs: &[(i64, i64)]) -> Result<Vec<i64>, ForeignError> {
+    pub async fn xxl_start(
+        &mut self,
+        jobs: &[(i64, i64)],
+        not_before: impl Fn() -> i64,
+    ) -> Result<BTreeMap<i64, Started>, ForeignError> {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
-        let mut started = Vec::new();
-        for (job, next_ms) in jobs {
-            let text = "UPDATE xxl_job_info SET trigger_status = 1, trigger_last_time = 0, trigger_next_time = ? \
-                        WHERE id = ? AND trigger_status = 0";
-            if sqlx::query(text).bind(next_ms).bind(job).execute(&mut *transaction).await?.rows_affected() == 1 {
-                started.push(*job);
-            }
+        let numbers: Vec<i64> = jobs.iter().map(|(job, _)| *job).collect();
+        let found = read_jobs(&mut transaction, &numbers, " FOR UPDATE").await?;
+        let not_before = not_before();
+        let judge = |(job, next_ms): &(i64, i64)| {
+            let started = match found.get(job)? {
+                status if status.is_running => Started::Before(*status),
+                _ if *next_ms < not_before => Started::TooLate,
+                _ => Started::From(*next_ms),
+            };
+            Some((*job, started))
+        };
+        let judged: BTreeMap<i64, Started> = jobs.iter().filter_map(judge).collect();
+        let from = |(job, started): (&i64, &Started)| match started {
+            Started::From(next_ms) => Some((*job, *next_ms)),
+            Started::TooLate | Started::Before(_) => None,
+        };
+        let starts: Vec<(i64, i64)> = judged.iter().filter_map(from).collect();
+        if !starts.is_empty() {
+            let text = format!(
+                "UPDATE xxl_job_info SET trigger_status = 1, trigger_last_time = 0, trigger_next_time = CASE id{} END WHERE id IN ({})",
+                " WHEN ? THEN ?".repeat(starts.len()),
+                marks(starts.len())
+            );
+            let pairs = |query: MySqlQuery, (job, next_ms): &(i64, i64)| query.bind(*job).bind(*next_ms);
+            let query = starts.iter().fold(sqlx::query(AssertSqlSafe(text)), pairs);
+            let query = starts.iter().fold(query, |query, (job, _)| query.bind(*job));
+            query.execute(&mut *transaction).await?;
         }
         transaction.commit().await?;
-        Ok(started)
+        Ok(judged)
     }
+}
+
+type MySqlQuery = sqlx::query::Query<'static, sqlx::MySql, sqlx::mysql::MySqlArguments>;
+
+fn marks(count: usize) -> String {
+    vec!["?"; count].join(", ")
 }
 
 /// Waits for the row by which XXL-JOB's servers exclude each other while they plan.
@@ -192,7 +278,7 @@ async fn read_jobs(
     if jobs.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let marks = vec!["?"; jobs.len()].join(", ");
+    let marks = marks(jobs.len());
     let text = format!(
         "SELECT CAST(id AS SIGNED), CAST(trigger_status AS SIGNED), CAST(COALESCE(trigger_next_time, 0) AS SIGNED) \
          FROM xxl_job_info WHERE id IN ({marks}) ORDER BY id{lock}"

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::dense::DenseInstant;
+use rondel_core::request::IfOpen;
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 
 use crate::cluster::LeaseToken;
@@ -80,6 +81,17 @@ pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit
     all.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
+/// What became of a trigger with a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeyedRun {
+    /// The run is stored and has the key.
+    Made(Run),
+    /// The same; the run that had the key before is asked to end.
+    Replaced(Run, RunId),
+    /// This open run has the key: nothing is stored.
+    Open(Run),
+}
+
 /// A place among the runs of a job, which are in the order of their planned instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
@@ -126,6 +138,11 @@ pub trait Claim {
     /// Inserts a requested run, owned by the home of its job, be it dead (then it is adopted with whatever else
     /// is open of the job), else by `token`, which becomes the home. Answers the run as it is stored; the one that is there already where its key exists.
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
+
+    /// The same for a run with a [key](Run::trigger_key), unless an open run of the job has that. Decided under the lock of the job: of
+    /// callers at different servers one gets the key.
+    async fn request_keyed_run(&self, token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp)
+    -> Result<KeyedRun>;
 
     /// Inserts a fire that is cut already: the row of the whole, with its count of shards, and the shards, all or none. Their owner is as
     /// for [`request_run`](Self::request_run). Answers the rows as they are stored, the whole first.

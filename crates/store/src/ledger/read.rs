@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::cluster::LeaseToken;
 use crate::error::Result;
@@ -25,6 +25,8 @@ pub struct RunCheck {
     pub owner: LeaseToken,
     /// Who asked to cancel it, where there is a request.
     pub cancel_by: Option<String>,
+    /// Why it is to be skipped if no executor has it: its job was paused or deleted.
+    pub drop_for: Option<Reason>,
     /// The term of its job's home; 0 where the job is gone.
     pub term: i64,
 }

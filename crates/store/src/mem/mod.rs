@@ -114,6 +114,8 @@ struct State {
     keys: HashMap<RunKey, RunId>,
     attempts: BTreeMap<(RunId, i32), Attempt>,
     cancels: BTreeSet<RunId>,
+    /// Which run of a job has a key, or had it last.
+    trigger_keys: HashMap<(JobId, String), RunId>,
     limit_homes: BTreeMap<LimitName, NodeId>,
     /// By asker and executor, with the answer.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,

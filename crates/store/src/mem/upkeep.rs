@@ -58,6 +58,7 @@ impl State {
 
     fn remove(&mut self, id: RunId) {
         self.dead_letters.remove(&id);
+        self.trigger_keys.retain(|_, run| *run != id);
         if let Some(run) = self.runs.remove(&id) {
             self.keys.remove(&key(&run));
         }

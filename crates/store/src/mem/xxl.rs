@@ -1,15 +1,13 @@
 //! Executors that speak XXL-JOB's protocol.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, Timestamp};
 
 use super::xxl_rows::NUMBERS_BEFORE;
 use super::{MemStore, size};
-use crate::xxl::{
-    NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun, XxlState,
-};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun, XxlState, take_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 #[async_trait]
@@ -81,6 +79,7 @@ impl XxlExecutors for MemStore {
                 number,
                 executor: run.executor,
                 app: run.app,
+                node: token.node,
                 sent_at: now,
                 state: XxlState::Open,
                 code: None,
@@ -102,28 +101,13 @@ impl XxlExecutors for MemStore {
 
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported> {
         let mut state = self.state();
-        let (mut found, mut news) = (BTreeMap::new(), Vec::with_capacity(reports.len()));
-        for report in reports {
-            let known = state.xxl.runs.get_mut(&report.log_id);
-            let missing = if known.is_some() { XxlNews::Foreign } else { XxlNews::Unknown };
-            let Some(run) = known.filter(|run| run.app == app) else {
-                news.push(missing);
-                continue;
-            };
-            let is_assumed = run.code.is_some_and(|code| code < -1) && report.code >= 0;
-            let is_stopped = report.code == XXL_STOPPED && run.state != XxlState::Settled;
-            let is_new = run.state == XxlState::Open || is_assumed || is_stopped;
-            news.push(if is_new { XxlNews::Taken } else { XxlNews::Repeated });
-            if is_new {
-                let message = report.message.as_ref();
-                let cut =
-                    |message: &String| message.chars().filter(|sign| *sign != '\0').take(XXL_MESSAGE_LEN_MAX).collect();
-                (run.state, run.code, run.message) = (XxlState::Reported, Some(report.code), message.map(cut));
-                run.reported_at = Some(now);
-            }
-            found.insert(run.log_id, run.clone());
-        }
-        Ok(XxlReported { runs: found.into_values().collect(), news })
+        let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
+        let known = ids.iter().filter_map(|id| Some((*id, state.xxl.runs.get(id)?.clone())));
+        let mut runs: BTreeMap<i64, XxlRun> = known.collect();
+        let news = take_reports(app, reports, &mut runs, now);
+        runs.retain(|_, run| run.app == app);
+        state.xxl.runs.extend(runs.iter().map(|(id, run)| (*id, run.clone())));
+        Ok(XxlReported { runs: runs.into_values().collect(), news })
     }
 
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {

@@ -74,6 +74,14 @@ impl Dialect {
         }
     }
 
+    /// Which rows of `job_due` will not be due again.
+    fn is_idle(self) -> &'static str {
+        match self {
+            Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1",
+            Self::MySql => "job_due.is_idle = 1",
+        }
+    }
+
     /// `WHERE id {in_list} AND {check}…{end}`: looked at on the rows that the list names, and no index to find them by. A
     /// planner that counted when nothing was open takes an index of what is open for one with a single row.
     fn check(self) -> (&'static str, &'static str) {
@@ -260,6 +268,7 @@ impl Writer {
                 "ignore" => self.out.push_str(dialect.ignore().0),
                 "or_ignore" => self.out.push_str(dialect.ignore().1),
                 "is_stuck" => self.out.push_str(dialect.is_stuck()),
+                "is_idle" => self.out.push_str(dialect.is_idle()),
                 "instr" => self.out.push_str(dialect.instr()),
                 "bigint" => self.out.push_str(dialect.bigint()),
                 "lateral" => self.out.push_str(dialect.lateral().unwrap_or_default()),

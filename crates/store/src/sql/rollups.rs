@@ -139,9 +139,9 @@ pub(super) const READ_MARKS_OF_ALL: Statement = Statement {
 };
 pub(super) const READ_IDLE: Statement = Statement {
     name: "read_idle",
-    text: "SELECT job.id, job.version, job.updated_at_ms FROM job JOIN job_due ON job_due.job_id = job.id \
-           WHERE job.namespace_id = ? AND job.retired = 0 AND job.updated_at_ms < ? \
-           AND job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1 ORDER BY job.updated_at_ms DESC LIMIT ?",
+    text: "SELECT job.id, job.version, job.updated_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
+           WHERE {is_idle} AND +job.namespace_id = ? AND +job.retired = 0 AND +job.updated_at_ms < ? \
+           ORDER BY job.updated_at_ms DESC LIMIT ?",
 };
 macro_rules! open_jobs {
     ($of_lease:literal) => {

@@ -15,13 +15,15 @@ macro_rules! run_columns {
          run.node_id, run.node_epoch, run.params, run.executor, run.executor_id, run.marked_at_ms, \
          run.started_at_ms, run.finished_at_ms, run.message, run.result, run.lost_count, run.open_shards, \
          run.open_children, run.parent_id, run.trace, run.cancel_by, run.span_end_at_ms, run.span_count, run.detail, \
-         run.cancel_reason"
+         run.cancel_reason, run.only_executor, run.trigger_key"
     };
 }
 pub(super) use run_columns;
 
 pub(super) const READ_RUNS: Statement =
     Statement { name: "read_runs", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}") };
+pub(super) const LOCK_RUN: Statement =
+    Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
 /// The row of a job that every change of its runs' owner goes through.
 pub(super) const LOCK_HOME: Statement =
     Statement { name: "lock_home", text: "SELECT job_id, home, term FROM job_due WHERE job_id = ? {for_update}" };
@@ -41,8 +43,8 @@ pub(super) const INSERT_RUNS: Statement = Statement {
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \
            shard_total, trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, params, parent_id, span_count, \
            reason, executor, executor_id, marked_at_ms, started_at_ms, finished_at_ms, message, result, lost_count, \
-           open_shards, cancel_by, span_end_at_ms, open_children, trace, detail, cancel_reason) \
-           {values:iiiiiiiiittiiiitiittiiiittiitiittt} {or_ignore}",
+           open_shards, cancel_by, span_end_at_ms, open_children, trace, detail, cancel_reason, \
+           only_executor, trigger_key) {values:iiiiiiiiittiiiitiittiiiittiitiittttt} {or_ignore}",
 };
 
 /// Whether [`INSERT_FRESH_RUNS`] writes everything of this run.
@@ -63,6 +65,8 @@ pub(super) fn is_fresh(run: &Run) -> bool {
         && run.trace.is_none()
         && run.detail.is_none()
         && run.cancel_reason.is_none()
+        && run.only_executor.is_none()
+        && run.trigger_key.is_none()
 }
 
 pub(super) fn add_fresh_run(query: Query, run: &Run) -> Query {
@@ -105,6 +109,8 @@ pub(super) fn add_run(query: Query, run: &Run) -> Query {
         .opt_text(run.trace.as_deref())
         .opt_text(run.detail.as_deref().and_then(Detail::to_json).as_deref())
         .opt_text(run.cancel_reason.map(rondel_core::Reason::as_str))
+        .opt_text(run.only_executor.as_deref())
+        .opt_text(run.trigger_key.as_deref())
 }
 
 /// Reads the columns of [`run_columns`].
@@ -145,6 +151,8 @@ pub(super) fn run(row: &AnyRow) -> Result<Run> {
         span_count: columns.int("span_count")?,
         detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
         cancel_reason: columns.opt_word("cancel_reason")?,
+        only_executor: columns.opt_text("only_executor")?,
+        trigger_key: columns.opt_text("trigger_key")?,
     })
 }
 

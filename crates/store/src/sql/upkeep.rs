@@ -51,6 +51,8 @@ const LOCK_OLD_RUNS: Statement = Statement {
 const DELETE_LOGS: Statement = Statement { name: "delete_logs", text: "DELETE FROM run_log WHERE run_id {in_list}" };
 const DELETE_ATTEMPTS: Statement =
     Statement { name: "delete_attempts", text: "DELETE FROM run_attempt WHERE run_id {in_list}" };
+const DELETE_TRIGGER_KEYS: Statement =
+    Statement { name: "delete_trigger_keys", text: "DELETE FROM trigger_key WHERE run_id {in_list}" };
 const DELETE_RUNS: Statement = Statement { name: "delete_runs", text: "DELETE FROM run WHERE id {in_list}" };
 
 #[async_trait]
@@ -163,7 +165,7 @@ impl SqlStore {
             if locked.is_empty() {
                 return Ok(0);
             }
-            for statement in [&DELETE_LOGS, &DELETE_ATTEMPTS, &rows::DELETE_CANCELS] {
+            for statement in [&DELETE_LOGS, &DELETE_ATTEMPTS, &DELETE_TRIGGER_KEYS, &rows::DELETE_CANCELS] {
                 tx.execute(Query::new(statement).list(locked.iter().copied())).await?;
             }
             rondel_failpoint::pass("purge.deleted");

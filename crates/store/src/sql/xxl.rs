@@ -1,24 +1,21 @@
 //! Executors that speak XXL-JOB's protocol.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
-use crate::settle::without_nul;
-use crate::xxl::{
-    NewXxlRun, XXL_MESSAGE_LEN_MAX, XXL_STOPPED, XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun, XxlState,
-};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun, XxlState, take_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 macro_rules! select_run {
     ($rest:literal) => {
         concat!(
-            "SELECT log_id, run_id, attempt, job_id, number, executor_id, app_id, sent_at_ms, state, code, message, \
-             reported_at_ms, log_line FROM xxl_run ",
+            "SELECT log_id, run_id, attempt, job_id, number, executor_id, app_id, node_id, sent_at_ms, state, code, \
+             message, reported_at_ms, log_line FROM xxl_run ",
             $rest
         )
     };
@@ -87,31 +84,20 @@ const INSERT_NUMBERS: Statement = Statement {
 };
 const INSERT_RUNS: Statement = Statement {
     name: "insert_xxl_runs",
-    text: "INSERT {ignore} INTO xxl_run (log_id, run_id, attempt, job_id, number, executor_id, app_id, sent_at_ms, state, log_line) \
-           {values:iiiiiiiiii} {or_ignore}",
+    text: "INSERT {ignore} INTO xxl_run (log_id, run_id, attempt, job_id, number, executor_id, app_id, node_id, sent_at_ms, state, log_line) \
+           {values:iiiiiiiiiii} {or_ignore}",
 };
 pub(super) const READ_UNSETTLED: Statement = Statement {
     name: "read_unsettled_xxl",
-    text: select_run!("WHERE executor_id = ? AND state IN (0, 1) ORDER BY log_id LIMIT ?"),
+    text: select_run!("WHERE executor_id = ? AND state < 2 ORDER BY log_id LIMIT ?"),
 };
-const REPORT_RUN: Statement = Statement {
-    name: "report_xxl_run",
-    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? \
-           WHERE log_id = ? AND app_id = ? AND state = 0",
+/// The same end of many attempts.
+const REPORT_RUNS: Statement = Statement {
+    name: "report_xxl_runs",
+    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? WHERE log_id {in_list}",
 };
-/// A stop counts over a callback that came while it was under way.
-const REPORT_STOPPED_RUN: Statement = Statement {
-    name: "report_stopped_xxl_run",
-    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? \
-           WHERE log_id = ? AND app_id = ? AND state < 2",
-};
-/// The end that the server assumed was not true: the executor reports one after all.
-const REPORT_LATE_RUN: Statement = Statement {
-    name: "report_late_xxl_run",
-    text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? \
-           WHERE log_id = ? AND app_id = ? AND code < -1",
-};
-const READ_RUNS: Statement = Statement { name: "read_xxl_runs", text: select_run!("WHERE log_id {in_list}") };
+const LOCK_RUNS: Statement =
+    Statement { name: "lock_xxl_runs", text: select_run!("WHERE log_id {in_list} ORDER BY log_id {for_update}") };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_xxl_runs",
     text: "UPDATE xxl_run SET state = 2, reported_at_ms = COALESCE(reported_at_ms, ?) \
@@ -177,7 +163,7 @@ impl XxlExecutors for SqlStore {
             let lease = tx.row(Query::new(&LOCK_LEASE).int(token.node.get()).int(token.epoch)).await?;
             match lease {
                 None => Ok(None),
-                Some(_) => tx.number_xxl(runs, now).await.map(Some),
+                Some(_) => tx.number_xxl(token.node, runs, now).await.map(Some),
             }
         })
     }
@@ -191,35 +177,18 @@ impl XxlExecutors for SqlStore {
         transact!(self, "report_xxl", |tx| {
             let mut found = XxlReported::default();
             for chunk in reports.chunks(CHUNK_MAX) {
-                let mut is_new = Vec::with_capacity(chunk.len());
-                for report in chunk {
-                    let message = report.message.as_deref().map(kept_message);
-                    let update = |statement| {
-                        let query = Query::new(statement).int(report.code.into()).opt_text(message.as_deref());
-                        query.at(now).int(report.log_id).int(app.get())
-                    };
-                    let first = if report.code == XXL_STOPPED { &REPORT_STOPPED_RUN } else { &REPORT_RUN };
-                    let mut count = tx.execute(update(first)).await?;
-                    if count == 0 && report.code >= 0 {
-                        count = tx.execute(update(&REPORT_LATE_RUN)).await?;
-                    }
-                    is_new.push(count > 0);
-                }
-                let ids: Vec<i64> = chunk.iter().map(|report| report.log_id).collect();
-                let rows = tx.rows(Query::new(&READ_RUNS).list(ids.into_iter())).await?;
-                let mut runs = rows.iter().map(read_run).collect::<Result<Vec<XxlRun>>>()?;
-                let news = |(report, is_new): (&XxlReport, bool)| {
-                    let run = runs.iter().find(|run| run.log_id == report.log_id);
-                    match run {
-                        Some(_) if is_new => XxlNews::Taken,
-                        Some(run) if run.app == app => XxlNews::Repeated,
-                        Some(_) => XxlNews::Foreign,
-                        None => XxlNews::Unknown,
-                    }
-                };
-                found.news.extend(chunk.iter().zip(is_new).map(news));
-                runs.retain(|run| run.app == app);
-                found.runs.extend(runs);
+                let ids: BTreeSet<i64> = chunk.iter().map(|report| report.log_id).collect();
+                let rows = tx.rows(Query::new(&LOCK_RUNS).list(ids.into_iter())).await?;
+                let runs = rows.iter().map(|row| read_run(row).map(|run| (run.log_id, run)));
+                let mut runs = runs.collect::<Result<BTreeMap<i64, XxlRun>>>()?;
+                let news = take_reports(app, chunk, &mut runs, now);
+                runs.retain(|_, run| run.app == app);
+                let is_new = |report: &XxlReport, news: XxlNews| (news == XxlNews::Taken).then_some(report.log_id);
+                let changed: BTreeSet<i64> =
+                    chunk.iter().zip(&news).filter_map(|(one, news)| is_new(one, *news)).collect();
+                tx.write_xxl_ends(runs.values().filter(|run| changed.contains(&run.log_id)), now).await?;
+                found.news.extend(news);
+                found.runs.extend(runs.into_values());
             }
             Ok(found)
         })
@@ -292,6 +261,20 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
+    /// Writes ends, those that are alike by one statement.
+    async fn write_xxl_ends(&mut self, runs: impl Iterator<Item = &XxlRun>, now: Timestamp) -> Result<()> {
+        let mut alike: BTreeMap<(Option<i32>, Option<&str>), Vec<i64>> = BTreeMap::new();
+        for run in runs {
+            alike.entry((run.code, run.message.as_deref())).or_default().push(run.log_id);
+        }
+        for ((code, message), ids) in alike {
+            let write = Query::new(&REPORT_RUNS).opt_int(code.map(i64::from)).opt_text(message).at(now);
+            let count = ids.len();
+            self.execute_all(write.list(ids.into_iter()), count).await?;
+        }
+        Ok(())
+    }
+
     /// So many numbers in a row; the first of them.
     async fn take_xxl_numbers(&mut self, name: &str, count: usize) -> Result<i64> {
         let row = self.row(Query::new(&LOCK_COUNTER).text(name)).await?;
@@ -302,7 +285,7 @@ impl Tx<'_> {
         Ok(first)
     }
 
-    async fn number_xxl(&mut self, runs: &[NewXxlRun], now: Timestamp) -> Result<Vec<XxlRun>> {
+    async fn number_xxl(&mut self, node: NodeId, runs: &[NewXxlRun], now: Timestamp) -> Result<Vec<XxlRun>> {
         let mut numbered = Vec::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
             let first = self.take_xxl_numbers("log", chunk.len()).await?;
@@ -315,6 +298,7 @@ impl Tx<'_> {
                 number: numbers.get(&run.job).copied().unwrap_or_default(),
                 executor: run.executor,
                 app: run.app,
+                node,
                 sent_at: now,
                 state: XxlState::Open,
                 code: None,
@@ -325,7 +309,8 @@ impl Tx<'_> {
             let rows: Vec<XxlRun> = rows.collect();
             let insert = Query::new(&INSERT_RUNS).rows(&rows, |query, row| {
                 let query = query.int(row.log_id).int(row.run.get()).int(row.attempt.into()).int(row.job.get());
-                let query = query.int(row.number.into()).int(row.executor.get()).int(row.app.get()).at(row.sent_at);
+                let query = query.int(row.number.into()).int(row.executor.get()).int(row.app.get());
+                let query = query.int(row.node.get()).at(row.sent_at);
                 query.int(XxlState::Open.number()).int(1)
             });
             self.execute_all(insert, rows.len()).await?;
@@ -362,11 +347,6 @@ impl Tx<'_> {
     }
 }
 
-/// Cut to what is kept.
-fn kept_message(message: &str) -> String {
-    without_nul(&message.chars().take(XXL_MESSAGE_LEN_MAX).collect::<String>()).into_owned()
-}
-
 fn read_run(row: &AnyRow) -> Result<XxlRun> {
     let mut columns = Reader::new(row, "xxl_run");
     Ok(XxlRun {
@@ -377,6 +357,7 @@ fn read_run(row: &AnyRow) -> Result<XxlRun> {
         number: columns.small("number")?,
         executor: ExecutorId::new(columns.int("executor_id")?),
         app: AppId::new(columns.int("app_id")?),
+        node: NodeId::new(columns.int("node_id")?),
         sent_at: columns.at("sent_at_ms")?,
         state: {
             let number = columns.int("state")?;

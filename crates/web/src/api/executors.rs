@@ -1,6 +1,6 @@
 //! Executors: who is online, and who was a while ago.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use axum::response::Response;
@@ -274,6 +274,15 @@ pub(crate) async fn find<Q>(
         }
     };
     Ok(found.map(|found| (one.app, fleet.dress(found, one.app))))
+}
+
+/// The stable names of the executors of an app, in order.
+pub(super) async fn names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
+    let switches = call.engine().store().switches().await?;
+    let all = shown(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    let of_app = all.iter().filter(|one| one.position.0 == app);
+    let names: BTreeSet<String> = of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
+    Ok(names.into_iter().collect())
 }
 
 /// An executor that a list shows.

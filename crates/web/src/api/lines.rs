@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::log_line::Severity;
 use rondel_core::{Run, Timestamp};
-use rondel_store::logs::{ChunkSize, LogChunk, LogLine};
+use rondel_store::logs::{ChunkSize, LogChunk, LogLine, is_gap_before};
 use rondel_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -135,6 +135,12 @@ impl Position {
         self.seq
     }
 
+    /// Whether chunks are missing between it and this one.
+    fn is_before_gap(&self, chunk: &LogChunk) -> bool {
+        let before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
+        is_gap_before(chunk.sequence, self.chunk, before)
+    }
+
     /// Whether it can be one that this API gave out for a run with so many attempts.
     pub(crate) const fn is_plausible(&self, attempt_count: i32) -> bool {
         self.attempt >= 1 && self.attempt <= attempt_count && self.chunk >= -1
@@ -172,7 +178,7 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
         }
         chunk_count = next_count(&chunks, bytes_max);
         for chunk in chunks {
-            if is_early(&chunk, found.position.chunk) && !is_settled && is_fresh(&chunk, now) {
+            if found.position.is_before_gap(&chunk) && !is_settled && is_fresh(&chunk, now) {
                 found.is_drained = true;
                 return Ok(found);
             }
@@ -194,11 +200,6 @@ pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     u32::try_from(count).unwrap_or(CHUNK_COUNT_MAX).clamp(1, CHUNK_COUNT_MAX)
 }
 
-/// Whether a chunk before this one is missing.
-const fn is_early(chunk: &LogChunk, last: i64) -> bool {
-    chunk.sequence > last.saturating_add(1)
-}
-
 pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
     chunk.lines.last().is_some_and(|line| line.at + GAP_PATIENCE > now)
 }
@@ -206,8 +207,11 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 impl Lines {
     /// Takes the lines of a chunk; false where the limit came before its end.
     fn take(&mut self, chunk: LogChunk, wanted: &Wanted, (limit, bytes_max): (usize, usize)) -> bool {
-        let skip = if is_early(&chunk, self.position.chunk) { 0 } else { self.position.skip };
-        self.position.skip = skip;
+        if self.position.is_before_gap(&chunk) {
+            // What is missing is not waited for again, also if the page ends within this chunk.
+            (self.position.chunk, self.position.skip) = (chunk.sequence - 1, 0);
+        }
+        let skip = self.position.skip;
         for line in chunk.lines.into_iter().skip(skip) {
             if self.lines.len() >= limit {
                 return false;

@@ -5,6 +5,7 @@ use http::StatusCode;
 use rondel_core::access::Permission::View;
 use rondel_core::log_line::{Severity, gap};
 use rondel_core::{Run, Timestamp};
+use rondel_store::logs::is_gap_before;
 use rondel_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -104,7 +105,7 @@ pub(crate) async fn search(
         }
         count = lines::next_count(&chunks, lines::TEXT_BYTES_MAX);
         for chunk in chunks {
-            if chunk.sequence > last.saturating_add(1) && !is_settled && lines::is_fresh(&chunk, now) {
+            if is_gap_before(chunk.sequence, last, found.line_count) && !is_settled && lines::is_fresh(&chunk, now) {
                 return Ok(found);
             }
             last = chunk.sequence;

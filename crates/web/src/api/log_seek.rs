@@ -1,7 +1,7 @@
 //! Finds a line of a log by its number: the sizes of the chunks show in which one it is, and no other is read.
 
 use rondel_core::{Run, Timestamp};
-use rondel_store::logs::ChunkSize;
+use rondel_store::logs::{ChunkSize, is_gap_before};
 use rondel_store::{Store, StoreError};
 
 use super::lines::{self, Position};
@@ -144,11 +144,14 @@ impl Extent {
 
 /// The place of the last chunk before which one is missing.
 fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
-    let is_gap = |place: &usize| {
-        let expected = place.checked_sub(1).and_then(|before| sizes.get(before)).map_or(0, |size| size.sequence + 1);
-        sizes.get(*place).is_some_and(|size| size.sequence > expected)
-    };
-    (0..sizes.len()).rev().find(is_gap)
+    let (mut last, mut line_count, mut newest) = (-1, 0, None);
+    for (place, size) in sizes.iter().enumerate() {
+        if is_gap_before(size.sequence, last, line_count) {
+            newest = Some(place);
+        }
+        (last, line_count) = (size.sequence, line_count + size.line_count);
+    }
+    newest
 }
 
 #[cfg(test)]

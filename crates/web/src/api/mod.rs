@@ -39,6 +39,7 @@ mod token_descent;
 mod token_name;
 mod token_room;
 pub(crate) mod tokens;
+pub(crate) mod trigger_executor;
 pub(crate) mod users;
 mod webhooks;
 

@@ -73,6 +73,12 @@ pub(super) struct RunJson {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     has_more_children: bool,
     cancel_requested_by: Option<String>,
+    /// The only executor that may have it, where its caller named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    only_executor: Option<String>,
+    /// Its key, where its caller gave it one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
     /// The reason in words, or what an open run waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<Sentence>,
@@ -176,7 +182,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
     let (children, has_more_children) = run_tree::children(call, &run).await?;
     let progress = call.engine().progress(&run).map(|at| ProgressJson { done: at.done, total: at.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
-    let trace = run.trace.clone();
+    let (trace, only_executor, key) = (run.trace.clone(), run.only_executor.clone(), run.trigger_key.clone());
     let sentence = |lang| sentence(Subject::of(&run), lang);
     let why = sentence(Lang::En).zip(sentence(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
     let item = items(call, vec![run]).await?.pop();
@@ -192,6 +198,8 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
         children,
         has_more_children,
         cancel_requested_by,
+        only_executor,
+        key,
         why,
         progress,
         trace: trace.and_then(raw),

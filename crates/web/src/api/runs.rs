@@ -3,8 +3,9 @@
 use axum::response::Response;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rondel_admin::jobs::{self, RunRequest, ShardsError};
+use rondel_admin::jobs::{self, JobError, RunRequest, ShardsError};
 use rondel_core::access::Permission::{Operate, View};
+use rondel_core::request::{IfOpen, check_key, planned_at};
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, Trigger};
 use rondel_store::catalog::JobRecord;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::jobs::find as find_job;
 use super::run_json;
+use super::trigger_executor::only_executor;
 use crate::answer::json;
 use crate::body::{OptionalJsonBody, refuse_value};
 use crate::call::{Call, quoted};
@@ -38,6 +40,23 @@ pub(super) struct TriggerBody {
     /// them; what may not be replaced can be left out.
     #[serde(default)]
     params: Option<Value>,
+    /// The name of an executor of the job's app: the run, its retries and its shards go to that one alone, no router is asked.
+    /// One that is not connected is waited for, as long as the job's `queue_timeout`. Refused with `invalid_body` where no
+    /// executor of the app has the name, where its switch is at `draining` or `stopped`, and where it is connected and cannot
+    /// run the job.
+    #[serde(default)]
+    executor: Option<String>,
+    /// A key of 1 to 200 visible ASCII characters: at most one open run of the job has it. It is free again once that run has its verdict.
+    #[serde(default)]
+    key: Option<String>,
+    /// What becomes of this trigger while an open run of the job has the key; `refuse` if left out. `replace` asks the open run to
+    /// end. `keep` answers 200 with the open run.
+    #[serde(default)]
+    if_open: Option<IfOpen>,
+    /// When it is to run: an instant, or a time from now such as `+10m`; at most 366 days ahead. Until then the run is `waiting`: it can
+    /// be cancelled, survives restarts, and has the definition of the job as it is now.
+    #[serde(default)]
+    at: Option<String>,
 }
 
 /// The body of a retry.
@@ -63,10 +82,12 @@ pub(super) fn routes() -> Routes {
             "/api/v1/jobs/{name}/runs",
             Operate,
             trigger,
-            Doc::new("Trigger a job", "Makes a run of it now, with its own parameters or those of the body. It need not be on.")
+            Doc::new("Trigger a job", "Makes a run of it, now or at a later instant, with its own parameters or those of the body. It need not be on.")
                 .json::<run_json::RunJson>(201, "The run.")
                 .with("Location")
+                .json::<run_json::RunJson>(200, "The open run that has the key, where `if_open` is `keep`.")
                 .reads(CLIENT)
+                .refuses(&[Code::TriggerKeyInUse])
                 .example(json!({"params": {"day": "2026-03-08"}})),
         )
         .get(
@@ -82,13 +103,13 @@ pub(super) fn routes() -> Routes {
             Doc::new(
                 "Run it again",
                 "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` where a caller replaced parameters \
-                 that the job's `overrides` do not allow any more. With `{\"only\": \"failed\"}` the new run has those shards of this one that \
+                 that the job's `overrides` do not allow any more. A run that was triggered for one executor goes to that one again, and one with a key takes it again, unless an open run has it. With `{\"only\": \"failed\"}` the new run has those shards of this one that \
                  did not succeed, with their numbers as they were; refused with `invalid_body` where there are none.",
             )
                 .json::<run_json::RunJson>(201, "The new run.")
                 .with("Location")
                 .reads(CLIENT)
-                .refuses(&[Code::RunNotFinished, Code::ShardOfBroadcast, Code::JobDeleted, Code::InvalidBody]),
+                .refuses(&[Code::RunNotFinished, Code::TriggerKeyInUse, Code::ShardOfBroadcast, Code::JobDeleted, Code::InvalidBody]),
         )
 }
 
@@ -104,7 +125,42 @@ async fn trigger(
         Some(given) => jobs::run_params(call.engine(), &record, given)?,
         None => None,
     };
-    request(&call, &record, RunRequest { params, trigger: trigger_of(&headers), parent: None, trace: call.trace }).await
+    let executor = match &body.executor {
+        Some(name) => Some(only_executor(&call, &record, ("/executor", name)).await?),
+        None => None,
+    };
+    let key = keyed(("/key", body.key.as_deref()), body.if_open)?;
+    let if_open = key.as_ref().map(|(_, if_open)| *if_open);
+    let at = body.at.as_deref().map(|text| planned_at(text, call.engine().now())).transpose();
+    let at = at.map_err(|message| refuse_value("/at", message))?;
+    let wanted = RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of(&headers)) };
+    match jobs::request_run(call.engine(), &record, wanted).await {
+        Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
+            kept(&call, *open).await
+        }
+        made_run => made(&call, made_run?).await,
+    }
+}
+
+/// The key of a trigger, and what becomes of it while an open run has that.
+pub(crate) fn keyed(
+    (pointer, key): (&str, Option<&str>),
+    if_open: Option<IfOpen>,
+) -> Result<Option<(String, IfOpen)>, Problem> {
+    match (key, if_open) {
+        (Some(key), if_open) => {
+            check_key(key).map_err(|message| refuse_value(pointer, message))?;
+            Ok(Some((key.to_owned(), if_open.unwrap_or(IfOpen::Refuse))))
+        }
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(refuse_value("/if_open", "it needs a key")),
+    }
+}
+
+/// The open run that has the key of a trigger.
+async fn kept(call: &Call, open: Run) -> Result<Response, Problem> {
+    call.check(Some(open.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
+    json(StatusCode::OK, &run_json::whole(call, open.for_reader()).await?)
 }
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
@@ -154,7 +210,14 @@ pub(crate) async fn repetition<Q>(
     let record = job_of(call, run).await?;
     // An edit since then does not change what is repeated.
     let params = jobs::params_again(call.engine(), &record, run).await?;
-    Ok((record, RunRequest { params, trigger, parent: Some(run.id), trace: call.trace }))
+    let executor = match &run.only_executor {
+        Some(name) => Some(only_executor(call, &record, ("/executor", name)).await?),
+        None => None,
+    };
+    let key = run.trigger_key.clone().map(|key| (key, IfOpen::Refuse));
+    let again =
+        RunRequest { params, executor, key, parent: Some(run.id), trace: call.trace, ..RunRequest::by(trigger) };
+    Ok((record, again))
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::shadow::{ShadowAsk, ShadowReport, ShadowRow, report};
+use rondel_admin::shadow::{DUE_DISTANCE_MAX, ShadowAsk, ShadowReport, ShadowRow, report};
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::shadow::compare::{Comparison, OldFire, OldOutcome, Range};
 use rondel_core::time::parse_duration;
@@ -303,6 +303,10 @@ fn checked(
         return Err(refuse_value(&format!("/fires/{index}/executor"), message));
     }
     let NewFire { source_id, due_at, started_at, executor, outcome, .. } = fire;
+    if let Some(due) = due_at.filter(|due| due.since(started_at).max(started_at.since(*due)) > DUE_DISTANCE_MAX) {
+        let message = format!("{due} is more than an hour from started_at, {started_at}; leave it out");
+        return Err(refuse_value(&format!("/fires/{index}/due_at"), message));
+    }
     Ok(ShadowFire { job, fire: OldFire { source_id, due_at, started_at, executor, outcome } })
 }
 

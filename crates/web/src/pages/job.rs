@@ -1,15 +1,19 @@
 //! A job: what it is, how it went, and what can be done with it.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::given_name;
 use rondel_admin::jobs::{self, JobError, RunParams, RunRequest};
 use rondel_core::declared::drift;
 use rondel_core::filter::{Filter, LabelTerm, LabelTest};
 use rondel_core::overrides::Overrides;
+use rondel_core::request::{IfOpen, planned_at};
 use rondel_core::spec::Mode;
 use rondel_core::time::format_duration;
-use rondel_core::{JobSpec, RunId, Timestamp, Trigger};
+use rondel_core::{JobSpec, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
@@ -30,6 +34,8 @@ use super::toast::{self, Toast};
 use super::view::{Bar, RunRow, bars};
 use super::zones;
 use crate::api::jobs::{find, put_back, remove};
+use crate::api::runs::keyed;
+use crate::api::trigger_executor::only_executor;
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
 use crate::etag::IfMatch;
@@ -38,6 +44,8 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
 
+/// The most executors that the form of a run suggests.
+const SUGGESTION_COUNT_MAX: usize = 200;
 /// How often a switch is tried again that met another change.
 const TRY_COUNT: usize = 4;
 
@@ -92,9 +100,12 @@ struct JobPage {
     no_error: Option<String>,
 }
 
-/// The form of a run with parameters of its own: only with what may be replaced.
+/// The form of a run with an executor, and parameters of its own: only with what may be replaced.
 struct RunWith {
-    is_offered: bool,
+    /// Whether parameters may be given.
+    takes_params: bool,
+    /// The executors of the job's app that are connected to this server, by name.
+    executors: Vec<String>,
     /// As JSON text.
     params: String,
     /// The same as fields, where its handler declares what it takes.
@@ -166,7 +177,8 @@ fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
     let mut fields = schema.map(|schema| params_form::fields(schema.document(), &spec.params)).unwrap_or_default();
     fields.retain(|field| overrides.covers(&field.pointer()));
     RunWith {
-        is_offered: *overrides != Overrides::None,
+        takes_params: *overrides != Overrides::None,
+        executors: online_names(page, record),
         params: text_of(&overrides.part(&spec.params)),
         fields,
         hint: match &*overrides {
@@ -174,6 +186,13 @@ fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
             Overrides::None | Overrides::All => t.job_run_params_hint.to_owned(),
         },
     }
+}
+
+/// Executors that a caller may name, as suggestions: any other name is held against all that are known.
+fn online_names(page: &Page<RunsFrom>, record: &JobRecord) -> Vec<String> {
+    let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
+    let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
+    names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
 }
 
 /// A page of the job's runs, and the address of the next one.
@@ -309,13 +328,39 @@ pub(super) async fn trigger(
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let params = own_params(&page, &fields, &record)?;
-    let request = RunRequest { params, trigger: Trigger::Manual, parent: None, trace: page.call.trace };
-    let run = jobs::request_run(page.engine(), &record, request).await?;
+    let executor = match fields.get("executor").trim() {
+        "" => None,
+        name => Some(only_executor(&page.call, &record, ("/executor", name)).await?),
+    };
+    let given = |name: &str| Some(fields.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+    let if_open = given("if_open").filter(|_| given("key").is_some());
+    let if_open = if_open
+        .map(|word| word.parse::<IfOpen>().map_err(|message: String| refuse_value("/if_open", message)))
+        .transpose()?;
+    let key = keyed(("/key", given("key").as_deref()), if_open)?;
+    let at = given("at").map(|text| planned_at(&text, page.engine().now())).transpose();
+    let at = at.map_err(|message| refuse_value("/at", message))?;
+    let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
+    let run = match jobs::request_run(page.engine(), &record, request).await {
+        Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
+            return Ok(to(&format!("/runs/{}", open.id)));
+        }
+        made => made?,
+    };
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     let (address, at) = (format!("/runs/{}", run.id), Moment::new(run.fire_at, run.fire_at, page.t));
+    let is_planned = run.status == RunStatus::Waiting;
     let link = Some((format!("#{name} · {}", at.time), address.clone()));
     let back = own_path(fields.get("back")).map_or(address, str::to_owned);
-    toast::answer(&page, Toast { text: page.t.toast_started.to_owned(), link, undo: None }, &back)
+    toast::answer(
+        &page,
+        Toast {
+            text: if is_planned { page.t.toast_planned } else { page.t.toast_started }.to_owned(),
+            link,
+            undo: None,
+        },
+        &back,
+    )
 }
 
 /// Parameters for one run; none where they are the job's.

@@ -9,7 +9,7 @@ use rondel_admin::Progress;
 use rondel_admin::jobs;
 use rondel_core::misfire::LateBecause;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
-use rondel_core::route::trace::Trace;
+use rondel_core::route::trace::{CHOSEN, Trace};
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::{Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
@@ -82,6 +82,8 @@ struct RunPage {
     failed_shards: usize,
     parent: Option<String>,
     cancel_by: Option<String>,
+    only_executor: Option<String>,
+    key: Option<String>,
     progress: Option<Progress>,
     route: Option<RouteFacts>,
     span: Option<(i64, Moment)>,
@@ -127,7 +129,10 @@ impl RouteFacts {
         let waits = trace.waits();
         let behind = |because| waits.server.filter(|late| late.because == because).and_then(|late| waited(late.by));
         Some(Self {
-            route: t.route(trace.route.parse().ok()?),
+            route: match trace.route.as_str() {
+                CHOSEN => t.route_chosen,
+                route => t.route(route.parse().ok()?),
+            },
             of: list(trace.of, trace.of_more),
             refused: list(refused, trace.refused_more),
             overload: behind(LateBecause::Overload),
@@ -180,6 +185,8 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         parent: run.parent.map(|parent| parent.to_string()),
         cancel_by: run.cancel_by.clone(),
         progress: page.engine().progress(&run),
+        only_executor: run.only_executor.clone(),
+        key: run.trigger_key.clone(),
         route: run.trace.as_deref().and_then(|trace| RouteFacts::new(trace, t)),
         span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
         params: params.map(readable),

@@ -259,7 +259,7 @@ impl Texts {
             | Code::TooManyTokens => (self.problem_conflict, self.problem_conflict_hint),
             Code::CalendarUsed | Code::ChannelUsed => (self.problem_used, self.problem_used_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
-            Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast => {
+            Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast | Code::TriggerKeyInUse => {
                 (self.problem_too_late, self.problem_too_late_hint)
             }
             Code::InvalidQuery | Code::InvalidCursor => (self.problem_query, self.problem_query_hint),

@@ -22,6 +22,13 @@ impl Status {
     pub(crate) const fn new(status: RunStatus, t: &Texts) -> Self {
         Self { class: status.as_str(), word: t.status(status), is_open: !status.is_terminal() }
     }
+
+    /// The same of a run: one whose instant is ahead, and that waits for nothing else, is planned.
+    pub(crate) fn of_run(run: &Run, t: &Texts) -> Self {
+        let status = Self::new(run.shown_status(), t);
+        let is_planned = run.status == RunStatus::Waiting && run.attempt == 1;
+        if is_planned { Self { word: t.status_planned, ..status } } else { status }
+    }
 }
 
 /// A run in a list.
@@ -49,7 +56,7 @@ impl RunRow {
         Self {
             id: run.id,
             job,
-            status: Status::new(run.shown_status(), t),
+            status: Status::of_run(run, t),
             fire_at: Moment::new(run.fire_at, now, t),
             length: run_length(run, now, t),
             late: run.started_at.filter(|_| run.attempt == 1).map(|at| length(at.since(run.fire_at), t)),

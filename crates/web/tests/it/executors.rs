@@ -139,3 +139,62 @@ async fn the_console_drains_an_executor_with_a_countdown_and_takes_it_back() {
     assert!(part.contains("a001 gets new runs again") && part.contains("/executors/a001/drain?app=a"), "{part}");
     assert_eq!(visitor.post("/executors/none/drain", "").await.status, 404);
 }
+
+/// A caller names the executor of a run; a name that no run could ever begin on is refused with what would be right.
+#[tokio::test]
+async fn a_run_is_triggered_for_one_executor() {
+    let server = with_executors().await;
+    let job = json!({"name": "report", "app": "b", "handler": "h7"});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let trigger = async |executor: &str| {
+        server.with_body("POST", "/api/v1/jobs/report/runs", json!({"executor": executor})).await
+    };
+    let run = trigger("b003").await.expect(201);
+    assert_eq!((&run["only_executor"], &run["executor"]), (&json!("b003"), &json!(null)));
+    let location = format!("/api/v1/runs/{}", run["id"].as_str().unwrap());
+    assert_eq!(server.get(&location).await.expect(200)["only_executor"], "b003");
+    let any = server.bare("POST", "/api/v1/jobs/report/runs").await.expect(201);
+    assert_eq!(any.get("only_executor"), None);
+
+    let complaint = async |executor: &str| {
+        let problem = trigger(executor).await.expect(422);
+        assert_eq!(problem["errors"][0]["pointer"], "/executor");
+        problem["errors"][0]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        complaint("b005").await,
+        "app b has no executor \"b005\"; it has b000, b001, b002, b003, b004",
+        "and a005 is of another app"
+    );
+    assert!(complaint("<script>").await.contains("no executor \"<script>\""));
+    let (engine, now) = (&server.engine, server.engine.now());
+    let app = engine.store().app(HERE, "b").await.unwrap().unwrap().id;
+    for switch in [Switch::Draining, Switch::Stopped] {
+        engine.store().set_executor_switch(app, "b001", switch, now).await.unwrap();
+        let expected = format!("executor \"b001\" is switched to {switch}: activate it first, or name another one");
+        assert_eq!(complaint("b001").await, expected);
+    }
+    let job = json!({"name": "other", "app": "b", "handler": "missing", "select": {"executors": ["b002"]}});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let refused = server.with_body("POST", "/api/v1/jobs/other/runs", json!({"executor": "b000"})).await.expect(422);
+    assert_eq!(refused["errors"][0]["message"], "executor \"b000\" does not have handler \"missing\"");
+    let job = json!({"name": "picky", "app": "b", "handler": "h1", "select": {"executors": ["b002"]}});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let refused = server.with_body("POST", "/api/v1/jobs/picky/runs", json!({"executor": "b000"})).await.expect(422);
+    assert!(refused["errors"][0]["message"].as_str().unwrap().contains("(select)"), "{refused}");
+
+    // Run again, it keeps the choice; the console shows it, and takes one.
+    let id = run["id"].as_str().unwrap().parse().unwrap();
+    server.finish(id, rondel_core::outcome::Outcome::Succeeded).await;
+    let again = server.bare("POST", &format!("{location}/retry")).await.expect(201);
+    assert_eq!(again["only_executor"], "b003");
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/runs/{}", run["id"].as_str().unwrap())).await.text();
+    assert!(page.contains("id=\"only-executor\">b003<"), "{page}");
+    let posted = visitor.post("/jobs/report/runs", "executor=b002").await;
+    let location = crate::visitor::location(&posted);
+    let page = visitor.get(&location).await.text();
+    assert!(page.contains("id=\"only-executor\">b002<"), "{page}");
+    let page = visitor.post("/jobs/report/runs", "executor=nosuch").await.text();
+    assert!(page.contains("has no executor"), "{page}");
+}

@@ -1,15 +1,18 @@
 //! Logs through the API.
 
 use axum::body::Body;
-use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
-use rondel_store::logs::{LogChunk, LogLine};
+use rondel_core::{RunId, Timestamp};
+use rondel_store::logs::{LogChunk, LogLine, NUMBERED_BY_LINE};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server};
 
 async fn write(server: &Server, run: RunId, sequence: i64, lines: &[&str]) {
-    let at = server.engine.now();
+    write_at(server, run, (sequence, server.engine.now()), lines).await;
+}
+
+async fn write_at(server: &Server, run: RunId, (sequence, at): (i64, Timestamp), lines: &[&str]) {
     let line = |text: &&str| LogLine { at, level: "info".to_owned(), text: (*text).to_owned() };
     let chunk = LogChunk { run, attempt: 1, sequence, lines: lines.iter().map(line).collect() };
     server.engine.store().append_logs(&[chunk]).await.unwrap();
@@ -60,6 +63,42 @@ async fn a_missing_chunk_is_waited_for() {
     assert_eq!(texts(&server.get(&path).await.expect(200)), [(1, "one".to_owned())]);
     write(&server, run, 1, &["two"]).await;
     assert_eq!(texts(&server.get(&path).await.expect(200)).len(), 3);
+}
+
+/// Bridged executors' chunks have the numbers of their first lines.
+#[tokio::test]
+async fn chunks_that_are_numbered_by_lines_are_not_waited_for() {
+    let (server, run, path) = started().await;
+    let numbers = async |query: &str| {
+        let page = server.get(&format!("{path}?{query}")).await.expect(200);
+        texts(&page).into_iter().map(|(number, _)| number).collect::<Vec<_>>()
+    };
+    write(&server, run, NUMBERED_BY_LINE + 1, &["one", "two", "three"]).await;
+    write(&server, run, NUMBERED_BY_LINE + 4, &["four", "five"]).await;
+    assert_eq!(numbers("limit=100").await, [1, 2, 3, 4, 5]);
+    assert_eq!(numbers("tail=2").await, [4, 5]);
+    let found = server.get(&format!("{path}/search?contains=five")).await.expect(200);
+    assert_eq!(found["hits"], json!([5]), "{found:#}");
+    write(&server, run, NUMBERED_BY_LINE + 7, &["seven"]).await;
+    assert_eq!(numbers("limit=100").await.len(), 5, "line 6 may still come in");
+    write(&server, run, NUMBERED_BY_LINE + 6, &["six"]).await;
+    assert_eq!(numbers("limit=100").await.len(), 7);
+}
+
+#[tokio::test]
+async fn pages_go_on_within_a_chunk_behind_a_gap() {
+    let (server, run, path) = started().await;
+    let long_ago = server.engine.now() - std::time::Duration::from_secs(60);
+    write_at(&server, run, (0, long_ago), &["one"]).await;
+    write_at(&server, run, (2, long_ago), &["three", "four", "five"]).await;
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    for _ in 0..4 {
+        let page = server.get(&format!("{path}?limit=2{after}")).await.expect(200);
+        seen.extend(texts(&page).into_iter().map(|(_, text)| text));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        after = format!("&after={cursor}");
+    }
+    assert_eq!(seen, ["one", "three", "four", "five"]);
 }
 
 #[tokio::test]

@@ -164,7 +164,7 @@ impl World {
                 jobs::create(engine, id, spec, "test").await.unwrap()
             }
         };
-        let request = jobs::RunRequest { params: None, trigger: rondel_core::Trigger::Api, parent: None, trace: None };
+        let request = jobs::RunRequest::by(rondel_core::Trigger::Api);
         let run = jobs::request_run(engine, &record, request).await.unwrap().id.to_string();
         if calendars::find(engine, id, "cal").await.unwrap().is_none() {
             let spec: CalendarSpec =

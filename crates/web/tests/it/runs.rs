@@ -159,3 +159,64 @@ async fn a_broadcast_shows_its_shards() {
     assert_eq!((&run["shard_index"], &run["shard_total"]), (&Value::Null, &Value::Null));
     assert_eq!(run["shards"], json!([]));
 }
+
+/// A key has at most one open run of a job; what happens to the second trigger is its caller's choice.
+#[tokio::test]
+async fn a_trigger_with_a_key_is_refused_kept_or_replaced() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let ask = async |body: Value| server.with_body("POST", "/api/v1/jobs/a/runs", body).await;
+    let first = ask(json!({"key": "order-1"})).await.expect(201);
+    assert_eq!(first["key"], "order-1");
+    let refused = ask(json!({"key": "order-1"})).await.expect(409);
+    assert_eq!(refused["code"], "trigger_key_in_use");
+    let id = first["id"].as_str().unwrap();
+    assert!(refused["detail"].as_str().unwrap().contains(id), "{refused}");
+    let kept = ask(json!({"key": "order-1", "if_open": "keep"})).await.expect(200);
+    assert_eq!(kept["id"], first["id"]);
+    assert_eq!(ask(json!({"key": "order-2"})).await.expect(201)["key"], "order-2");
+    let second = ask(json!({"key": "order-1", "if_open": "replace"})).await.expect(201);
+    assert_ne!(second["id"], first["id"]);
+    let replaced = server.get(&format!("/api/v1/runs/{id}")).await.expect(200);
+    assert!(!replaced["cancel_requested_by"].is_null() || replaced["status"] == "cancelled", "{replaced}");
+    // Run again, the key is taken again, unless another run has it.
+    server.finish(second["id"].as_str().unwrap().parse().unwrap(), Outcome::Succeeded).await;
+    let retry = format!("/api/v1/runs/{}/retry", second["id"].as_str().unwrap());
+    assert_eq!(server.bare("POST", &retry).await.expect(201)["key"], "order-1");
+    assert_eq!(server.bare("POST", &retry).await.expect(409)["code"], "trigger_key_in_use");
+    for (body, pointer) in [
+        (json!({"key": "a b"}), "/key"),
+        (json!({"key": ""}), "/key"),
+        (json!({"key": "x".repeat(201)}), "/key"),
+        (json!({"if_open": "keep"}), "/if_open"),
+    ] {
+        assert_eq!(ask(body).await.expect(422)["errors"][0]["pointer"], pointer);
+    }
+}
+
+/// A run is planned for a later instant: it is listed as such, and can be cancelled.
+#[tokio::test]
+async fn a_run_is_triggered_for_a_later_instant() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let ask = async |at: &str| server.with_body("POST", "/api/v1/jobs/a/runs", json!({"at": at})).await;
+    let run = ask("+10m").await.expect(201);
+    assert_eq!((&run["status"], &run["fire_at"]), (&json!("waiting"), &run["due_at"]));
+    let at: rondel_core::Timestamp = run["fire_at"].as_str().unwrap().parse().unwrap();
+    let ahead = at.since(server.engine.now());
+    assert!(ahead.as_secs() > 500 && ahead.as_secs() <= 600, "{ahead:?}");
+    let again = ask(run["fire_at"].as_str().unwrap()).await.expect(201);
+    assert_eq!(again["fire_at"], run["fire_at"], "two runs of one instant");
+    for bad in ["2020-01-01T00:00:00Z", "tomorrow", "10m", "+9999d", ""] {
+        assert_eq!(ask(bad).await.expect(422)["errors"][0]["pointer"], "/at", "{bad}");
+    }
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/jobs/a").await.text();
+    assert!(page.contains("Planned"), "{page}");
+    let posted = visitor.post("/jobs/a/runs", "at=%2B1h").await;
+    assert!(visitor.get(&location(&posted)).await.text().contains("Planned"));
+    let refused = visitor.post("/jobs/a/runs", "at=yesterday").await.text();
+    assert!(refused.contains("is not an instant"), "{refused}");
+    let cancel = format!("/api/v1/runs/{}/cancel", run["id"].as_str().unwrap());
+    server.bare("POST", &cancel).await.expect(202);
+}

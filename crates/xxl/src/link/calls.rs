@@ -6,9 +6,9 @@ use rondel_store::xxl::XxlRun;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::Event;
+use super::{Event, Pulled};
 use crate::bridge::Shared;
-use crate::client::Peer;
+use crate::client::{CallError, Peer};
 use crate::wire::{self, LogPage};
 
 /// Calls to one executor at the same time.
@@ -106,18 +106,32 @@ impl Calls {
         let page_count = if is_over { PAGE_COUNT_MAX } else { 1 };
         self.shared.spawn(async move {
             let Ok(_permit) = pulls.acquire().await else { return };
+            let mut is_cut = false;
             for _ in 0..page_count {
-                let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await;
-                let page = answer.map(|answer| wire::log_page(&answer, from)).unwrap_or_default();
+                let page = match client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await {
+                    Ok(answer) => wire::log_page(&answer, from),
+                    Err(CallError::TooLong(words)) => {
+                        is_cut = true;
+                        let words =
+                            format!("The rest of this log is too long to be read. It is on the executor. {words}");
+                        LogPage { lines: vec![words], next_line: from + 1 }
+                    }
+                    Err(_) => break,
+                };
                 if page.next_line <= from {
                     break;
                 }
-                from = page.next_line;
-                if events.send(Event::Pulled(log_id, page, false)).await.is_err() {
+                let pulled = Pulled { log_id, from, page, is_last: false, is_cut };
+                from = pulled.page.next_line;
+                if events.send(Event::Pulled(pulled)).await.is_err() {
                     return;
                 }
+                if is_cut {
+                    break;
+                }
             }
-            drop(events.send(Event::Pulled(log_id, LogPage { lines: Vec::new(), next_line: from }, true)).await);
+            let page = LogPage { lines: Vec::new(), next_line: from };
+            drop(events.send(Event::Pulled(Pulled { log_id, from, page, is_last: true, is_cut })).await);
         });
     }
 }

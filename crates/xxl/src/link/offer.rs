@@ -1,6 +1,5 @@
 //! Triggers: which of them are taken, their numbers, and the requests that are made of them.
 
-use rondel_core::spec::OverlapPolicy;
 use rondel_core::{JobId, NodeId, RunId};
 use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
@@ -9,7 +8,7 @@ use rondel_store::LeaseToken;
 use rondel_store::xxl::{NewXxlRun, XxlRun};
 use tokio::time::Instant;
 
-use super::{Link, POLICY_PERIOD, SLOTS, Session};
+use super::{Link, SLOTS, Session};
 use crate::request;
 use crate::table::Kill;
 use crate::wire::CODE_FAILED;
@@ -46,11 +45,9 @@ impl Link {
                 taken.iter().map(|one| refusal((RunId::new(one.run_id), one.attempt), RefusedWhy::Fenced, one.fence_n));
             replies.extend(refused);
         } else {
-            self.learn_policies(&taken).await;
             for (row, trigger) in rows.into_iter().zip(&taken) {
                 replies.push(reply(v1::reply::Kind::Accepted, row.run, row.attempt));
-                let policy = self.policies.get(&row.job).map_or(OverlapPolicy::Serial, |(policy, _)| *policy);
-                let made = request::request(trigger, &row, policy);
+                let made = request::request(trigger, &row);
                 requests.push((row.log_id, made));
                 self.table.insert(row, trigger.fence_n, Instant::now());
             }
@@ -78,31 +75,7 @@ impl Link {
             app: self.identity.app,
         };
         let new: Vec<NewXxlRun> = triggers.iter().map(new).collect();
-        let engine = &self.shared.engine;
-        match engine.store().send_xxl(token, &new, engine.now()).await {
-            Ok(rows) => Some(rows.unwrap_or_default()),
-            Err(error) => {
-                self.shared.store_failed("number attempts", &error);
-                None
-            }
-        }
-    }
-
-    /// The overlap policies of the jobs, for executors that still have a run of them.
-    pub(super) async fn learn_policies(&mut self, triggers: &[v1::Trigger]) {
-        let now = Instant::now();
-        self.policies.retain(|_, (_, at)| now.duration_since(*at) < POLICY_PERIOD);
-        let unknown = |trigger: &&v1::Trigger| !self.policies.contains_key(&JobId::new(trigger.job_id));
-        let mut names: Vec<&str> = triggers.iter().filter(unknown).map(|trigger| trigger.job.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        if names.is_empty() {
-            return;
-        }
-        match self.shared.engine.store().jobs_named(self.identity.namespace, &names).await {
-            Ok(jobs) => self.policies.extend(jobs.into_iter().map(|job| (job.id, (job.spec.overlap.policy, now)))),
-            Err(error) => self.shared.store_failed("read jobs", &error),
-        }
+        self.shared.writes.send(token, new).await
     }
 
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {

@@ -8,12 +8,12 @@ use rondel_store::xxl::{XxlReport, XxlRun, XxlState};
 use tokio::time::Instant;
 
 use super::offer::{refusal, reply};
-use super::{Link, Session, TICK};
+use super::{Link, Pulled, Session, TICK};
 use crate::client::CallError;
 use crate::ends::{self, CODE_KILLED};
 use crate::log;
 use crate::table::Kill;
-use crate::wire::{Answer, CODE_FAILED, LogPage};
+use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
     /// Ends of attempts that are in the store.
@@ -66,16 +66,15 @@ impl Link {
                     started_at_ms: entry.started_at_ms,
                     ..reply(v1::reply::Kind::Started, entry.row.run, entry.row.attempt)
                 };
-                session.send(Body::Replies(v1::Replies { replies: vec![started] })).await
+                self.started.push(started);
+                true
             }
         }
     }
 
     /// The request never left: the engine sends the run elsewhere.
     pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
-        let engine = &self.shared.engine;
-        if let Err(error) = engine.store().settle_xxl(&[log_id], engine.now()).await {
-            self.shared.store_failed("settle attempts", &error);
+        if !self.shared.writes.settle(vec![log_id]).await {
             return false;
         }
         let Some(entry) = self.table.remove(log_id) else { return true };
@@ -111,17 +110,29 @@ impl Link {
         !is_over || self.deliver(session, &[log_id]).await
     }
 
-    pub(super) async fn pulled(&mut self, session: &Session, log_id: i64, page: LogPage, is_last: bool) -> bool {
+    pub(super) async fn pulled(&mut self, session: &Session, pulled: Pulled) -> bool {
+        let Pulled { log_id, from, page, is_last, is_cut } = pulled;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
-        let first = entry.row.log_line;
-        let mut chunks = log::chunks(&entry.row, first, page.lines, now_ms);
-        entry.row.log_line = page.next_line.max(first);
-        let (next_line, is_open) = (entry.row.log_line, entry.is_open());
+        if from > entry.row.log_line {
+            // Lines before these were lost with a session: the read is repeated from there.
+            if is_last {
+                entry.is_pulling = !entry.is_open();
+                if entry.is_pulling {
+                    self.calls.pull(&entry.row, true);
+                }
+            }
+            return true;
+        }
+        // Another server may have stored some of them meanwhile.
+        let first = entry.row.log_line.max(from);
+        let known = usize::try_from(first - from).unwrap_or(usize::MAX);
+        let lines: Vec<String> = page.lines.into_iter().skip(known).collect();
+        let mut chunks = log::chunks(&entry.row, first, lines, now_ms);
+        let (next_line, is_open) = (page.next_line.max(first), entry.is_open());
         if is_last {
             entry.is_pulling = false;
             if !is_open {
-                entry.has_whole_log = true;
                 chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
             }
         }
@@ -130,6 +141,9 @@ impl Link {
                 return false;
             }
         }
+        entry.row.log_line = next_line;
+        entry.is_log_cut |= is_cut;
+        entry.has_whole_log |= is_last && !is_open;
         if next_line > first
             && is_open
             && let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await
@@ -142,21 +156,17 @@ impl Link {
 
     /// Records the end of an attempt that the executor does not report itself, and reports it. A callback that came before counts.
     pub(super) async fn end(&mut self, session: &Session, log_id: i64, code: i32, message: &str) -> bool {
-        let engine = &self.shared.engine;
         let report = XxlReport { log_id, code, message: Some(message.to_owned()) };
-        match engine.store().report_xxl(self.identity.app, &[report], engine.now()).await {
-            Ok(found) => self.reported(session, found.runs).await,
-            Err(error) => {
-                self.shared.store_failed("end attempts", &error);
-                false
-            }
+        match self.shared.writes.report(self.identity.app, vec![report]).await {
+            Some(found) => self.reported(session, found.runs).await,
+            None => false,
         }
     }
 
     /// Reports ends to the engine, and has the rest of the logs read. One whose stop is under way waits for that.
     pub(super) async fn deliver(&mut self, session: &Session, log_ids: &[i64]) -> bool {
         let now = Instant::now();
-        let mut results = Vec::new();
+        let (mut results, mut messages) = (Vec::new(), Vec::new());
         for log_id in log_ids {
             let Some(entry) = self.table.get_mut(*log_id) else { continue };
             if matches!(entry.kill, Some(Kill::Asked(_))) {
@@ -164,10 +174,29 @@ impl Link {
             }
             entry.result_sent_at = Some(now);
             results.push(ends::result(&entry.row, entry.started_at_ms));
-            if !entry.is_pulling && !entry.has_whole_log {
+            if entry.is_pulling || entry.has_whole_log {
+                continue;
+            }
+            if self.shared.looks_after(&entry.row) && !entry.is_log_cut {
                 entry.is_pulling = true;
                 self.calls.pull(&entry.row, true);
+            } else {
+                entry.has_whole_log = true;
+                let now_ms = self.shared.engine.now().as_millis();
+                messages.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
+                let (row, is_cut) = (entry.row.clone(), entry.is_log_cut);
+                if !is_cut {
+                    self.table.leave_unread(&row, now);
+                }
             }
+        }
+        for chunk in messages {
+            if !session.send(Body::Logs(v1::Logs { chunks: vec![chunk] })).await {
+                return false;
+            }
+        }
+        if !results.is_empty() && !self.send_started(session).await {
+            return false;
         }
         for part in results.chunks(ITEM_COUNT_MAX) {
             if !session.send(Body::Results(v1::Results { results: part.to_vec() })).await {
@@ -188,10 +217,8 @@ impl Link {
                 settled.push(entry.row.log_id);
             }
         }
-        let engine = &self.shared.engine;
-        if let Err(error) = engine.store().settle_xxl(&settled, engine.now()).await {
+        if !self.shared.writes.settle(settled).await {
             // They are found again, and answered as repeated ones.
-            self.shared.store_failed("settle attempts", &error);
             return false;
         }
         self.table.forget(now);
@@ -208,7 +235,7 @@ impl Link {
                 return false;
             }
         };
-        self.table.reconcile(rows, Instant::now());
+        self.take_up(rows);
         let (held, finished) = self.table.inventory();
         let reply = v1::FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished };
         if !session.send(Body::FenceReply(reply)).await {

@@ -1,11 +1,20 @@
 //! What a link looks after by the clock: attempts that are asked about, logs that are read, results that are sent again.
 
+use std::sync::Arc;
+
+use rondel_store::logs::NUMBERED_BY_LINE;
+use rondel_store::xxl::{XxlRun, XxlState};
 use tokio::time::Instant;
 
 use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, Session};
 use crate::client::CallError;
 use crate::ends::{CODE_LOST, CODE_UNKNOWN};
+use crate::log;
+use crate::table::Entry;
 use crate::wire::Answer;
+
+/// Chunks of one attempt's log that are counted.
+const CHUNK_COUNT_MAX: u32 = 10_000;
 
 impl Link {
     pub(super) async fn tick(&mut self, session: &Session) -> bool {
@@ -14,10 +23,11 @@ impl Link {
         if now.duration_since(self.reconciled_at) >= period {
             self.reconciled_at = now;
             match self.unsettled().await {
-                Ok(rows) => drop(self.table.reconcile(rows, now)),
+                Ok(rows) => self.take_up(rows),
                 Err(error) => self.shared.store_failed("read attempts", &error),
             }
         }
+        self.read_of_the_gone(now).await;
         self.table.forget(now);
         let unanswered = self.table.unanswered(now);
         if !self.deliver(session, &unanswered).await {
@@ -34,10 +44,53 @@ impl Link {
         self.give_up(session, now).await
     }
 
+    /// Takes up what the store has of the executor's attempts.
+    pub(super) fn take_up(&mut self, rows: Vec<XxlRun>) {
+        let now = Instant::now();
+        self.reconciled_at = now;
+        let over = self.table.reconcile(rows, now);
+        over.into_iter().for_each(|entry| self.read_the_rest(entry, now));
+    }
+
+    /// Reads the logs of ended attempts that were another node's to read, if that one is gone: behind what it has stored.
+    async fn read_of_the_gone(&mut self, now: Instant) {
+        let shared = Arc::clone(&self.shared);
+        for row in self.table.take_unread(now, |row| shared.looks_after(row)) {
+            let stored = shared.engine.store().log_sizes(row.run, row.attempt, NUMBERED_BY_LINE, CHUNK_COUNT_MAX).await;
+            match stored {
+                Ok(sizes) => {
+                    let log_line = log::next_line(&sizes).max(row.log_line);
+                    let row = XxlRun { log_line, ..row };
+                    self.calls.pull(&row, true);
+                    self.table.insert_over(row, now);
+                }
+                Err(error) => {
+                    shared.store_failed("read logs", &error);
+                    self.table.leave_unread(&row, now);
+                }
+            }
+        }
+    }
+
+    /// Reads the rest of the log of an attempt whose end another server heard.
+    fn read_the_rest(&mut self, entry: Entry, now: Instant) {
+        if entry.has_whole_log || entry.is_log_cut {
+            return;
+        }
+        if !self.shared.looks_after(&entry.row) {
+            self.table.leave_unread(&entry.row, now);
+            return;
+        }
+        let row = XxlRun { state: XxlState::Settled, ..entry.row };
+        self.calls.pull(&row, true);
+        self.table.insert_over(row, now);
+    }
+
     /// Asks about attempts that have run for a while.
     pub(super) fn ask(&mut self, now: Instant) {
         let mut numbers = Vec::new();
-        for entry in self.table.entries_mut().filter(|entry| entry.is_open()) {
+        let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.looks_after(&entry.row);
+        for entry in self.table.entries_mut().filter(is_due) {
             let after = if entry.is_proven { ASK_AFTER } else { ASK_SOON };
             let last = entry.asked_at.unwrap_or(entry.known_since);
             if now.duration_since(last) >= after {
@@ -54,7 +107,10 @@ impl Link {
 
     /// Reads the logs of attempts that run.
     pub(super) fn pull(&mut self, now: Instant) {
-        for entry in self.table.entries_mut().filter(|entry| entry.is_open() && !entry.is_pulling) {
+        let is_read = |entry: &&mut Entry| {
+            entry.is_open() && !entry.is_pulling && !entry.is_log_cut && self.shared.looks_after(&entry.row)
+        };
+        for entry in self.table.entries_mut().filter(is_read) {
             let last = entry.pulled_at.unwrap_or(entry.known_since);
             if now.duration_since(last) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);

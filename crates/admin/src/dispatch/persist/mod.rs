@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome, cancelled_by};
+use rondel_core::queued::is_fire_ahead;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -180,7 +181,7 @@ impl StepLoop {
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         runs.retain(|run| definitions.contains_key(&(run.job, run.job_version)));
         let now = self.shared.clock.now();
-        runs.retain(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && run.fire_at <= now);
+        runs.retain(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && !is_fire_ahead(run, now));
         let ending = self.shared.in_memory.admit_to_end(runs);
         for run in &ending {
             let (Some(definition), Some(reason)) = (definitions.get(&(run.job, run.job_version)), reasons.get(&run.id))

@@ -16,6 +16,9 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
+/// How many runs of a job are looked at for one whose caller named an executor.
+const NAMED_LOOK_COUNT: usize = 8;
+
 /// Whose turn it is among those that wait: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
@@ -37,7 +40,7 @@ struct Kind {
     handler: String,
     /// Where the job itself chooses among the executors, or has shards, for which there is room or not.
     job: Option<JobId>,
-    /// The executor that a shard is meant for.
+    /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
 }
 
@@ -48,7 +51,7 @@ impl Kind {
         Self {
             handler: job.handler.clone(),
             job: is_particular.then_some(run.job),
-            executor: run.executor.clone().filter(|_| run.parent.is_some()),
+            executor: run.only_executor.clone().or_else(|| run.executor.clone().filter(|_| run.parent.is_some())),
         }
     }
 }
@@ -175,7 +178,8 @@ impl Parked {
         self.remove(run, runs)
     }
 
-    /// The first in turn of each of so many jobs behind this one, round and round.
+    /// The first in turn of each of so many jobs behind this one, round and round; and those soon behind it whose callers named an
+    /// executor.
     pub(crate) fn first_of_jobs<'a>(
         &self,
         behind: Option<JobId>,
@@ -184,7 +188,10 @@ impl Parked {
     ) -> impl Iterator<Item = &'a OpenRun> {
         let rest = self.jobs.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let before = behind.map(|behind| self.jobs.range(..=behind)).into_iter().flatten();
-        rest.chain(before).take(count).filter_map(|(_, turns)| runs.get(turns.first()?.run))
+        rest.chain(before).take(count).flat_map(move |(_, turns)| {
+            let soon = turns.iter().take(NAMED_LOOK_COUNT).filter_map(|turn| runs.get(turn.run)).enumerate();
+            soon.filter(|(index, open)| *index == 0 || open.ready.run.only_executor.is_some()).map(|(_, open)| open)
+        })
     }
 
     /// Puts back a run that could not be placed.

@@ -256,6 +256,7 @@ mod tests {
             job_version: 1,
             owner: LeaseToken { node: NodeId::new(node), epoch: 1 },
             cancel_by: None,
+            drop_for: None,
             term: 1,
         }
     }

@@ -33,7 +33,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let executors = &d.state.executors;
     let is_stranded = |open: &OpenRun| {
         let ready = &open.ready;
-        open.since() + PATIENCE <= now && executors.staying(ready.run.app, &ready.definition.job).is_empty()
+        open.since() + PATIENCE <= now && executors.staying(ready).is_empty()
     };
     let behind = d.state.recovery.sought_to;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
@@ -42,7 +42,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     for open in first {
         sought_to = Some(open.ready.run.job);
         if is_stranded(open) {
-            by_job.insert(open.ready.run.job, open.ready.clone());
+            by_job.entry(open.ready.run.job).or_insert_with(|| open.ready.clone());
         }
     }
     d.state.recovery.sought_to = sought_to;
@@ -126,8 +126,9 @@ impl Candidate {
 
     fn is_fit(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
+        let is_meant = ready.run.only_executor.as_ref().is_none_or(|only| *only == self.name);
         let has_handler = takes_handler(self.handlers.iter().map(String::as_str), &job.handler);
-        self.app == ready.run.app && has_handler && job.select.admits(&self.name, &self.labels)
+        self.app == ready.run.app && is_meant && has_handler && job.select.admits(&self.name, &self.labels)
     }
 }
 
@@ -237,6 +238,20 @@ mod tests {
             first_seen_at: NOW,
             last_seen_at: NOW,
         }
+    }
+
+    #[test]
+    fn a_run_for_one_executor_goes_where_that_one_is_heard() {
+        let nodes = [node(1, 1, 1_005), node(2, 1, 1_005), node(3, 1, 1_005)];
+        let records = [record(1, "[\"h\"]", "{}"), record(2, "[\"h\"]", "{}"), record(3, "[\"h\"]", "{}")];
+        let sessions = [session(2, 1, 1), session(2, 1, 2), session(3, 1, 3)];
+        let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, &sessions, &records, NOW);
+        let target = |only: Option<&str>| {
+            let mut ready = ready(1, &definition(&json!({})));
+            ready.run.only_executor = only.map(str::to_owned);
+            elsewhere.node_for(&ready).map(NodeId::get)
+        };
+        assert_eq!((target(None), target(Some("e3")), target(Some("e4"))), (Some(2), Some(3), None));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rondel_core::outcome::{After, Outcome, cancelled_by};
+use rondel_core::queued::is_fire_ahead;
 use rondel_core::{Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{AttemptEnd, Finished};
@@ -195,8 +196,8 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     }
 }
 
-/// The jobs of these runs were paused or deleted: what waits ends, for this reason. What an executor has, or may have, goes on. One
-/// whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
+/// The jobs of these runs were paused or deleted: what waits ends, for this reason. What an executor has, or may have, goes on. A fire
+/// of a schedule whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
     let mut not_here = Vec::new();
     for (run, reason) in drops {
@@ -208,7 +209,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
             }
             continue;
         }
-        let is_ahead = |ready: &Ready| ready.run.fire_at > d.now;
+        let is_ahead = |ready: &Ready| is_fire_ahead(&ready.run, d.now);
         if d.state.runs.called(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
             continue;
         }

@@ -258,6 +258,7 @@ impl Model {
             job_version: 1,
             owner: self.world.around.token,
             cancel_by: None,
+            drop_for: None,
             term: 1,
         })
     }

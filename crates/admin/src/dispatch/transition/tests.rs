@@ -176,6 +176,7 @@ fn a_run_that_another_node_has_ends_this_lease() {
         job_version: 1,
         owner: DEAD,
         cancel_by: None,
+        drop_for: None,
         term: 1,
     };
     assert_eq!(world.described(Event::Looked(vec![run(1)], vec![check])), ["end of the lease"]);

@@ -35,7 +35,9 @@ pub(super) fn add(source: &Source<'_>, found: &mut Found) {
     let trigger = text(source.trigger, "trigger_name");
     let place = if group == "DEFAULT" { String::new() } else { format!("{group}-") };
     let stem = if trigger.is_empty() || trigger == job { job.clone() } else { format!("{job}-{trigger}") };
-    let name = found.name(&format!("{place}{stem}"));
+    let scheduler = text(Some(source.job), "sched_name");
+    let identity = [scheduler, group.clone(), job.clone(), text(source.trigger, "trigger_group"), trigger.clone()];
+    let name = found.name(&format!("{place}{stem}"), &identity.join("\0"));
     let from = match source.trigger {
         Some(row) => format!("trigger {}.{trigger} of job {group}.{job}", text(Some(row), "trigger_group")),
         None => format!("job {group}.{job}"),
@@ -267,20 +269,26 @@ impl Draft<'_> {
             self.set("priority", kept);
         }
         let is_simple = self.trigger_text("trigger_type") == "SIMPLE";
-        let forever = Self::number(self.source.timing, "repeat_count") != 0;
-        let policy = match Self::number(self.source.trigger, "misfire_instr") {
+        let (count, instruction) =
+            (Self::number(self.source.timing, "repeat_count"), Self::number(self.source.trigger, "misfire_instr"));
+        let policy = match instruction {
             -1 => "all",
-            0 if is_simple && forever => "skip",
+            0 if is_simple && count < 0 => "skip",
             0 | 1 => "once",
             2 | 3 if is_simple => "once",
             _ => "skip",
         };
         if self.source.trigger.is_some() {
-            self.of_trigger(
-                "misfire_instr",
-                Kept,
-                format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance"),
-            );
+            let here = format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance");
+            // A simple trigger that fires now is planned anew from now on.
+            match is_simple && count != 0 && (matches!(instruction, 1..=3) || (instruction == 0 && count > 0)) {
+                true => self.of_trigger(
+                    "misfire_instr",
+                    Changed,
+                    format!("{here}; Quartz also moves all later instants by the delay, and here they stay"),
+                ),
+                false => self.of_trigger("misfire_instr", Kept, here),
+            }
             self.set("misfire", json!({"policy": policy, "tolerance": "60s"}));
         }
         for row in [Some(self.source.job), self.source.trigger, self.source.timing].into_iter().flatten() {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::import::found::Outcome::{Changed, Kept};
 
 fn row(fields: &[(&str, &str)]) -> Row {
     fields.iter().map(|(column, value)| ((*column).to_owned(), (*value).to_owned())).collect()
@@ -62,6 +63,8 @@ fn found() -> Found {
             trigger("report", "closed", "CRON", &[("calendar_name", "holidays")]),
             trigger("report", "rate", "SIMPLE", &[]),
             trigger("report", "few", "SIMPLE", &[("misfire_instr", "-1")]),
+            trigger("report", "some", "SIMPLE", &[]),
+            trigger("report", "again", "SIMPLE", &[("misfire_instr", "3")]),
             trigger("report", "once", "SIMPLE", &[("start_time", "4070908800000")]),
             trigger("report", "fast", "SIMPLE", &[]),
             trigger("report", "months", "CAL_INT", &[]),
@@ -71,6 +74,8 @@ fn found() -> Found {
         simples: vec![
             timing("rate", &[("repeat_count", "-1"), ("repeat_interval", "30000"), ("times_triggered", "7")]),
             timing("few", &[("repeat_count", "2"), ("repeat_interval", "60000")]),
+            timing("some", &[("repeat_count", "5"), ("repeat_interval", "60000")]),
+            timing("again", &[("repeat_count", "-1"), ("repeat_interval", "60000")]),
             timing("once", &[("repeat_count", "0"), ("repeat_interval", "0")]),
             timing("fast", &[("repeat_count", "-1"), ("repeat_interval", "500")]),
         ],
@@ -100,6 +105,13 @@ fn triggers_become_definitions() {
     );
     assert_eq!(job("report-few")["schedule"]["end_at"], "2026-11-22T16:02:00Z");
     assert_eq!(job("report-few")["misfire"]["policy"], "all");
+    assert_eq!(job("report-some")["misfire"]["policy"], "once", "a finite trigger fires now by the smart policy");
+    let misfire = |name: &str| {
+        let entry = found.entries.iter().find(|entry| entry.name() == name).unwrap();
+        entry.fields.iter().find(|field| field.name == "misfire_instr").unwrap().outcome
+    };
+    let outcomes = ["report-rate", "report-few", "report-once", "report-some", "report-again"].map(misfire);
+    assert_eq!(outcomes, [Kept, Kept, Kept, Changed, Changed]);
     assert_eq!(job("report-once")["schedule"]["at"], "2099-01-01T00:00:00Z");
     assert_eq!((&job("plain")["schedule"], &job("plain")["overlap"]["policy"]), (&Value::Null, &json!("serial")));
 }

@@ -1,17 +1,18 @@
 //! Child jobs: there a parent names its children, here a child names its parents.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rondel_core::schedule::PARENT_COUNT_MAX;
 use serde_json::{Value, json};
 
-use super::place::{Part, Place};
+use super::place::{JobDraft, Place};
 use super::tables::text;
+use crate::import::dump::Row;
 use crate::import::found::Outcome::{self, Changed, Kept, NotNeeded, NotSupported};
 use crate::import::found::wrong;
 
 /// Makes followers of children, and accounts for `child_jobid` and `trigger_status`.
-pub(super) fn tie(parts: &mut [Part<'_>], place: &Place<'_>) {
+pub(super) fn tie(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
     let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
     let is_taken: Vec<bool> = parts
         .iter()
@@ -32,7 +33,7 @@ pub(super) fn tie(parts: &mut [Part<'_>], place: &Place<'_>) {
                     if !is_taken[child] || !is_taken[parent] {
                         (NotSupported, format!("{id}: one of the two jobs is left out"))
                     } else if parts[child].job.as_ref().is_ok_and(|job| job.contains_key("schedule")) {
-                        (NotSupported, format!("{name} has a clock of its own, and a job has a clock or follows from others: make two of it"))
+                        (NotSupported, format!("{name} has a schedule of its own, and a job has a schedule or follows from others: make two jobs of it"))
                     } else if known.contains(&parent) {
                         (NotNeeded, format!("{id}: named twice"))
                     } else if follows(&parents, parent, child) {
@@ -58,9 +59,38 @@ pub(super) fn tie(parts: &mut [Part<'_>], place: &Place<'_>) {
             parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();
         settle(part, &after);
     }
+    leave_promoted(parts, &parents);
 }
 
-fn link(parent: &Part<'_>, name: &str) -> (Outcome, String) {
+/// Leaves out the jobs that `rondel shadow promote` has switched over, and those that follow from them: they are stopped in XXL-JOB because
+/// they run here, and a definition made from that would stop them here, too.
+fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
+    let mut promoted: BTreeSet<usize> = (0..parts.len()).filter(|index| is_promoted(parts[*index].row)).collect();
+    loop {
+        let follows =
+            |(child, of): (&usize, &Vec<usize>)| of.iter().any(|parent| promoted.contains(parent)).then_some(*child);
+        let more: BTreeSet<usize> =
+            parents.iter().filter_map(follows).filter(|child| !promoted.contains(child)).collect();
+        if more.is_empty() {
+            break;
+        }
+        promoted.extend(more);
+    }
+    for index in promoted {
+        let part = &mut parts[index];
+        if part.job.is_ok() {
+            part.job = Err("it was switched over by rondel shadow promote, and stays as it is here".to_owned());
+        }
+    }
+}
+
+/// XXL-JOB itself sets the next instant of a job that it stops to 0.
+fn is_promoted(row: &Row) -> bool {
+    let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
+    number("trigger_status") == 0 && number("trigger_next_time") > 0
+}
+
+fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
     if text(parent.row, "executor_route_strategy") == Some("SHARDING_BROADCAST") {
         return (Changed, format!("{name} ran after each shard that succeeded: here once, after all of them"));
     }
@@ -68,7 +98,7 @@ fn link(parent: &Part<'_>, name: &str) -> (Outcome, String) {
 }
 
 /// Sets the parents of a job, and whether it fires.
-fn settle(part: &mut Part<'_>, after: &[&str]) {
+fn settle(part: &mut JobDraft<'_>, after: &[&str]) {
     let given = part.row.get("trigger_status").cloned();
     let is_on = given.as_deref().map(str::trim) == Some("1");
     let (mut outcome, mut here) = (Kept, if is_on { "enabled" } else { "not enabled" }.to_owned());

@@ -3,8 +3,8 @@
 use rondel_core::labels::{LABEL_VALUE_LEN_MAX, check_value};
 use serde_json::{Map, Value, json};
 
-use super::beside;
-use super::place::{Part, Place, Scripts};
+use super::commands;
+use super::place::{JobDraft, Place, Scripts};
 use super::tables::text;
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
@@ -13,7 +13,7 @@ use crate::import::found::{Entry, Outcome, slug};
 /// The most retries that a definition has.
 const RETRY_MAX: u64 = 100;
 
-pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> Part<'a> {
+pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> JobDraft<'a> {
     let id = text(row, "id").unwrap_or_default();
     let title = text(row, "job_desc").or_else(|| text(row, "name")).unwrap_or_default();
     let entry = Entry::new(format!("job {id}"), title);
@@ -43,7 +43,7 @@ pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> Part<'a> {
         draft.account(column, NotNeeded, why);
     }
     let job = app.and(worked).map(|()| draft.job);
-    Part { id, row, entry: draft.entry, job }
+    JobDraft { id, row, entry: draft.entry, job }
 }
 
 /// A definition that grows, and the report on it.
@@ -81,12 +81,8 @@ fn app(draft: &mut Draft<'_>, place: &Place<'_>) -> Result<(), String> {
         return Err(format!("its group {group} is not there"));
     };
     let here = slug(app);
-    let outcome = if here == app { Kept } else { Changed };
-    draft.account(
-        "job_group",
-        outcome,
-        if here == app { format!("app {here}") } else { format!("the app {app:?} is called {here:?} here") },
-    );
+    // That it is called otherwise here stands at the group, once.
+    draft.account("job_group", Kept, format!("app {here}"));
     draft.set("app", here);
     Ok(())
 }
@@ -111,7 +107,7 @@ fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String
     draft.account("glue_updatetime", NotNeeded, "a script's version follows from its text");
     let count = place.versions.get(id).copied().unwrap_or_default();
     if count > 0 {
-        let (outcome, here) = match place.wishes.history {
+        let (outcome, here) = match place.options.history {
             Some(folder) => {
                 (Kept, format!("files in {}/{}", folder.display(), place.names.get(id).map_or("", String::as_str)))
             }
@@ -134,7 +130,7 @@ fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String
             return Err(format!("{other:?} is no kind of script"));
         }
     };
-    match (place.wishes.scripts, known) {
+    match (place.options.scripts, known) {
         (Scripts::Executors, _) => {
             draft.account("glue_type", Kept, format!("the handler {kind} of the same executors"));
             draft.account("glue_source", Kept, "params.source");
@@ -180,7 +176,7 @@ fn labels(draft: &mut Draft<'_>, id: &str) {
     } else {
         draft.account("author", NotSupported, "has signs that no label can have");
     }
-    match draft.text("alarm_email").and_then(beside::alarm) {
+    match draft.text("alarm_email").and_then(commands::alarm) {
         Some(alarm) => {
             let here = format!(
                 "the label xxl-alarm: a failure is mailed by the rule {} once the commands of the report have made it",
@@ -199,7 +195,7 @@ fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
     let kind = draft.text("schedule_type").unwrap_or(if cron.is_some() { "CRON" } else { "NONE" });
     match (kind, draft.text("schedule_conf").or(cron)) {
         ("CRON", Some(expr)) => {
-            let zone = place.wishes.zone;
+            let zone = place.options.zone;
             for column in ["schedule_type", "schedule_conf", "job_cron"] {
                 draft.account(column, Kept, format!("schedule.cron in the zone {zone}"));
             }
@@ -213,6 +209,11 @@ fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
                 "counts its seconds from when it is created here: XXL-JOB counts from when it was started",
             );
             draft.set("schedule", json!({"every": format!("{}s", seconds.trim())}));
+        }
+        ("CRON" | "FIX_RATE", None) => {
+            draft.account("schedule_type", NotSupported, "schedule_conf is empty: the job is only triggered");
+            draft.account("schedule_conf", NotSupported, "is empty: the job is only triggered");
+            draft.account("job_cron", NotNeeded, "is empty");
         }
         ("NONE", _) => {
             draft.account("schedule_type", Kept, "no schedule");

@@ -1,6 +1,6 @@
 //! XXL-JOB's own database, versions 2.x and 3.x: groups become apps, jobs definitions, and lines for a shell do the rest.
 
-mod beside;
+mod commands;
 mod family;
 mod fields;
 mod history;
@@ -11,46 +11,46 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use self::place::{Part, Place};
-pub(super) use self::place::{Scripts, Wishes};
+pub(super) use self::place::{ImportOptions, Scripts};
+use self::place::{JobDraft, Place};
 pub(super) use self::tables::Tables;
 use self::tables::text;
 use super::dump::Row;
 use super::found::Found;
 
 /// The definitions and the rest.
-pub(super) fn convert(tables: &Tables, wishes: Wishes<'_>) -> Found {
+pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
     let mut found = Found::default();
-    let place = place(tables, wishes, &mut found);
-    let mut parts: Vec<Part<'_>> = tables.jobs.iter().map(|row| fields::part(row, &place)).collect();
+    let place = place(tables, options, &mut found);
+    let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::part(row, &place)).collect();
     family::tie(&mut parts, &place);
-    beside::alarms(&parts, wishes, &mut found);
+    commands::alarms(&parts, options, &mut found);
     for mut part in parts {
-        beside::unknown(part.row, &mut part.entry);
+        commands::unknown(part.row, &mut part.entry);
         match part.job {
             Ok(job) => found.add(part.entry, job),
             Err(why) => found.leave_out(part.entry, why),
         }
     }
-    tables.groups.iter().for_each(|row| found.entries.push(beside::group(row, wishes)));
-    tables.users.iter().for_each(|row| found.entries.push(beside::user(row, &place)));
-    beside::remarks(tables, &mut found);
+    tables.groups.iter().for_each(|row| found.entries.push(commands::group(row, options)));
+    tables.users.iter().for_each(|row| found.entries.push(commands::user(row, &place)));
+    commands::remarks(tables, &mut found);
     found
 }
 
 /// Writes the earlier scripts, each to a file of its own; returns how many.
-pub(super) fn write_history(tables: &Tables, wishes: Wishes<'_>) -> std::io::Result<usize> {
-    let Some(folder) = wishes.history else { return Ok(0) };
-    history::write(tables, &place(tables, wishes, &mut Found::default()).names, folder)
+pub(super) fn write_history(tables: &Tables, options: ImportOptions<'_>) -> std::io::Result<usize> {
+    let Some(folder) = options.history else { return Ok(0) };
+    history::write(tables, &place(tables, options, &mut Found::default()).names, folder)
 }
 
-fn place<'a>(tables: &'a Tables, wishes: Wishes<'a>, found: &mut Found) -> Place<'a> {
+fn place<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mut Found) -> Place<'a> {
     let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &tables.versions {
         *versions.entry(text(row, "job_id").unwrap_or_default()).or_default() += 1;
     }
     Place {
-        wishes,
+        options,
         apps: tables.groups.iter().filter_map(|row| Some((text(row, "id")?, text(row, "app_name")?))).collect(),
         names: tables.jobs.iter().filter_map(|row| Some((text(row, "id")?, name_of(row, found)))).collect(),
         versions,
@@ -63,5 +63,5 @@ fn name_of(row: &Row, found: &mut Found) -> String {
         Some(handler) if glue == "BEAN" => handler,
         _ => glue,
     };
-    found.name(&format!("{stem}-{id}"))
+    found.name_with_id(stem, id)
 }

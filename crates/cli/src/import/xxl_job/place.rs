@@ -20,7 +20,7 @@ pub(in crate::import) enum Scripts {
 
 /// What the caller wants.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::import) struct Wishes<'a> {
+pub(in crate::import) struct ImportOptions<'a> {
     /// Where XXL-JOB reads cron expressions.
     pub(in crate::import) zone: &'a str,
     pub(in crate::import) namespace: &'a str,
@@ -31,7 +31,7 @@ pub(in crate::import) struct Wishes<'a> {
 
 /// What is known of all jobs.
 pub(super) struct Place<'a> {
-    pub(super) wishes: Wishes<'a>,
+    pub(super) options: ImportOptions<'a>,
     /// The names of apps there by the ids of their groups.
     pub(super) apps: HashMap<&'a str, &'a str>,
     /// The names of jobs here by their ids.
@@ -41,7 +41,7 @@ pub(super) struct Place<'a> {
 }
 
 /// A job on its way.
-pub(super) struct Part<'a> {
+pub(super) struct JobDraft<'a> {
     pub(super) id: &'a str,
     pub(super) row: &'a Row,
     pub(super) entry: Entry,

@@ -22,7 +22,8 @@ fn row(fields: &[(&str, &str)]) -> Row {
     plain.iter().chain(fields).map(|(column, value)| ((*column).to_owned(), (*value).to_owned())).collect()
 }
 
-const WISHES: Wishes<'_> = Wishes { zone: "UTC", namespace: "default", scripts: Scripts::Agent, history: None };
+const OPTIONS: ImportOptions<'_> =
+    ImportOptions { zone: "UTC", namespace: "default", scripts: Scripts::Agent, history: None };
 
 fn tables(jobs: Vec<Row>) -> Tables {
     let group = [("id", "1"), ("app_name", "xxl-job-executor-Sample")];
@@ -63,7 +64,7 @@ fn every_strategy_has_its_counterpart() {
             ])
         })
         .collect();
-    let found = convert(&tables(all), Wishes { zone: "Asia/Shanghai", ..WISHES });
+    let found = convert(&tables(all), ImportOptions { zone: "Asia/Shanghai", ..OPTIONS });
     let taken = jobs(&found);
     let is: Vec<&str> = taken.iter().map(|job| job["route"].as_str().unwrap()).collect();
     assert_eq!(
@@ -110,11 +111,13 @@ fn scripts_rates_timeouts_and_children_are_kept() {
             row(&[("id", "4"), ("glue_type", "GLUE_GROOVY")]),
             row(&[("id", "5"), ("schedule_conf", "nonsense")]),
             row(&[("id", "6"), ("job_group", "77")]),
+            row(&[("id", "7"), ("schedule_conf", " ")]),
         ]),
-        WISHES,
+        OPTIONS,
     );
     let taken = jobs(&found);
-    assert_eq!(taken.len(), 3, "{}", found.text("x"));
+    assert_eq!(taken.len(), 4, "{}", found.text("x"));
+    assert!(taken[3].get("schedule").is_none(), "{}", taken[3]);
     assert_eq!(
         (&taken[0]["params"], &taken[0]["description"], &taken[0]["labels"]["author"]),
         (&json!("a=1"), &json!("每晚结算"), &json!("张三"))
@@ -131,7 +134,15 @@ fn scripts_rates_timeouts_and_children_are_kept() {
         (&json!(false), &json!("once"), &Value::Null)
     );
     let report = found.text("x");
-    for expected in ["GLUE_GROOVY", "job 5", "group 77", "mail-ops-x", "--allow-scripts"] {
+    assert!(!report.contains("no kind of schedule"), "{report}");
+    for expected in [
+        "GLUE_GROOVY",
+        "job 5",
+        "group 77",
+        "mail-ops-x",
+        "--allow-scripts",
+        "schedule_conf is empty: the job is only triggered",
+    ] {
         assert!(report.contains(expected), "{expected}: {report}");
     }
 }
@@ -142,7 +153,7 @@ fn versions_before_2_3_have_their_cron_in_another_column() {
     for column in ["schedule_type", "schedule_conf", "misfire_strategy"] {
         old.remove(column);
     }
-    let found = convert(&tables(vec![old]), WISHES);
+    let found = convert(&tables(vec![old]), OPTIONS);
     assert_eq!(jobs(&found)[0]["schedule"]["cron"], "0 0 3 * * ?");
 }
 
@@ -162,7 +173,7 @@ fn children_fire_though_stopped_and_circles_are_cut() {
             row(&[("id", "4"), ("schedule_conf", "nonsense"), ("child_jobid", "3")]),
             child(&[("id", "5")]),
         ]),
-        WISHES,
+        OPTIONS,
     );
     let job = |from: &str| named(&found, from).job.clone().unwrap();
     assert_eq!(job("job 2")["schedule"]["after"], json!(["demojobhandler-1"]));
@@ -184,7 +195,7 @@ fn scripts_stay_on_their_executors_and_groovy_with_them() {
     let glue = [("glue_type", "GLUE_GROOVY"), ("glue_source", "class A {}"), ("executor_param", "p")];
     let found = convert(
         &tables(vec![row(&[&glue[..], &[("id", "1")]].concat())]),
-        Wishes { scripts: Scripts::Executors, ..WISHES },
+        ImportOptions { scripts: Scripts::Executors, ..OPTIONS },
     );
     let job = named(&found, "job 1").job.clone().unwrap();
     assert_eq!(
@@ -199,7 +210,7 @@ fn every_column_is_accounted_for_once() {
         tables(vec![row(&[("id", "1"), ("own_column", "x"), ("author", "a\u{202e}"), ("alarm_email", "none")])]);
     let user = [("id", "1"), ("username", "Ann B"), ("role", "0"), ("permission", "1,9")];
     tables.users = vec![user.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()];
-    let found = convert(&tables, WISHES);
+    let found = convert(&tables, OPTIONS);
     let all = [("job 1", &tables.jobs[0], 0), ("group 1", &tables.groups[0], 0), ("user 1", &tables.users[0], 1)];
     for (from, row, more) in all {
         let fields = &named(&found, from).fields;
@@ -226,7 +237,7 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
     for (column, value) in [("address_type", "1"), ("address_list", "http://10.0.0.5:9999/, http://10.0.0.6:9999/")] {
         tables.groups[0].insert(column.to_owned(), value.to_owned());
     }
-    let found = convert(&tables, WISHES);
+    let found = convert(&tables, OPTIONS);
     let alarm = |from: &str| named(&found, from).job.clone().unwrap()["labels"]["xxl-alarm"].clone();
     assert_eq!(alarm("job 1"), alarm("job 2"));
     let script = found.script();
@@ -238,4 +249,45 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
         assert!(script.contains(expected), "{expected}: {script}");
     }
     assert_eq!(script.matches("alert rule set").count(), 2, "{script}");
+    let refused = "--executor-token-file xxl-job-executor-sample-xxl.token || {";
+    assert!(script.matches(refused).count() == 2 && script.ends_with("\nexit \"$failed\"\n"), "{script}");
+}
+
+#[test]
+fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
+    let all = (0..103).map(|id| row(&[("id", &id.to_string()), ("alarm_email", &format!("ops-{id:03}@x.org"))]));
+    let mut tables = tables(all.collect());
+    tables.users = vec![row(&[("id", "1"), ("username", "ann"), ("role", "1")])];
+    let found = convert(&tables, OPTIONS);
+    let script = found.script();
+    assert_eq!(script.matches("alert rule set").count(), 100);
+    let text = found.text("x");
+    assert!(text.contains("no rule for mail-ops-100-x.org, mail-ops-101-x.org, mail-ops-102-x.org"), "{text}");
+    let place = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}: {script}"));
+    assert!(
+        place("rondel user create") < place("SMTP_HOST") && place("rondel token create") < place("SMTP_HOST"),
+        "{script}"
+    );
+    assert!(script.contains("stays as it is") && text.contains("user"), "{script}");
+}
+
+#[test]
+fn jobs_that_were_switched_over_are_left_as_they_are() {
+    let promoted = [("id", "1"), ("trigger_status", "0"), ("trigger_next_time", "1795444681000"), ("child_jobid", "2")];
+    let child = [
+        ("id", "2"),
+        ("trigger_status", "0"),
+        ("trigger_next_time", "0"),
+        ("schedule_type", "NONE"),
+        ("child_jobid", "3"),
+    ];
+    let grandchild = [("id", "3"), ("trigger_status", "0"), ("schedule_type", "NONE")];
+    let stopped = [("id", "4"), ("trigger_status", "0"), ("trigger_next_time", "0")];
+    let running = [("id", "5"), ("trigger_next_time", "1795444681000")];
+    let rows = [&promoted[..], &child, &grandchild, &stopped, &running].map(row);
+    let found = convert(&tables(rows.into()), OPTIONS);
+    let names: Vec<&str> = jobs(&found).iter().filter_map(|job| job["name"].as_str()).collect();
+    assert_eq!(names, ["demojobhandler-4", "demojobhandler-5"]);
+    let why = |entry: &Entry| entry.notes.iter().any(|note| note.text.contains("rondel shadow promote"));
+    assert_eq!(found.entries.iter().filter(|entry| why(entry)).count(), 3);
 }

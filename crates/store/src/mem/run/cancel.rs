@@ -98,7 +98,7 @@ fn may_be_dropped(run: &Run) -> bool {
 }
 
 /// Who asks first gives the reason.
-fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
+pub(super) fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
     if run.cancel_by.is_none() {
         (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));
     }

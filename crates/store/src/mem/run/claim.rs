@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::dense::DenseInstant;
+use rondel_core::outcome::CancelRequest;
+use rondel_core::request::IfOpen;
 use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace, by_instant};
+use super::cancel::ask_to_cancel;
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant};
 use crate::mem::{Due, MemStore, State, StoredNode, key, size};
 use crate::{Claim, LeaseToken, Result};
 
@@ -92,6 +95,41 @@ impl Claim for MemStore {
         }
         let existing = state.keys.get(&key(&run)).and_then(|id| state.runs.get(id)).cloned();
         Ok(existing.unwrap_or(run))
+    }
+
+    async fn request_keyed_run(
+        &self,
+        token: LeaseToken,
+        run: Run,
+        if_open: IfOpen,
+        _now: Timestamp,
+    ) -> Result<KeyedRun> {
+        let mut state = self.state();
+        let owner = state.home_of(token, &run);
+        let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
+        let place = (run.job, run.trigger_key.clone().unwrap_or_default());
+        let holder = state.trigger_keys.get(&place).and_then(|id| state.runs.get(id)).cloned();
+        let mut replaced = None;
+        match holder {
+            Some(same) if same.id == run.id => return Ok(KeyedRun::Made(same)),
+            Some(open) if !open.status.is_terminal() => {
+                if if_open != IfOpen::Replace {
+                    return Ok(KeyedRun::Open(open));
+                }
+                if let Some(open) = state.runs.get_mut(&open.id) {
+                    ask_to_cancel(open, CancelRequest::LATER_RUN);
+                }
+                state.cancels.insert(open.id);
+                replaced = Some(open.id);
+            }
+            Some(_) | None => {}
+        }
+        state.insert(run.clone());
+        state.trigger_keys.insert(place, run.id);
+        Ok(match replaced {
+            Some(replaced) => KeyedRun::Replaced(run, replaced),
+            None => KeyedRun::Made(run),
+        })
     }
 
     async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>> {

@@ -26,6 +26,7 @@ impl Runs for MemStore {
             job_version: run.job_version,
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
             cancel_by: run.cancel_by.clone(),
+            drop_for: run.cancel_reason.filter(|reason| reason.is_for_queued()),
             term: state.due.get(&run.job).map_or(0, |due| due.term),
         };
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())

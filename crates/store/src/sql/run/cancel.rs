@@ -8,11 +8,9 @@ use crate::ledger::{CancelAsked, CancelElsewhere};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::{SqlStore, transact};
+use crate::sql::{SqlStore, Tx, transact};
 use crate::{Cancel, LeaseToken, Result};
 
-const LOCK_RUN: Statement =
-    Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
 const SET_CANCEL: Statement = Statement {
     name: "set_cancel",
     text: "UPDATE run SET cancel_by = ?, cancel_reason = ? WHERE id = ? AND status IN ('pending', 'waiting', 'running')",
@@ -85,18 +83,14 @@ impl Cancel for SqlStore {
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked> {
         let (by, reason) = (clean_name(request.by), request.reason);
         transact!(self, "ask_cancel", |tx| {
-            let Some(row) = tx.row(Query::new(&LOCK_RUN).int(run.get())).await? else {
+            let Some(row) = tx.row(Query::new(&rows::LOCK_RUN).int(run.get())).await? else {
                 return Ok(CancelAsked::NotFound);
             };
             let mut found = rows::run(&row)?;
             if found.status.is_terminal() {
                 return Ok(CancelAsked::Over(found.status));
             }
-            if found.cancel_by.is_none() {
-                tx.execute_all(Query::new(&SET_CANCEL).text(&by).text(reason.as_str()).int(run.get()), 1).await?;
-                tx.execute(Query::new(&INSERT_CANCEL).int(run.get()).text(&by).at(now)).await?;
-                (found.cancel_by, found.cancel_reason) = (Some(by.clone().into_owned()), Some(reason));
-            }
+            tx.note_cancel(&mut found, (&*by, reason), now).await?;
             Ok(CancelAsked::Noted(Box::new(found)))
         })
     }
@@ -215,5 +209,22 @@ impl Cancel for SqlStore {
         open.sort_by_key(|run| run.id);
         open.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(open)
+    }
+}
+
+impl Tx<'_> {
+    /// Records a request to cancel an open run, which is locked, where it has none.
+    pub(super) async fn note_cancel(
+        &mut self,
+        run: &mut Run,
+        (by, reason): (&str, Reason),
+        now: Timestamp,
+    ) -> Result<()> {
+        if run.cancel_by.is_none() {
+            self.execute_all(Query::new(&SET_CANCEL).text(by).text(reason.as_str()).int(run.id.get()), 1).await?;
+            self.execute(Query::new(&INSERT_CANCEL).int(run.id.get()).text(by).at(now)).await?;
+            (run.cancel_by, run.cancel_reason) = (Some(by.to_owned()), Some(reason));
+        }
+        Ok(())
     }
 }

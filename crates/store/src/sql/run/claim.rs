@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use rondel_core::dense::DenseInstant;
-use rondel_core::{JobId, NodeId, Run, RunId, RunStatus};
+use rondel_core::outcome::CancelRequest;
+use rondel_core::request::IfOpen;
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace, by_instant, lease_of_home};
+use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant, lease_of_home};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
@@ -82,6 +84,15 @@ const READ_RUN_BY_KEY: Statement = Statement {
         " FROM run WHERE job_id = ? AND fire_at_ms = ? AND cause = ? AND shard_index = ?"
     ),
 };
+
+const LOCK_TRIGGER_KEY: Statement = Statement {
+    name: "lock_trigger_key",
+    text: "SELECT run_id FROM trigger_key WHERE job_id = ? AND name = ? {for_update}",
+};
+const DELETE_TRIGGER_KEY: Statement =
+    Statement { name: "delete_trigger_key", text: "DELETE FROM trigger_key WHERE job_id = ? AND name = ?" };
+const INSERT_TRIGGER_KEY: Statement =
+    Statement { name: "insert_trigger_key", text: "INSERT INTO trigger_key (job_id, name, run_id) VALUES (?, ?, ?)" };
 
 #[async_trait]
 impl Claim for SqlStore {
@@ -174,6 +185,46 @@ impl Claim for SqlStore {
         })
     }
 
+    async fn request_keyed_run(
+        &self,
+        token: LeaseToken,
+        run: Run,
+        if_open: IfOpen,
+        now: Timestamp,
+    ) -> Result<KeyedRun> {
+        let name = run.trigger_key.as_deref().unwrap_or_default();
+        transact!(self, "request_run", |tx| {
+            let owner = tx.home_of(token, run.job).await?;
+            let holder = tx.key_holder(run.job, name).await?;
+            if let Some(holder) = holder.as_ref().filter(|holder| holder.id == run.id) {
+                // The answer to an earlier try was lost.
+                return Ok(KeyedRun::Made(holder.clone()));
+            }
+            let open = holder.filter(|holder| !holder.status.is_terminal());
+            if let Some(open) = open.as_ref().filter(|_| if_open != IfOpen::Replace) {
+                return Ok(KeyedRun::Open(open.clone()));
+            }
+            let replaced = match open {
+                Some(mut open) => {
+                    let request = CancelRequest::LATER_RUN;
+                    tx.note_cancel(&mut open, (request.by, request.reason), now).await?;
+                    Some(open.id)
+                }
+                None => None,
+            };
+            let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
+            let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
+            tx.execute_all(insert, 1).await?;
+            tx.execute(Query::new(&DELETE_TRIGGER_KEY).int(run.job.get()).text(name)).await?;
+            let insert = Query::new(&INSERT_TRIGGER_KEY).int(run.job.get()).text(name).int(run.id.get());
+            tx.execute_all(insert, 1).await?;
+            Ok(match replaced {
+                Some(replaced) => KeyedRun::Replaced(run, replaced),
+                None => KeyedRun::Made(run),
+            })
+        })
+    }
+
     async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         transact!(self, "request_run", |tx| {
             let owner = tx.home_of(token, whole.job).await?;
@@ -187,6 +238,16 @@ impl Claim for SqlStore {
 }
 
 impl Tx<'_> {
+    /// The run that has a key of the job, or had it last, locked.
+    async fn key_holder(&mut self, job: JobId, name: &str) -> Result<Option<Run>> {
+        let Some(row) = self.row(Query::new(&LOCK_TRIGGER_KEY).int(job.get()).text(name)).await? else {
+            return Ok(None);
+        };
+        let holder = Reader::new(&row, "trigger_key").int("run_id")?;
+        let row = self.row(Query::new(&rows::LOCK_RUN).int(holder)).await?;
+        row.as_ref().map(rows::run).transpose()
+    }
+
     /// Homes of these jobs on other nodes whose lease has not been fenced. A caller with an old list of nodes may take them for
     /// dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {

@@ -1,7 +1,7 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
 use async_trait::async_trait;
-use rondel_core::reason::Detail;
+use rondel_core::reason::{Detail, Reason};
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
@@ -14,7 +14,7 @@ use crate::{LeaseToken, Result, Runs};
 
 pub(in crate::sql) const READ_CHECKS: Statement = Statement {
     name: "read_checks",
-    text: "SELECT run.id, run.status, run.attempt, run.job_version, run.node_id, run.node_epoch, run.cancel_by, \
+    text: "SELECT run.id, run.status, run.attempt, run.job_version, run.node_id, run.node_epoch, run.cancel_by, run.cancel_reason, \
            COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
 };
@@ -189,15 +189,17 @@ impl Runs for SqlStore {
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_CHECKS).list(chunk.iter().map(|id| id.get()))).await? {
                 let mut columns = Reader::new(&row, "run");
-                checks.push(RunCheck {
+                let check = RunCheck {
                     id: RunId::new(columns.int("id")?),
                     status: columns.word("status")?,
                     attempt: columns.small("attempt")?,
                     job_version: columns.int("job_version")?,
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
                     cancel_by: columns.opt_text("cancel_by")?,
+                    drop_for: columns.opt_word::<Reason>("cancel_reason")?.filter(|reason| reason.is_for_queued()),
                     term: columns.int("term")?,
-                });
+                };
+                checks.push(check);
             }
         }
         Ok(checks)

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 use rondel_core::name;
 
-use super::place::{Part, Place, Wishes};
+use super::place::{ImportOptions, JobDraft, Place};
 use super::tables::{Tables, text};
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, Found, Subject, quoted, slug};
+use crate::import::found::{Entry, Found, Subject, hash, quoted, slug};
 
 /// The most recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;
@@ -37,17 +37,19 @@ pub(super) fn alarm(given: &str) -> Option<Alarm> {
         return None;
     }
     if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", all.replace('@', "-")) {
-        // FNV-1a: the same list has the same name in each import.
-        let hash = all.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         name.truncate(ALARM_NAME_LEN_MAX);
-        write!(name, "-{hash:08x}").ok();
+        write!(name, "-{:08x}", hash(&all)).ok();
     }
     Some(Alarm { name, recipients })
 }
 
+/// What the mail server may need beside its name, as parameters of a shell that are left out where they are not set.
+const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
+     --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
+
 /// A channel and a rule for each list of recipients.
-pub(super) fn alarms(parts: &[Part<'_>], wishes: Wishes<'_>, found: &mut Found) {
-    found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(wishes.namespace)));
+pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut Found) {
+    found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
     let all: BTreeMap<String, Vec<String>> = parts
         .iter()
         .filter(|part| part.job.is_ok())
@@ -58,13 +60,16 @@ pub(super) fn alarms(parts: &[Part<'_>], wishes: Wishes<'_>, found: &mut Found) 
         return;
     }
     if all.len() > RULE_COUNT_MAX {
+        let left_out: Vec<&str> = all.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
         found.remarks.push(format!(
-            "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them",
-            all.len()
+            "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them. The commands make \
+             no rule for {}",
+            all.len(),
+            left_out.join(", ")
         ));
     }
-    found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
-    for (name, recipients) in all {
+    found.last_commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
+    for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
             found.remarks.push(format!(
                 "alarm mail: {name} has {} recipients, and a channel at most {RECIPIENT_COUNT_MAX}",
@@ -73,16 +78,18 @@ pub(super) fn alarms(parts: &[Part<'_>], wishes: Wishes<'_>, found: &mut Found) 
         }
         let to: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
         let name = quoted(&name);
-        found.commands.push(format!(
-            "rondel alert channel set {name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" --set {}",
+        found.last_commands.push(format!(
+            "rondel alert channel set {name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
             quoted(&format!("to={}", to.join(",")))
         ));
-        found.commands.push(format!("rondel alert rule set {name} --label xxl-alarm={name} --failed --channel {name}"));
+        found
+            .last_commands
+            .push(format!("rondel alert rule set {name} --label xxl-alarm={name} --failed --channel {name}"));
     }
 }
 
 /// A group: its app, its token, and its executors with fixed addresses.
-pub(super) fn group(row: &Row, wishes: Wishes<'_>) -> Entry {
+pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
     let title = text(row, "title").or_else(|| text(row, "name")).unwrap_or_default();
     let mut entry = Entry::of(Subject::Group, format!("group {id}"), if given.is_empty() { title } else { given });
@@ -107,7 +114,7 @@ pub(super) fn group(row: &Row, wishes: Wishes<'_>) -> Entry {
     if given.is_empty() {
         return entry;
     }
-    let (file, place) = (quoted(&format!("{app}-xxl.token")), quoted(&format!("executor:{}/{app}", wishes.namespace)));
+    let (file, place) = (quoted(&format!("{app}-xxl.token")), quoted(&format!("executor:{}/{app}", options.namespace)));
     entry.commands.push(format!(
         "# {} for the executors of {app}: configure them with it",
         if is_manual { "Token" } else { "Token, where there is none yet," }
@@ -119,9 +126,13 @@ pub(super) fn group(row: &Row, wishes: Wishes<'_>) -> Entry {
     if is_manual {
         let addresses = text(row, "address_list").unwrap_or_default();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let line =
-                format!("rondel app address add {} {} --executor-token-file {file}", quoted(&app), quoted(address));
-            entry.commands.push(line);
+            let failed = quoted(&format!("not added: the address {address} of app {app}"));
+            // One that the server refuses stops none of the others, nor what follows.
+            entry.commands.push(format!(
+                "rondel app address add {} {} --executor-token-file {file} || {{ echo {failed} >&2; failed=1; }}",
+                quoted(&app),
+                quoted(address)
+            ));
         }
     }
     entry
@@ -132,7 +143,7 @@ pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
     let mut entry = Entry::of(Subject::User, format!("user {id}"), given);
     let here = if name::check(given).is_ok() { given.to_owned() } else { slug(given) };
-    let (namespace, is_admin) = (place.wishes.namespace, text(row, "role") == Some("1"));
+    let (namespace, is_admin) = (place.options.namespace, text(row, "role") == Some("1"));
     let groups: Vec<&str> =
         text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
     let apps: Vec<String> = groups.iter().filter_map(|id| place.apps.get(id)).map(|app| slug(app)).collect();
@@ -140,8 +151,8 @@ pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
     for (column, value) in row {
         let (outcome, words) = match column.as_str() {
             "id" => (NotNeeded, "a user has a new one".to_owned()),
-            "username" if here == given => (Kept, format!("user {here}")),
-            "username" => (Changed, format!("is called {here} here")),
+            "username" if here == given => (Kept, format!("user {here}; {EXISTING}")),
+            "username" => (Changed, format!("is called {here} here; {EXISTING}")),
             "role" if is_admin => (Kept, format!("admin of the namespace {namespace}")),
             "role" => (Kept, "editor of the apps of their groups".to_owned()),
             "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
@@ -157,12 +168,18 @@ pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
         false => apps.iter().map(|app| format!("editor:{namespace}/{app}")).collect(),
     };
     let name = quoted(&here);
-    let mut line = format!("rondel user get {name} >/dev/null 2>&1 || rondel user create {name}");
-    roles.iter().for_each(|role| write!(line, " --role {}", quoted(role)).unwrap_or_default());
+    let mut given_roles = String::new();
+    roles.iter().for_each(|role| write!(given_roles, " --role {}", quoted(role)).unwrap_or_default());
     entry.commands.push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {name}"));
-    entry.commands.push(line);
+    entry.commands.push(format!(
+        "if rondel user get {name} >/dev/null 2>&1; then echo {} >&2; else rondel user create {name}{given_roles}; fi",
+        quoted(&format!("user {here} is there already and stays as it is; its rights in XXL-JOB:{given_roles}"))
+    ));
     entry
 }
+
+/// What becomes of an account of the same name.
+const EXISTING: &str = "an account of this name that is there already stays as it is, with its own rights";
 
 /// What a column is that no version of XXL-JOB has.
 const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";

@@ -1,0 +1,219 @@
+//! Runs that callers ask for: now or at a later instant, with a key or without.
+
+use std::time::Duration;
+
+use rondel_core::request::IfOpen;
+use rondel_core::run::RunOf;
+use rondel_core::spec::OverlapPolicy;
+use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
+use rondel_store::catalog::JobRecord;
+use rondel_store::ledger::KeyedRun;
+
+use super::{JobError, RunParams, RunRequest};
+use crate::node::Node;
+
+/// A run that is due further ahead waits in the store until the scan of the job's home takes it up; an earlier one goes to the
+/// ring at once.
+const WAITS_FROM: Duration = Duration::from_secs(2);
+
+/// Makes a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
+///
+/// # Errors
+/// [`JobError::Invalid`] where the request replaces and the job discards what overlaps; [`JobError::KeyInUse`] where an open run of the job has the key and the request does not replace that; the store's.
+pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -> Result<Run, JobError> {
+    let (key, trace) = (request.key.clone(), request.trace);
+    if let Some((_, IfOpen::Replace)) = &key
+        && record.spec.overlap.policy == OverlapPolicy::Discard
+    {
+        // The new run would be skipped while the old one ends, and neither would do the work.
+        let message = "replace: the job's overlap policy discard skips a run while another one ends, so that neither would do the work; \
+                       refuse or keep, or give the job another policy";
+        return Err(JobError::Invalid(vec![FieldError::new("/if_open", message)]));
+    }
+    let run = requested(node, record, request);
+    if let Some(trace) = trace {
+        node.store().note_trace(run.id, trace).await?;
+    }
+    let run = match key {
+        None => node.store().request_run(node.token(), run).await?,
+        Some((name, if_open)) => {
+            let keyed = Run { trigger_key: Some(name), ..run };
+            match node.store().request_keyed_run(node.token(), keyed, if_open, node.now()).await? {
+                KeyedRun::Made(run) => run,
+                KeyedRun::Replaced(run, _) => {
+                    // The owner of the earlier one may be this node.
+                    node.poke_cancels(&run);
+                    run
+                }
+                KeyedRun::Open(open) => return Err(JobError::KeyInUse(Box::new(open))),
+            }
+        }
+    };
+    if let Some(failed) = run.parent {
+        // The failure that is run again needs no look any more.
+        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
+    }
+    if run.status == RunStatus::Pending {
+        node.inject(vec![run.clone()]);
+    }
+    Ok(run)
+}
+
+fn requested(node: &Node, record: &JobRecord, request: RunRequest) -> Run {
+    let (now, id, token) = (node.now(), node.new_id(), node.token());
+    let fire_at: Timestamp = request.at.map_or(now, |at| at.max(now));
+    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let run = Run {
+        cause: id,
+        status: if fire_at > now + WAITS_FROM { RunStatus::Waiting } else { RunStatus::Pending },
+        params: request.params.map(RunParams::into_text),
+        parent: request.parent,
+        only_executor: request.executor,
+        ..Run::new(RunId::new(id), of, fire_at, request.trigger, (token.node, token.epoch))
+    };
+    if record.spec.is_sharded() { run.for_all_shards() } else { run }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::outcome::CancelRequest;
+    use rondel_core::queued::Queued;
+    use rondel_core::{NamespaceId, Reason, Trigger};
+    use rondel_store::{MemStore, Store};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::clock::Boot;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::jobs;
+    use crate::lifecycle::Lifecycle;
+
+    const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+    struct World {
+        store: Arc<dyn Store>,
+        boot: Boot,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let began = Instant::now();
+            let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+            let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
+            Self { store: Arc::new(MemStore::new(Arc::new(clock))), boot: Boot::Given(Arc::new(micros)) }
+        }
+
+        async fn server(&self) -> (Engine, Lifecycle) {
+            let config = EngineConfig { boot: self.boot.clone(), ..EngineConfig::default() };
+            let lifecycle = Lifecycle::new();
+            (Engine::start(Arc::clone(&self.store), config, &lifecycle).await.unwrap(), lifecycle)
+        }
+
+        async fn status(&self, run: RunId) -> RunStatus {
+            self.store.runs(&[run]).await.unwrap().remove(0).status
+        }
+    }
+
+    async fn job(engine: &Engine) -> JobRecord {
+        let spec =
+            json!({"name": "j", "app": "gone", "handler": "h", "queue_timeout": "1h", "overlap": {"policy": "allow"}});
+        jobs::create(engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap()
+    }
+
+    /// It waits in the store until its instant, also while no server is there, and can be cancelled before.
+    #[tokio::test(start_paused = true)]
+    async fn a_planned_run_waits_for_its_instant_through_a_restart_and_can_be_cancelled() {
+        let world = World::new();
+        let (engine, lifecycle) = world.server().await;
+        let record = job(&engine).await;
+        let plan =
+            |ahead| RunRequest { at: Some(engine.now() + Duration::from_secs(ahead)), ..RunRequest::by(Trigger::Api) };
+        let planned = request_run(&engine, &record, plan(600)).await.unwrap();
+        let other = request_run(&engine, &record, plan(600)).await.unwrap();
+        let soon = request_run(&engine, &record, plan(30)).await.unwrap();
+        assert_eq!((planned.status, planned.fire_at), (RunStatus::Waiting, planned.due_at));
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!(world.status(soon.id).await, RunStatus::Waiting);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(world.status(soon.id).await, RunStatus::Pending, "it waits for an executor now");
+        engine.cancel_run(other.id, "li").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(world.status(other.id).await, RunStatus::Cancelled);
+        lifecycle.hard.cancel();
+        lifecycle.soft.cancel();
+        drop(engine);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let (_engine, lifecycle) = world.server().await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.status(planned.id).await, RunStatus::Waiting);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(world.status(planned.id).await, RunStatus::Pending);
+        lifecycle.hard.cancel();
+        lifecycle.soft.cancel();
+    }
+
+    /// The end of its job is that of a planned run, at once, and not at its instant; one that a dead server left is not sent either.
+    #[tokio::test(start_paused = true)]
+    async fn planned_runs_end_with_their_job() {
+        let world = World::new();
+        let (engine, lifecycle) = world.server().await;
+        let record = job(&engine).await;
+        let plan = || RunRequest { at: Some(engine.now() + Duration::from_secs(600)), ..RunRequest::by(Trigger::Api) };
+        let planned = request_run(&engine, &record, plan()).await.unwrap();
+        let (paused, runs) = jobs::pause(&engine, &record, "li", Some(Queued::Drop)).await.unwrap();
+        assert_eq!((runs.dropped, runs.kept), (1, 0));
+        assert_eq!(world.status(planned.id).await, RunStatus::Skipped);
+        let planned = request_run(&engine, &paused, plan()).await.unwrap();
+        let runs = jobs::delete(&engine, &paused, None, false, (None, "li")).await.unwrap().unwrap();
+        assert_eq!(runs.dropped, 1);
+        let ended = world.store.runs(&[planned.id]).await.unwrap().remove(0);
+        assert_eq!((ended.status, ended.reason), (RunStatus::Skipped, Some(Reason::Deleted)));
+        lifecycle.hard.cancel();
+        lifecycle.soft.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_discards_what_overlaps_does_not_replace() {
+        let world = World::new();
+        let (engine, lifecycle) = world.server().await;
+        let spec = json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "discard"}});
+        let record = jobs::create(&engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let key = |if_open| RunRequest { key: Some(("k".to_owned(), if_open)), ..RunRequest::by(Trigger::Api) };
+        let first = request_run(&engine, &record, key(IfOpen::Refuse)).await.unwrap();
+        let refused = request_run(&engine, &record, key(IfOpen::Replace)).await;
+        assert!(matches!(&refused, Err(JobError::Invalid(errors)) if errors[0].pointer == "/if_open"), "{refused:?}");
+        assert!(!world.store.runs(&[first.id]).await.unwrap()[0].is_asked_to_end());
+        lifecycle.hard.cancel();
+        lifecycle.soft.cancel();
+    }
+
+    /// The earlier run ends by the request that the later one makes.
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_refused_kept_or_replaced() {
+        let world = World::new();
+        let (engine, lifecycle) = world.server().await;
+        let record = job(&engine).await;
+        let ask = async |if_open| {
+            let request = RunRequest { key: Some(("k".to_owned(), if_open)), ..RunRequest::by(Trigger::Api) };
+            request_run(&engine, &record, request).await
+        };
+        let first = ask(IfOpen::Refuse).await.unwrap();
+        for if_open in [IfOpen::Refuse, IfOpen::Keep] {
+            let refused = ask(if_open).await;
+            assert!(matches!(&refused, Err(JobError::KeyInUse(open)) if open.id == first.id), "{refused:?}");
+        }
+        let second = ask(IfOpen::Replace).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(world.status(first.id).await, RunStatus::Cancelled);
+        assert_eq!(world.status(second.id).await, RunStatus::Pending);
+        world.store.ask_cancel(second.id, CancelRequest::requested("li"), engine.now()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        assert!(ask(IfOpen::Refuse).await.is_ok(), "the key is free");
+        lifecycle.hard.cancel();
+        lifecycle.soft.cancel();
+    }
+}

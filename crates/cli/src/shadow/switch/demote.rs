@@ -1,0 +1,334 @@
+//! From Rondel to XXL-JOB.
+//!
+//! Jobs with a schedule are given up here from an instant on, and started there with their first fire after it. Children follow last: once
+//! their parents are in shadow mode here, they fire nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rondel_core::Timestamp;
+use rondel_core::error_chain::chain_in_one_line;
+use rondel_store::foreign::xxl_job::{Started, XxlDatabase};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
+use super::outcome::{Outcome, Outcomes, Runs};
+use super::relatives;
+use super::save::{Pace, Saved, save};
+use crate::clock;
+use crate::exit::Failure;
+
+/// How far ahead jobs are given up here, beside what saving may take: XXL-JOB may sleep for five seconds before it looks at a job.
+const AHEAD: Duration = Duration::from_secs(7);
+/// XXL-JOB finds a fire in time that is this far ahead.
+const FOUND_WITHIN: Duration = Duration::from_secs(5);
+/// How far ahead a job is started that runs on neither side.
+const SOON: Duration = Duration::from_secs(2);
+/// How often a job is started whose first fire was over by then.
+const START_COUNT: usize = 5;
+/// How often the first fire is asked for.
+const READ_COUNT: usize = 3;
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// A job that runs here no more from its seam on.
+struct GivenUp<'a> {
+    job: &'a Job,
+    seam: Timestamp,
+    /// The first fire that XXL-JOB is to have.
+    first: Timestamp,
+    gap: Option<String>,
+}
+
+pub(super) async fn demote(
+    switch: &Switch<'_>,
+    database: &mut XxlDatabase,
+    refused: &BTreeMap<String, String>,
+    mut pace: Pace,
+) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for job in &switch.jobs {
+        if let Some(reason) = refused.get(&job.name) {
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), reason));
+        }
+    }
+    let is_open = |job: &&Job| !refused.contains_key(&job.name);
+    let mut open: VecDeque<&Job> = switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).collect();
+    let mut is_away = may_write(database, &open).await;
+    while !open.is_empty() && is_away.is_none() {
+        let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
+        let began = Instant::now();
+        let ahead = AHEAD + pace.allowance();
+        let ended = join_all(batch.iter().map(|job| give_up(switch, job, ahead))).await;
+        pace.measured(began.elapsed());
+        let mut given_up = Vec::new();
+        for (job, end) in batch.iter().zip(ended) {
+            match end {
+                Ok(one) => given_up.push(one),
+                Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
+            }
+        }
+        is_away = start(switch, database, given_up, &mut outcomes).await;
+    }
+    if let Some(why) = is_away {
+        for job in open {
+            let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), result));
+        }
+    }
+    let children: Vec<&Job> = switch.jobs.iter().filter(is_open).filter(|job| job.is_follower()).collect();
+    give_up_children(switch, children, &mut outcomes).await;
+    outcomes
+}
+
+/// Why XXL-JOB's database could not be changed afterwards: then nothing is given up here.
+async fn may_write(database: &mut XxlDatabase, open: &VecDeque<&Job>) -> Option<String> {
+    let numbers: Vec<i64> = open.iter().map(|job| job.number).collect();
+    if numbers.is_empty() {
+        return None;
+    }
+    database.xxl_may_write(&numbers).await.err().map(|error| chain_in_one_line(&error))
+}
+
+/// From an instant on the job runs no more here.
+async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<GivenUp<'a>, Outcome> {
+    let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
+    if job.is_shadow && is_running {
+        return Err(Outcome::done(Runs::There, job.from, "was switched before"));
+    }
+    if job.is_shadow {
+        // It was given up before: the first fire that XXL-JOB can still have.
+        let soon = clock::now() + SOON;
+        let seam = job.from.unwrap_or(soon);
+        let gap = (seam < soon).then(|| neither_side(job, seam, soon));
+        return first(switch, job, (seam, seam.max(soon)), gap).await;
+    }
+    let seam = clock::now() + ahead;
+    match save(switch.client, job, "shadow", seam).await {
+        Saved::HoldsFrom(from) => {
+            let gap = (from > seam).then(|| format!("its fires from {seam} to {from} ran here, or on neither side"));
+            first(switch, job, (seam, seam.max(from)), gap).await
+        }
+        Saved::Refused(failure) => {
+            Err(Outcome::unchanged(switch.runs(job), format!("{}; it runs on here", failure.message())))
+        }
+        Saved::Unclear(failure) => Err(Outcome::half_done(
+            Runs::NotKnown,
+            seam,
+            format!(
+                "not known whether it is given up here at the seam ({}), and not started in XXL-JOB: run the command again",
+                failure.message()
+            ),
+        )),
+    }
+}
+
+/// The fire with which XXL-JOB is to begin.
+async fn first<'a>(
+    switch: &Switch<'_>,
+    job: &'a Job,
+    (seam, from): (Timestamp, Timestamp),
+    gap: Option<String>,
+) -> Result<GivenUp<'a>, Outcome> {
+    let found = match first_fire(switch, job, from).await {
+        Ok(found) => found,
+        Err(failure) => return Err(not_started(seam, failure.message())),
+    };
+    let until = found.first.unwrap_or_else(clock::now);
+    let missed = found.missed.map(|missed| neither_side(job, missed, until));
+    let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
+    match found.first {
+        Some(first) => Ok(GivenUp { job, seam, first, gap }),
+        None => {
+            let result = "runs no more here; it has no fire to start with there: start it in XXL-JOB if it is to run";
+            Err(Outcome::done(Runs::Nowhere, Some(seam), result).with_gap(gap.as_deref()))
+        }
+    }
+}
+
+fn not_started(seam: Timestamp, why: &str) -> Outcome {
+    let result = format!("given up here at the seam, and not started in XXL-JOB ({why}): run the command again");
+    Outcome::half_done(Runs::Nowhere, seam, result)
+}
+
+/// Starts jobs in XXL-JOB. Answers why its database cannot be used.
+async fn start<'a>(
+    switch: &Switch<'_>,
+    database: &mut XxlDatabase,
+    mut open: Vec<GivenUp<'a>>,
+    outcomes: &mut Outcomes,
+) -> Option<String> {
+    for round in 1..=START_COUNT {
+        if open.is_empty() {
+            return None;
+        }
+        let starts: Vec<(i64, i64)> = open.iter().map(|one| (one.job.number, one.first.as_millis())).collect();
+        let started = match database.xxl_start(&starts, || clock::now().as_millis()).await {
+            Ok(started) => started,
+            Err(error) => {
+                let why = chain_in_one_line(&error);
+                for one in open {
+                    let result = format!(
+                        "given up here at the seam, and not known whether XXL-JOB has started it ({why}): run the command again"
+                    );
+                    let outcome = Outcome::half_done(Runs::NotKnown, one.seam, result).with_gap(one.gap.as_deref());
+                    outcomes.insert(one.job.name.clone(), outcome);
+                }
+                return Some(why);
+            }
+        };
+        let committed_at = clock::now();
+        let mut too_late = Vec::new();
+        for one in open {
+            let outcome = match started.get(&one.job.number) {
+                Some(Started::TooLate) if round < START_COUNT => {
+                    too_late.push(one);
+                    continue;
+                }
+                Some(Started::TooLate) => not_started(one.seam, "its first fire was over each time"),
+                None => not_started(one.seam, "XXL-JOB does not have it any more"),
+                Some(Started::From(_)) => running(switch, &one, committed_at),
+                Some(Started::Before(_)) => {
+                    let gap = "its fires until the seam ran on both sides";
+                    let result = "given up here at the seam; it ran in XXL-JOB already, and does so on";
+                    Outcome::done(Runs::There, Some(one.seam), result).with_gap(Some(gap))
+                }
+            };
+            outcomes.insert(one.job.name.clone(), outcome);
+        }
+        let again = join_all(too_late.into_iter().map(async |one| (one.job, later(switch, one).await))).await;
+        open = Vec::new();
+        for (job, end) in again {
+            match end {
+                Ok(one) => open.push(one),
+                Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
+            }
+        }
+    }
+    None
+}
+
+/// The first fire was over when XXL-JOB's lock was free.
+async fn later<'a>(switch: &Switch<'_>, one: GivenUp<'a>) -> Result<GivenUp<'a>, Outcome> {
+    let soon = clock::now() + SOON;
+    let gap =
+        [one.gap, Some(neither_side(one.job, one.first, soon))].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    first(switch, one.job, (one.seam, soon), Some(gap)).await
+}
+
+/// XXL-JOB has the job again.
+fn running(switch: &Switch<'_>, one: &GivenUp<'_>, committed_at: Timestamp) -> Outcome {
+    let first = one.first;
+    let is_near = first < committed_at + FOUND_WITHIN;
+    let hurried = is_near.then(|| {
+        format!(
+            "XXL-JOB may have its fire of {first} up to 5 s late, and leave out others in that time: look at its log"
+        )
+    });
+    let gap: Vec<String> = [one.gap.clone(), hurried].into_iter().flatten().collect();
+    let left = relatives::left_behind(switch, one.job).map(|text| format!("; {text}")).unwrap_or_default();
+    let result = format!("runs in XXL-JOB from {first} on{left}");
+    let gap = (!gap.is_empty()).then(|| gap.join("; "));
+    Outcome::done(Runs::There, Some(one.seam), result).with_gap(gap.as_deref())
+}
+
+/// Puts the jobs in shadow mode that only follow from others: from the last seam of their parents on.
+async fn give_up_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
+    let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
+    // Not before the last edit of a parent holds.
+    let holds_from = clock::now() + HOLDS_AFTER;
+    let seam = clocked.max().map_or(holds_from, |seam| seam.max(holds_from));
+    // Parents of children may be children.
+    while !open.is_empty() {
+        let names: Vec<String> = open.iter().map(|job| job.name.clone()).collect();
+        let (mut step, rest): (Vec<&Job>, Vec<&Job>) =
+            open.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
+        open = rest;
+        if step.is_empty() {
+            step = std::mem::take(&mut open);
+        }
+        for chunk in step.chunks(CALL_COUNT) {
+            let ended = join_all(chunk.iter().map(|job| child(switch, job, seam, outcomes))).await;
+            outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(ended));
+        }
+    }
+}
+
+async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outcomes) -> Outcome {
+    let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
+    if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
+        let result = format!(
+            "is unchanged, and runs where its parent {name} does, which was not switched: run the command again"
+        );
+        return Outcome::unchanged(parent.runs, result);
+    }
+    if job.is_shadow {
+        return Outcome::done(Runs::There, job.from, "was switched before");
+    }
+    match save(switch.client, job, "shadow", seam).await {
+        Saved::HoldsFrom(_) => Outcome::done(Runs::There, Some(seam), "runs in XXL-JOB after its parents"),
+        // Its parents are in shadow mode here, so that it fires nothing.
+        Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
+            Runs::There,
+            format!(
+                "runs in XXL-JOB after its parents; its mode was not saved here ({}): run the command again",
+                failure.message()
+            ),
+        ),
+    }
+}
+
+/// The fire with which XXL-JOB can begin.
+#[derive(Default)]
+struct FirstFire {
+    first: Option<Timestamp>,
+    /// The earliest fire before `first` that ran on neither side, and whose instant has passed.
+    missed: Option<Timestamp>,
+}
+
+/// Finds the first planned fire of a job from an instant on.
+async fn first_fire(switch: &Switch<'_>, job: &Job, mut from: Timestamp) -> Result<FirstFire, Failure> {
+    let mut found = FirstFire::default();
+    for _ in 0..READ_COUNT {
+        let fires = fires(switch, job, from).await?;
+        let instant = |fire: &Value| fire["fire_at"].as_str()?.parse().ok();
+        let verdict = |fire: &Value| fire["verdict"].as_str().map(str::to_owned).unwrap_or_default();
+        let is_meant =
+            |fire: &&Value| matches!(verdict(fire).as_str(), "planned" | "undecided" | "pending" | "waiting");
+        found.first = fires.iter().find(is_meant).and_then(instant);
+        let is_missed = |fire: &&Value| fire["reason"] == "shadow";
+        let missed = fires.iter().take_while(|fire| !is_meant(fire)).find(is_missed).and_then(instant);
+        found.missed = found.missed.or(missed);
+        if found.first.is_some() || missed.is_none() {
+            break;
+        }
+        // So many are over that no other one was listed.
+        from = clock::now();
+    }
+    Ok(found)
+}
+
+async fn fires(switch: &Switch<'_>, job: &Job, from: Timestamp) -> Result<Vec<Value>, Failure> {
+    let to = from + Duration::from_secs(366 * 24 * 3_600);
+    let (from, to) = (from.to_string(), to.to_string());
+    let query = [("from", from.as_str()), ("to", to.as_str()), ("limit", "50")];
+    for _ in 1..READ_COUNT {
+        match switch.client.get(&["jobs", &job.name, "fires"], &query).await {
+            Ok(body) => return Ok(items(&body.value()?)),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+    Ok(items(&switch.client.get(&["jobs", &job.name, "fires"], &query).await?.value()?))
+}
+
+fn items(page: &Value) -> Vec<Value> {
+    page["items"].as_array().cloned().unwrap_or_default()
+}
+
+fn neither_side(job: &Job, from: Timestamp, to: Timestamp) -> String {
+    let name = &job.name;
+    format!(
+        "its fires from {from} to {to} ran on neither side, or some of them: rondel job fires {name} --from {from} names them"
+    )
+}

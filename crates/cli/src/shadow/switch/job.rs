@@ -1,0 +1,105 @@
+//! The jobs that a command switches, as they were when it began.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_store::foreign::xxl_job::JobStatus;
+use serde_json::Value;
+
+use super::outcome::Runs;
+use crate::client::Client;
+use crate::shadow::jobs;
+
+/// A definition holds for all fires that are due this much later than it was saved.
+pub(super) const HOLDS_AFTER: Duration = Duration::from_secs(1);
+/// Calls of the API that are under way at once.
+pub(super) const CALL_COUNT: usize = 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shadow) enum Direction {
+    Promote,
+    Demote,
+}
+
+/// A job on both sides.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) name: String,
+    pub(super) app: String,
+    pub(super) handler: String,
+    pub(super) number: i64,
+    pub(super) is_shadow: bool,
+    pub(super) is_enabled: bool,
+    pub(super) from: Option<Timestamp>,
+    pub(super) updated_at: Option<Timestamp>,
+    /// Whether a schedule of its own fires it.
+    pub(super) has_clock: bool,
+    pub(super) parents: Vec<String>,
+    pub(super) children: Vec<String>,
+}
+
+impl Job {
+    pub(super) fn read(job: &Value) -> Option<Self> {
+        let instant = |key: &str| job[key].as_str().and_then(|at| at.parse().ok());
+        let names = |key: &str| -> Vec<String> {
+            job[key].as_array().into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+        };
+        let one = std::slice::from_ref(&job["schedule"]);
+        let schedules = job["schedule"].as_array().map_or(one, Vec::as_slice);
+        let fires = |schedule: &Value| ["cron", "every", "delay", "at"].iter().any(|kind| schedule[kind].is_string());
+        Some(Self {
+            name: job["name"].as_str()?.to_owned(),
+            app: job["app"].as_str()?.to_owned(),
+            handler: job["handler"].as_str()?.to_owned(),
+            number: jobs::number(job)?,
+            is_shadow: job["mode"] == "shadow",
+            is_enabled: job["enabled"] == true,
+            from: instant("mode_from"),
+            updated_at: instant("updated_at"),
+            has_clock: schedules.iter().any(fires),
+            parents: names("parents"),
+            children: names("children"),
+        })
+    }
+
+    /// Whether other jobs alone fire it.
+    pub(super) fn is_follower(&self) -> bool {
+        !self.has_clock && !self.parents.is_empty()
+    }
+}
+
+/// What is to be switched, as it was when the command began.
+pub(super) struct Switch<'a> {
+    pub(super) client: &'a Client,
+    pub(super) jobs: Vec<Job>,
+    /// Parents and children that the command does not name.
+    pub(super) others: BTreeMap<String, Relative>,
+    /// The jobs in XXL-JOB.
+    pub(super) there: BTreeMap<i64, JobStatus>,
+}
+
+impl Switch<'_> {
+    /// Where a job runs as long as nothing is changed.
+    pub(super) fn runs(&self, job: &Job) -> Runs {
+        let is_running = self.there.get(&job.number).is_some_and(|status| status.is_running);
+        match (job.is_shadow, is_running || job.is_follower()) {
+            (true, true) => Runs::There,
+            (true, false) => Runs::Nowhere,
+            (false, true) if !job.is_follower() => Runs::Both,
+            (false, _) => Runs::Here,
+        }
+    }
+}
+
+/// A parent or child that the command does not name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Relative {
+    pub(super) is_shadow: bool,
+    /// Whether XXL-JOB has it.
+    pub(super) is_there: bool,
+}
+
+pub(super) const fn millis(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}

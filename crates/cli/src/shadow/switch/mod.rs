@@ -1,0 +1,171 @@
+//! Switches jobs over at a seam: the fires before it belong to one scheduler, those from it on to the other.
+//!
+//! The side that gives a job up does so first, durably, and then the other side takes it: between the two steps the job fires on neither
+//! side, never on both, and the same command finishes what it began. Whatever happens, each job has an outcome that names where it runs.
+
+mod demote;
+mod job;
+mod outcome;
+mod promote;
+mod ready;
+mod relatives;
+mod save;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::future::join_all;
+use rondel_core::Timestamp;
+use serde_json::{Value, json};
+
+use self::job::{CALL_COUNT, Direction, Job, Switch, millis};
+use self::outcome::{Outcome, Outcomes};
+use self::save::Pace;
+use super::jobs::{self, LABEL};
+use crate::client::{Client, text_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::output;
+use crate::terminal::harmless;
+use crate::view::View;
+
+#[derive(Debug, Args)]
+pub(super) struct SwitchArgs {
+    /// The jobs
+    #[arg(value_name = "JOB", required = true)]
+    jobs: Vec<String>,
+    /// The database of XXL-JOB; the user may read and write `xxl_job_info` and lock the row of `xxl_job_lock`
+    #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
+    source: String,
+    /// Switch them; without it the command only shows what it would do
+    #[arg(long)]
+    yes: bool,
+    /// How long to wait for XXL-JOB to take up fires that are too near
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = rondel_core::time::parse_duration)]
+    wait: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PromoteArgs {
+    #[command(flatten)]
+    switch: SwitchArgs,
+    /// Promote jobs also where no executor that is online can run them, or XXL-JOB has another handler under their number
+    #[arg(long)]
+    force: bool,
+}
+
+impl PromoteArgs {
+    pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        self.switch.run(Direction::Promote, self.force, client, format).await
+    }
+}
+
+impl SwitchArgs {
+    pub(super) async fn demote(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        self.run(Direction::Demote, false, client, format).await
+    }
+
+    async fn run(
+        self,
+        direction: Direction,
+        is_forced: bool,
+        client: &Client,
+        format: FormatArgs,
+    ) -> Result<(), Failure> {
+        let mut names = BTreeSet::new();
+        let wanted: Vec<&String> = self.jobs.iter().filter(|name| names.insert(*name)).collect();
+        let mut pace = Pace::default();
+        let mut found = Vec::new();
+        for chunk in wanted.chunks(CALL_COUNT) {
+            let began = tokio::time::Instant::now();
+            for job in join_all(chunk.iter().map(|name| job(client, name))).await {
+                found.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
+            }
+            pace.expect(began.elapsed());
+        }
+        let mut database = jobs::open(&self.source).await?;
+        let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
+        let there = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
+        let others = relatives::read(client, &found).await?;
+        let switch = Switch { client, jobs: found, others, there };
+        let mut refused = relatives::refusals(direction, &switch);
+        if direction == Direction::Promote && !is_forced {
+            ready::refuse(&switch, &mut database, &mut refused).await?;
+            relatives::spread(direction, &switch.jobs, &mut refused);
+        }
+        let outcomes = if self.yes {
+            match direction {
+                Direction::Promote => promote::promote(&switch, &mut database, refused, (pace, self.wait)).await,
+                Direction::Demote => demote::demote(&switch, &mut database, &refused, pace).await,
+            }
+        } else {
+            planned(direction, &switch, &refused)
+        };
+        report(&switch, &outcomes, format)?;
+        if !self.yes {
+            return Err(Failure::refused("nothing was done: add --yes to switch them"));
+        }
+        outcome::verdict(&outcomes)
+    }
+}
+
+fn report(switch: &Switch<'_>, outcomes: &Outcomes, format: FormatArgs) -> Result<(), Failure> {
+    let shown = |job: &Job| {
+        let outcome = outcomes.get(&job.name)?;
+        Some(json!({
+            "job": job.name, "seam": outcome.seam, "runs": outcome.runs.as_str(), "result": outcome.result,
+            "done": outcome.is_done, "gap": outcome.has_gap,
+        }))
+    };
+    let items: Vec<Value> = switch.jobs.iter().filter_map(shown).collect();
+    match format.format {
+        Format::Json | Format::Jsonl | Format::Yaml => {
+            output::document(&json!({"items": items}).to_string(), format.format)
+        }
+        Format::Name | Format::Table | Format::Wide => VIEW.items(&items, format),
+    }
+}
+
+const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
+
+fn row(one: &Value, _: Timestamp) -> Vec<String> {
+    ["job", "seam", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
+}
+
+async fn job(client: &Client, name: &str) -> Result<Job, Failure> {
+    let job = client.get(&["jobs", name], &[]).await?.value()?;
+    Job::read(&job).ok_or_else(|| {
+        let name = harmless(name);
+        Failure::refused(format!("job {name} has no label {LABEL}: the number of the job in XXL-JOB is expected there"))
+    })
+}
+
+/// What the command would do.
+fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for job in &switch.jobs {
+        let status = switch.there.get(&job.number);
+        let is_running = status.is_some_and(|status| status.is_running);
+        let next = millis(status.map_or(0, |status| status.next_ms));
+        let result = match (refused.get(&job.name), direction) {
+            (Some(reason), _) => format!("would be refused: {reason}"),
+            (None, Direction::Promote) if !job.is_shadow && !is_running => "was switched before".to_owned(),
+            (None, Direction::Demote) if job.is_shadow && (is_running || job.is_follower()) => {
+                "was switched before".to_owned()
+            }
+            (None, Direction::Promote) if job.is_follower() => "would run here after its parents".to_owned(),
+            (None, Direction::Demote) if job.is_follower() => "would run in XXL-JOB after its parents".to_owned(),
+            (None, Direction::Promote) if is_running => {
+                format!("runs in XXL-JOB, and has its fires before {next} there: would run here from its next one on")
+            }
+            (None, Direction::Promote) => "does not run in XXL-JOB: would run here only".to_owned(),
+            (None, Direction::Demote) if is_running => "runs in XXL-JOB: would run there only".to_owned(),
+            (None, Direction::Demote) => {
+                "does not run in XXL-JOB: would be started there, and run there only".to_owned()
+            }
+        };
+        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), result));
+    }
+    outcomes
+}

@@ -1,0 +1,271 @@
+//! From XXL-JOB to Rondel.
+//!
+//! Children go first: as long as their parents are in shadow mode here, they fire nothing. Then the jobs with a schedule are stopped in
+//! XXL-JOB, some at a time, and saved here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rondel_core::Timestamp;
+use rondel_core::error_chain::chain_in_one_line;
+use rondel_store::foreign::ForeignError;
+use rondel_store::foreign::xxl_job::{JobStatus, Started, Stopped, XxlDatabase};
+use tokio::time::Instant;
+
+use super::job::{CALL_COUNT, Direction, HOLDS_AFTER, Job, Switch, millis};
+use super::outcome::{Outcome, Outcomes, Runs};
+use super::relatives;
+use super::save::{Pace, Saved, save};
+use crate::clock;
+use crate::exit::Failure;
+
+/// How often a job is looked at whose next fire in XXL-JOB is too near.
+const AGAIN: Duration = Duration::from_millis(300);
+/// An edit so soon after the seam belongs to it.
+const SAME_SWITCH: Duration = Duration::from_secs(600);
+
+pub(super) async fn promote(
+    switch: &Switch<'_>,
+    database: &mut XxlDatabase,
+    mut refused: BTreeMap<String, String>,
+    (mut pace, wait): (Pace, Duration),
+) -> Outcomes {
+    let gives_up_at = Instant::now() + wait;
+    save_children(switch, &mut refused).await;
+    let mut outcomes = Outcomes::new();
+    for job in &switch.jobs {
+        if let Some(reason) = refused.get(&job.name) {
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), reason));
+        }
+    }
+    let mut open: VecDeque<&Job> =
+        switch.jobs.iter().filter(|job| !job.is_follower() && !refused.contains_key(&job.name)).collect();
+    while !open.is_empty() {
+        let mut later = VecDeque::new();
+        while !open.is_empty() {
+            let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
+            let numbers: Vec<i64> = batch.iter().map(|job| job.number).collect();
+            let allowance = pace.allowance();
+            let not_before = || (clock::now() + HOLDS_AFTER + allowance).as_millis();
+            let stopped = match database.xxl_stop(&numbers, not_before).await {
+                Ok(stopped) => stopped,
+                Err(error) => {
+                    let why = chain_in_one_line(&error);
+                    let is_known = matches!(error, ForeignError::NoLock);
+                    let (unclear, unchanged) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
+                    let not_tried = unchanged.iter().chain(&open).chain(&later).copied();
+                    outcomes.extend(database_is_away(switch, unclear, not_tried, &why));
+                    return with_children(switch, outcomes, &refused);
+                }
+            };
+            let is_waiting = Instant::now() < gives_up_at;
+            let (waiting, batch): (Vec<&Job>, Vec<&Job>) = batch
+                .into_iter()
+                .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(Stopped::TooNear(_))));
+            later.extend(waiting);
+            let began = Instant::now();
+            let ended = join_all(batch.iter().map(|job| one(switch, job, stopped.get(&job.number), allowance))).await;
+            if !batch.is_empty() {
+                pace.measured(began.elapsed());
+            }
+            for (job, end) in batch.iter().zip(ended) {
+                let outcome = match end {
+                    End::Settled(outcome) => outcome,
+                    End::Refused(seam, failure) => start_again(database, job, seam, &failure).await,
+                };
+                outcomes.insert(job.name.clone(), outcome);
+            }
+        }
+        open = later;
+        if !open.is_empty() {
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+    with_children(switch, outcomes, &refused)
+}
+
+/// Saves the jobs that only follow from others. Where that fails, their parents stay as they are.
+async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, String>) {
+    let open: Vec<&Job> = switch
+        .jobs
+        .iter()
+        .filter(|job| job.is_follower() && job.is_shadow && !refused.contains_key(&job.name))
+        .collect();
+    for chunk in open.chunks(CALL_COUNT) {
+        // Before the seam of any parent.
+        let from = clock::now();
+        let saved = join_all(chunk.iter().map(|job| save(switch.client, job, "active", from))).await;
+        for (job, saved) in chunk.iter().zip(saved) {
+            if let Saved::Refused(failure) | Saved::Unclear(failure) = saved {
+                refused.insert(job.name.clone(), format!("it was not saved here: {}", failure.message()));
+            }
+        }
+    }
+    relatives::spread(Direction::Promote, &switch.jobs, refused);
+}
+
+/// Where the children run, now that it is known where their parents do.
+fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap<String, String>) -> Outcomes {
+    let mut open: Vec<&Job> =
+        switch.jobs.iter().filter(|job| job.is_follower() && !refused.contains_key(&job.name)).collect();
+    // Parents of children may be children.
+    while let Some(place) =
+        open.iter().position(|job| !job.parents.iter().any(|name| open.iter().any(|one| one.name == *name)))
+    {
+        let job = open.swap_remove(place);
+        let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
+        let missing: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
+        let outcome = match missing.first() {
+            None if job.is_shadow => Outcome::done(Runs::Here, None, "runs here after its parents"),
+            None => Outcome::done(Runs::Here, job.from, "was switched before"),
+            Some((name, parent)) => Outcome::unchanged(
+                parent.runs,
+                format!(
+                    "is active here, and runs where its parent {name} does, which was not switched: run the command again"
+                ),
+            ),
+        };
+        outcomes.insert(job.name.clone(), outcome);
+    }
+    outcomes
+}
+
+fn database_is_away<'a>(
+    switch: &Switch<'_>,
+    batch: &[&'a Job],
+    not_tried: impl Iterator<Item = &'a Job>,
+    why: &str,
+) -> Outcomes {
+    let unclear = |job: &&Job| {
+        let result =
+            format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here: run the command again");
+        (job.name.clone(), Outcome::unchanged(Runs::NotKnown, result))
+    };
+    let unchanged = |job: &Job| {
+        let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
+        (job.name.clone(), Outcome::unchanged(switch.runs(job), result))
+    };
+    batch.iter().map(unclear).chain(not_tried.map(unchanged)).collect()
+}
+
+enum End {
+    Settled(Outcome),
+    /// It was stopped in XXL-JOB at the seam, and is certainly not saved here.
+    Refused(Timestamp, Failure),
+}
+
+async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowance: Duration) -> End {
+    match stopped {
+        None => End::Settled(Outcome::unchanged(switch.runs(job), format!("XXL-JOB has no job {}", job.number))),
+        Some(Stopped::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs(job), too_near(*at, allowance))),
+        Some(Stopped::At(at)) => take_over(switch, job, millis(*at)).await,
+        Some(Stopped::Before(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
+        Some(Stopped::Before(status)) => End::Settled(finish(switch, job, *status, allowance).await),
+    }
+}
+
+/// XXL-JOB has stopped the job at the seam: it runs here from there on.
+async fn take_over(switch: &Switch<'_>, job: &Job, seam: Timestamp) -> End {
+    match save(switch.client, job, "active", seam).await {
+        Saved::HoldsFrom(from) => {
+            let gap = (from > seam).then(|| neither_side(job, seam, from));
+            End::Settled(Outcome::done(Runs::Here, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()))
+        }
+        Saved::Refused(failure) => End::Refused(seam, failure),
+        Saved::Unclear(failure) => End::Settled(unclear(seam, &failure)),
+    }
+}
+
+fn unclear(seam: Timestamp, failure: &Failure) -> Outcome {
+    let message = failure.message();
+    Outcome::half_done(
+        Runs::NotKnown,
+        seam,
+        format!(
+            "stopped in XXL-JOB at the seam, and not known whether it is saved here ({message}): it runs here or nowhere; run the command again"
+        ),
+    )
+}
+
+/// Rondel has refused the edit: XXL-JOB goes on.
+async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, failure: &Failure) -> Outcome {
+    let message = failure.message();
+    let started = database.xxl_start(&[(job.number, seam.as_millis())], || i64::MIN).await;
+    match started.as_ref().map(|started| started.get(&job.number)) {
+        Ok(Some(Started::From(_))) => {
+            let late = clock::now() > seam;
+            let note = format!("it was started there after its fire of {seam}, which XXL-JOB has late or not at all");
+            Outcome::unchanged(Runs::There, format!("{message}; it runs on there")).with_gap(late.then_some(&note))
+        }
+        Ok(Some(_)) => Outcome::unchanged(Runs::There, format!("{message}; it runs on there")),
+        Ok(None) => Outcome::half_done(Runs::Nowhere, seam, format!("{message}; XXL-JOB has no such job any more")),
+        Err(error) => {
+            let why = chain_in_one_line(error);
+            let result = format!(
+                "{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why}): start it there, or run the command again"
+            );
+            Outcome::half_done(Runs::NotKnown, seam, result)
+        }
+    }
+}
+
+/// The job was stopped in XXL-JOB before: by this command, which then leaves the instant there, or by a user.
+async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
+    let soon = clock::now() + HOLDS_AFTER + allowance;
+    let stopped_at = (status.next_ms > 0).then(|| millis(status.next_ms));
+    let seam = stopped_at.map_or(soon, |at| soon.max(at));
+    match save(switch.client, job, "active", seam).await {
+        Saved::HoldsFrom(from) => {
+            let holds_from = seam.max(from);
+            let gap = match stopped_at {
+                Some(at) if at < holds_from => Some(neither_side(job, at, holds_from)),
+                Some(_) => None,
+                None => (from > seam).then(|| neither_side(job, seam, from)),
+            };
+            let result = "was stopped in XXL-JOB; runs here from the seam on";
+            Outcome::done(Runs::Here, Some(seam), result).with_gap(gap.as_deref())
+        }
+        Saved::Refused(failure) => {
+            let result =
+                format!("{}; stopped in XXL-JOB, and in shadow mode here: run the command again", failure.message());
+            Outcome::half_done(Runs::Nowhere, stopped_at.unwrap_or(seam), result)
+        }
+        Saved::Unclear(failure) => unclear(seam, &failure),
+    }
+}
+
+/// It runs here already. Where the definition came too late for the seam, the answer to that edit may have been lost.
+fn switched_before(job: &Job, status: JobStatus) -> Outcome {
+    let outcome = Outcome::done(Runs::Here, job.from, "was switched before");
+    let (Some(seam), Some(saved_at)) = (job.from, job.updated_at) else { return outcome };
+    let holds_from = saved_at + HOLDS_AFTER;
+    let is_late = millis(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH;
+    outcome.with_gap(is_late.then(|| neither_side(job, seam, holds_from)).as_deref())
+}
+
+fn neither_side(job: &Job, from: Timestamp, to: Timestamp) -> String {
+    let name = &job.name;
+    format!(
+        "its fires from {from} to {to} ran on neither side, or some of them: rondel job fires {name} --from {from} names those that were \
+         skipped; trigger by hand what must run"
+    )
+}
+
+fn too_near(at: i64, allowance: Duration) -> String {
+    if at <= 0 {
+        return "it runs in XXL-JOB without a next fire: its servers do not run, or have not looked at it yet; nothing was changed"
+            .to_owned();
+    }
+    let at = millis(at);
+    if at < clock::now() {
+        return format!(
+            "XXL-JOB has not taken up its fire of {at}: its servers do not run, or are behind; nothing was changed"
+        );
+    }
+    let ahead = (allowance + HOLDS_AFTER).as_secs_f64();
+    format!(
+        "its next fire in XXL-JOB, {at}, never was {ahead:.1} s ahead, which is what saving it here may take: use a faster connection to the \
+         server, or a longer --wait; nothing was changed"
+    )
+}

@@ -1,0 +1,121 @@
+//! Whether jobs can run here once they are switched over: else a promotion would stop them where they run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rondel_core::name::takes_handler;
+use rondel_store::foreign::xxl_job::{XxlDatabase, XxlHandler};
+use serde_json::Value;
+
+use super::job::{Job, Switch};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::list;
+use crate::shadow::jobs;
+use crate::terminal::harmless;
+
+/// The kind of jobs of XXL-JOB whose handler is a name.
+const BEAN: &str = "BEAN";
+
+/// Adds the jobs that would not run here, or are others than those of XXL-JOB, to those that are not promoted.
+pub(super) async fn refuse(
+    switch: &Switch<'_>,
+    database: &mut XxlDatabase,
+    refused: &mut BTreeMap<String, String>,
+) -> Result<(), Failure> {
+    let numbers: Vec<i64> = switch.jobs.iter().map(|job| job.number).collect();
+    let there = database.xxl_handlers(&numbers).await.map_err(|error| jobs::wrong(&error))?;
+    let online = Online::read(switch.client, &switch.jobs).await?;
+    for job in switch.jobs.iter().filter(|job| job.is_shadow) {
+        let reason = other_handler(job, there.get(&job.number)).or_else(|| online.obstacle(job));
+        if let Some(reason) = reason {
+            refused.entry(job.name.clone()).or_insert_with(|| format!("{reason}; --force promotes it all the same"));
+        }
+    }
+    Ok(())
+}
+
+/// The number may be one of another database, or the job was edited there.
+fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
+    let there = there.filter(|there| there.kind == BEAN && !there.name.trim().is_empty())?;
+    (there.name.trim() != job.handler).then(|| {
+        let (number, name) = (job.number, harmless(&there.name));
+        format!(
+            "job {number} of XXL-JOB has the handler {name}, and the job here {}: is it the same job?",
+            harmless(&job.handler)
+        )
+    })
+}
+
+/// The handlers of the executors that are online, by app.
+struct Online(BTreeMap<String, BTreeSet<String>>);
+
+impl Online {
+    async fn read(client: &Client, jobs: &[Job]) -> Result<Self, Failure> {
+        let mut apps: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let found = list::items(client, &["executors"], &[]).await?;
+        for app in jobs.iter().map(|job| job.app.clone()).collect::<BTreeSet<_>>() {
+            let is_online = |executor: &&Value| executor["app"] == app.as_str() && executor["status"] == "online";
+            let handlers = found.iter().filter(is_online).flat_map(|executor| executor["handlers"].as_array());
+            let names = handlers.flatten().filter_map(|handler| Some(handler.as_str()?.to_owned()));
+            let names: BTreeSet<String> = names.collect();
+            if found.iter().any(|executor| is_online(&executor)) {
+                apps.insert(app, names);
+            }
+        }
+        Ok(Self(apps))
+    }
+
+    /// Why nothing would run the job here.
+    fn obstacle(&self, job: &Job) -> Option<String> {
+        let app = &job.app;
+        let Some(handlers) = self.0.get(app) else {
+            return Some(format!("no executor of app {app} is online here: start one first"));
+        };
+        let takes = takes_handler(handlers.iter().map(String::as_str), &job.handler);
+        (!takes).then(|| format!("no executor of app {app} that is online has the handler {}", harmless(&job.handler)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(handler: &str) -> Job {
+        let job = json!({
+            "name": "a", "app": "work", "handler": handler, "mode": "shadow", "enabled": true, "schedule": {"every": "1s"},
+            "labels": {"xxl-job-id": "7"},
+        });
+        Job::read(&job).expect("a job")
+    }
+
+    #[test]
+    fn a_job_of_another_handler_is_another_job() {
+        let there = |kind: &str, name: &str| XxlHandler { kind: kind.to_owned(), name: name.to_owned() };
+        for (kind, name, is_other) in [
+            ("BEAN", "close", false),
+            ("BEAN", " close ", false),
+            ("BEAN", "bill", true),
+            ("BEAN", "", false),
+            ("GLUE_SHELL", "bill", false),
+        ] {
+            assert_eq!(other_handler(&job("close"), Some(&there(kind, name))).is_some(), is_other, "{kind} {name}");
+        }
+        assert_eq!(other_handler(&job("close"), None), None);
+    }
+
+    #[test]
+    fn a_job_needs_an_executor_with_its_handler() {
+        let online = |handlers: &[&str]| {
+            let handlers = handlers.iter().map(|&handler| handler.to_owned()).collect();
+            Online(BTreeMap::from([("work".to_owned(), handlers)]))
+        };
+        assert_eq!(online(&["*"]).obstacle(&job("close")), None);
+        assert_eq!(online(&["bill", "close"]).obstacle(&job("close")), None);
+        let missing = online(&["bill"]).obstacle(&job("close")).expect("an obstacle");
+        assert!(missing.contains("has the handler close"), "{missing}");
+        let alone = Online(BTreeMap::new()).obstacle(&job("close")).expect("an obstacle");
+        assert!(alone.contains("no executor of app work is online"), "{alone}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Jobs that follow from others: a child fires on the side on which its parents do.
+//!
+//! In XXL-JOB a parent triggers its children whatever their status is; here a run in shadow mode triggers none, and a child in shadow mode
+//! sends nothing. So parents and children are switched by one command, or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
+use rondel_store::foreign::xxl_job::JobStatus;
+use serde_json::Value;
+
+use super::job::{CALL_COUNT, Direction, Job, Relative, Switch};
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::shadow::jobs::{self, LABEL};
+
+/// Names that a sentence lists.
+const NAMED_MAX: usize = 10;
+
+/// The parents and children of jobs, other than these jobs themselves.
+pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
+    let named: BTreeSet<&String> = found.iter().map(|job| &job.name).collect();
+    let related = found.iter().flat_map(|job| job.parents.iter().chain(&job.children));
+    let names: BTreeSet<&String> = related.filter(|name| !named.contains(name)).collect();
+    let names: Vec<&String> = names.into_iter().collect();
+    let mut others = BTreeMap::new();
+    for chunk in names.chunks(CALL_COUNT) {
+        for (name, relative) in chunk.iter().zip(join_all(chunk.iter().map(|name| relative(client, name))).await) {
+            others.extend(relative?.map(|relative| ((*name).clone(), relative)));
+        }
+    }
+    Ok(others)
+}
+
+async fn relative(client: &Client, name: &str) -> Result<Option<Relative>, Failure> {
+    let job: Value = match client.get(&["jobs", name], &[]).await {
+        Ok(body) => body.value()?,
+        Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),
+        Err(failure) => return Err(failure.with_hint("; nothing was changed")),
+    };
+    Ok(Some(Relative { is_shadow: job["mode"] == "shadow", is_there: jobs::number(&job).is_some() }))
+}
+
+/// The jobs that are not switched, and why.
+pub(super) fn refusals(direction: Direction, switch: &Switch<'_>) -> BTreeMap<String, String> {
+    let mut refused = BTreeMap::new();
+    for job in &switch.jobs {
+        let reason = own_reason(direction, switch, job).or_else(|| relatives_reason(direction, switch, job));
+        refused.extend(reason.map(|reason| (job.name.clone(), reason)));
+    }
+    spread(direction, &switch.jobs, &mut refused);
+    refused
+}
+
+/// Why a job is not switched, whatever its relatives are.
+fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<String> {
+    let Some(status) = switch.there.get(&job.number) else {
+        return Some(format!("XXL-JOB has no job {}; nothing was changed", job.number));
+    };
+    if let Some(other) = switch.jobs.iter().find(|other| other.number == job.number && other.name != job.name) {
+        return Some(format!("job {} has the same number {} in its label {LABEL}", other.name, job.number));
+    }
+    if !job.is_enabled {
+        return Some("it is paused here: resume it first".to_owned());
+    }
+    let (is_shadow, verb) = match direction {
+        Direction::Promote => (true, "runs"),
+        Direction::Demote => (false, "does not run"),
+    };
+    let is_open = |name: &&String| {
+        let named = switch.jobs.iter().find(|other| other.name == **name).map(|other| other.is_shadow);
+        named.or_else(|| Some(switch.others.get(*name)?.is_shadow)) == Some(is_shadow)
+    };
+    let parents: Vec<&String> = job.parents.iter().filter(is_open).collect();
+    if job.has_clock && !parents.is_empty() {
+        return Some(format!(
+            "it has a schedule of its own, and follows from {}, which {verb} in XXL-JOB: no instant is right for both. Take one of the \
+             two away",
+            list(&parents)
+        ));
+    }
+    needs_its_schedule(direction, job, *status)
+}
+
+/// A child that XXL-JOB fires by a schedule too would lose those fires.
+fn needs_its_schedule(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
+    (direction == Direction::Promote && job.is_follower() && status.is_running).then(|| {
+        "XXL-JOB fires it by a schedule too, and here it only follows from others: give it that schedule, or stop it there first".to_owned()
+    })
+}
+
+/// Why a job is not switched without some of its relatives.
+fn relatives_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<String> {
+    let of = |names: &'_ [String], is: &dyn Fn(Relative) -> bool| -> Vec<String> {
+        names.iter().filter(|name| switch.others.get(*name).is_some_and(|one| is(*one))).cloned().collect()
+    };
+    let parents = |is_shadow: bool| of(&job.parents, &|one| one.is_shadow == is_shadow);
+    match direction {
+        Direction::Promote => {
+            let imported = of(&job.children, &|one| one.is_shadow && one.is_there);
+            let own = of(&job.children, &|one| one.is_shadow && !one.is_there);
+            let parents = parents(true);
+            if !imported.is_empty() {
+                Some(format!(
+                    "{} in shadow mode: without {} they would fire on neither side; name them too",
+                    children(&imported),
+                    if imported.len() == 1 { "it" } else { "them" }
+                ))
+            } else if !own.is_empty() {
+                Some(format!("{} in shadow mode, and not of XXL-JOB: set mode: active there first", children(&own)))
+            } else if job.is_follower() && !parents.is_empty() {
+                Some(format!("it follows from {}, which XXL-JOB runs: name all of these too", list(&parents)))
+            } else {
+                None
+            }
+        }
+        Direction::Demote => {
+            let imported = of(&job.children, &|one| !one.is_shadow && one.is_there);
+            let parents = parents(false);
+            if !imported.is_empty() {
+                Some(format!("{} active here, and XXL-JOB would run them: name them too", children(&imported)))
+            } else if job.is_follower() && !parents.is_empty() {
+                Some(format!("it follows from {}, which runs here: name all of these too", list(&parents)))
+            } else {
+                None
+            }
+        }
+    }
+}
+
+/// A job whose parent is not switched stays as well, and on the way here also one whose child is not.
+pub(super) fn spread(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
+    loop {
+        let mut more = BTreeMap::new();
+        for job in jobs.iter().filter(|job| !refused.contains_key(&job.name)) {
+            let is_open = |name: &&String| refused.contains_key(*name);
+            let parent = job.parents.iter().find(is_open).filter(|_| job.is_follower());
+            let child = job.children.iter().find(is_open).filter(|_| direction == Direction::Promote);
+            let reason = match (parent, child) {
+                (Some(parent), _) => format!("it follows from {parent}, which is not switched"),
+                (None, Some(child)) => format!("its child {child} is not switched"),
+                (None, None) => continue,
+            };
+            more.insert(job.name.clone(), reason);
+        }
+        if more.is_empty() {
+            return;
+        }
+        refused.extend(more);
+    }
+}
+
+/// The children of a job that only Rondel has: XXL-JOB cannot run them.
+pub(super) fn left_behind(switch: &Switch<'_>, job: &Job) -> Option<String> {
+    let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_there);
+    let own: Vec<&String> = job.children.iter().filter(is_own).collect();
+    (!own.is_empty()).then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", list(&own)))
+}
+
+fn children(names: &[String]) -> String {
+    let (noun, verb) = if names.len() == 1 { ("child", "is") } else { ("children", "are") };
+    format!("its {noun} {} {verb}", list(names))
+}
+
+fn list<T: AsRef<str>>(names: &[T]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED_MAX).map(AsRef::as_ref).collect();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{}{rest}", shown.join(", "))
+}

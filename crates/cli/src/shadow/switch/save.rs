@@ -1,0 +1,124 @@
+//! Saves a job's mode, and finds out whether that was done where no answer is certain.
+
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::job::{HOLDS_AFTER, Job};
+use crate::client::Client;
+use crate::clock;
+use crate::exit::{Exit, Failure};
+
+/// For so long an edit without a certain answer is tried again.
+const TRY_FOR: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(300);
+/// The least time that saving is given.
+const SAVE_WITHIN: Duration = Duration::from_secs(3);
+/// Jobs that are switched in one step.
+const BATCH_MAX: usize = 20;
+/// Where saving a batch takes longer, the next one is smaller.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How an edit ended.
+pub(super) enum Saved {
+    /// It holds for every fire that is due at this instant or later.
+    HoldsFrom(Timestamp),
+    /// It was not saved.
+    Refused(Failure),
+    /// It may have been saved.
+    Unclear(Failure),
+}
+
+/// Saves a mode from a seam on.
+pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> Saved {
+    let body = json!({"mode": mode, "mode_from": seam}).to_string();
+    let began = Instant::now();
+    let mut was_unclear = false;
+    loop {
+        let Err(failure) = client.patch(&["jobs", &job.name], &body).await else {
+            return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
+        };
+        let is_certain = matches!(failure.exit(), Exit::Refused | Exit::Auth | Exit::NotFound | Exit::Conflict);
+        if is_certain && !was_unclear {
+            return Saved::Refused(failure);
+        }
+        was_unclear = true;
+        // An answer of a proxy, or an error, may come after the edit was saved.
+        if holds(client, job, mode, seam).await {
+            return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
+        }
+        if is_certain || began.elapsed() >= TRY_FOR {
+            return Saved::Unclear(failure);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether the job is found to have this mode from the seam on.
+async fn holds(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bool {
+    let Ok(found) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else { return false };
+    let found_from = found["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    (found["mode"] == "shadow") == (mode == "shadow") && found_from == Some(seam)
+}
+
+/// How fast the server saves: how far ahead a seam must be, and how many jobs are switched in one step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    batch: usize,
+    slowest: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { batch: 1, slowest: Duration::ZERO }
+    }
+}
+
+impl Pace {
+    /// How many jobs to switch in the next step: one at first, so that the server is measured with it.
+    pub(super) const fn batch(self) -> usize {
+        self.batch
+    }
+
+    /// Saving is expected to take this long, until a batch has shown more.
+    pub(super) fn expect(&mut self, took: Duration) {
+        self.slowest = self.slowest.max(took);
+    }
+
+    /// A batch took so long.
+    pub(super) fn measured(&mut self, took: Duration) {
+        self.batch = if took > SLOW { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
+        self.slowest = took;
+    }
+
+    /// How long saving the next batch may take: twice as many jobs may take twice as long.
+    pub(super) fn allowance(self) -> Duration {
+        SAVE_WITHIN.max(self.slowest * 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_grow_while_saving_is_fast_and_the_seam_moves_away_where_it_is_slow() {
+        let mut pace = Pace::default();
+        let sizes: Vec<usize> = (0..6)
+            .map(|_| {
+                pace.measured(Duration::from_millis(50));
+                pace.batch()
+            })
+            .collect();
+        assert_eq!(sizes, [2, 4, 8, 16, 20, 20]);
+        assert_eq!(pace.allowance(), SAVE_WITHIN);
+        pace.measured(Duration::from_secs(4));
+        assert_eq!((pace.batch(), pace.allowance()), (10, Duration::from_secs(8)));
+        let mut slow = Pace::default();
+        slow.expect(Duration::from_secs(5));
+        slow.expect(Duration::from_secs(1));
+        assert_eq!(slow.allowance(), Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,77 @@
+//! What a caller may ask of a run beside its parameters: a key, and an instant.
+
+use std::time::Duration;
+
+use crate::time::{Timestamp, format_duration, parse_duration};
+use crate::word_enum::words;
+
+/// The longest key of a trigger, in bytes.
+pub const KEY_LEN_MAX: usize = 200;
+/// How far ahead a run may be triggered.
+pub const AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+words! {
+    /// What becomes of a trigger whose key an open run of the job has.
+    IfOpen {
+        /// It is refused.
+        Refuse = "refuse",
+        /// A new run gets the key, and the open one is asked to end.
+        Replace = "replace",
+        /// No run is made: the open one is the answer.
+        Keep = "keep",
+    }
+}
+
+/// Checks the key of a trigger.
+///
+/// # Errors
+/// A sentence with what is allowed.
+///
+/// ```
+/// use rondel_core::request::check_key;
+///
+/// assert!(check_key("order-4711/mail").is_ok());
+/// assert!(check_key("order 4711").is_err() && check_key("").is_err());
+/// ```
+pub fn check_key(key: &str) -> Result<(), String> {
+    if !key.is_empty() && key.len() <= KEY_LEN_MAX && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let cut: String = key.chars().take(KEY_LEN_MAX).collect();
+    Err(format!("{cut:?} is not a key: 1 to {KEY_LEN_MAX} visible ASCII characters without spaces"))
+}
+
+/// The instant of a run that a caller plans: `2026-03-08T07:00:00Z`, or `+10m` from now on.
+///
+/// # Errors
+/// A sentence with what would be right.
+///
+/// ```
+/// use rondel_core::Timestamp;
+/// use rondel_core::request::planned_at;
+///
+/// let now = Timestamp::from_secs(1_000);
+/// assert_eq!(planned_at("+10m", now), Ok(Timestamp::from_secs(1_600)));
+/// assert_eq!(planned_at("1970-01-01T01:00:00Z", now), Ok(Timestamp::from_secs(3_600)));
+/// assert!(planned_at("1970-01-01T00:00:00Z", now).is_err());
+/// assert!(planned_at("+400d", now).is_err() && planned_at("10m", now).is_err());
+/// ```
+pub fn planned_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    let cut: String = text.chars().take(60).collect();
+    let malformed =
+        || format!("{cut:?} is not an instant such as 2026-03-08T07:00:00Z, nor a time from now such as +10m");
+    let at = match text.strip_prefix('+') {
+        Some(length) => {
+            let length = parse_duration(length).map_err(|_| malformed())?;
+            now + length.min(AHEAD_MAX + Duration::from_secs(1))
+        }
+        None => text.parse().map_err(|_| malformed())?,
+    };
+    if at < now {
+        return Err(format!("{at} is over, it is {now}; leave it out to run now"));
+    }
+    if at > now + AHEAD_MAX {
+        return Err(format!("{cut:?} is more than {} ahead", format_duration(AHEAD_MAX)));
+    }
+    Ok(at)
+}

@@ -1,0 +1,70 @@
+//! The executor that a caller names for a run: whether it may have the run at all.
+
+use rondel_admin::given_name;
+use rondel_core::near::near_misses;
+use rondel_core::select::Select;
+use rondel_store::catalog::JobRecord;
+
+use super::executors::{find, names};
+use crate::body::refuse_value;
+use crate::call::{Call, quoted};
+use crate::problem::Problem;
+
+/// The most names of executors that a refusal lists.
+const NAME_COUNT_MAX: usize = 20;
+
+/// The stable name of the executor that a caller named for a run of this job. One that is not connected now is accepted: the run waits
+/// for it as long as for any executor.
+///
+/// # Errors
+/// A complaint about the field at `pointer` where no executor of the job's app has the name, where its switch keeps runs from it, or
+/// where it can run no fire of this job as it is.
+pub(crate) async fn only_executor<Q>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    (pointer, name): (&str, &str),
+) -> Result<String, Problem> {
+    let refuse = |message: String| refuse_value(pointer, message);
+    let (app, stable) = (record.spec.app.as_str(), given_name(name));
+    let Some((_, executor)) = find(call, stable, Some(app)).await? else {
+        return Err(refuse(unknown(name, app, names(call, app).await?)));
+    };
+    if executor.state != "active" {
+        return Err(refuse(format!(
+            "executor {} is switched to {}: activate it first, or name another one",
+            quoted(stable),
+            executor.state
+        )));
+    }
+    if executor.status == "offline" {
+        return Ok(stable.to_owned());
+    }
+    let handler = &record.spec.handler;
+    if !rondel_core::name::takes_handler(executor.handlers.iter().map(String::as_str), handler) {
+        return Err(refuse(format!("executor {} does not have handler {}", quoted(stable), quoted(handler))));
+    }
+    // The definition was checked when it was saved: it has no errors.
+    match Select::new(&record.spec.select).unwrap_or_default().unmet(stable, &executor.labels) {
+        None => Ok(stable.to_owned()),
+        Some(_) => Err(refuse(format!(
+            "executor {} does not meet the conditions of the job (select); name one that does",
+            quoted(stable)
+        ))),
+    }
+}
+
+/// The complaint about a name that no executor of the app has, with the names that there are: the nearest ones first.
+fn unknown(name: &str, app: &str, mut names: Vec<String>) -> String {
+    if names.is_empty() {
+        return format!("app {app} has no executor {}, nor any other one", quoted(name));
+    }
+    let near: Vec<String> =
+        near_misses(name, names.iter().map(String::as_str), NAME_COUNT_MAX).into_iter().map(str::to_owned).collect();
+    names.sort_by_key(|name| near.iter().position(|near| near == name).unwrap_or(usize::MAX));
+    let count = names.len();
+    names.truncate(NAME_COUNT_MAX);
+    if count > NAME_COUNT_MAX {
+        names.push(format!("{} more", count - NAME_COUNT_MAX));
+    }
+    format!("app {app} has no executor {}; it has {}", quoted(name), names.join(", "))
+}

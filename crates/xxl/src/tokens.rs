@@ -1,0 +1,112 @@
+//! The apps of good tokens, for a few seconds each. However many executors come with one token at the same time, it is looked up once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+/// How long a good token is not looked up again.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Tokens that are known, or looked up, at the same time. Beyond, each call looks its own up.
+const COUNT_MAX: usize = 1_000;
+
+/// Tokens by their hashes.
+#[derive(Debug)]
+pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<Place<A>>>>);
+
+/// A token that is known, or being looked up: the first caller does, and the others wait for it.
+#[derive(Debug)]
+struct Place<A> {
+    since: Instant,
+    app: OnceCell<A>,
+}
+
+impl<A> Default for Tokens<A> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<A: Clone> Tokens<A> {
+    /// The app of a token, from `look_up` where it is not known. What `look_up` refuses is not kept: the next caller looks it up again.
+    pub(crate) async fn app<E>(&self, hash: String, look_up: impl Future<Output = Result<A, E>>) -> Result<A, E> {
+        let place = self.place(&hash);
+        let found = place.app.get_or_try_init(|| look_up).await.cloned();
+        if found.is_err() {
+            self.give_up(&hash, &place);
+        }
+        found
+    }
+
+    fn place(&self, hash: &str) -> Arc<Place<A>> {
+        let now = Instant::now();
+        let is_new = |place: &Place<A>| now.duration_since(place.since) < PERIOD;
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.get(hash).filter(|place| is_new(place)) {
+            return Arc::clone(place);
+        }
+        if places.len() >= COUNT_MAX {
+            places.retain(|_, place| is_new(place));
+        }
+        let place = Arc::new(Place { since: now, app: OnceCell::new() });
+        if places.len() < COUNT_MAX {
+            places.insert(hash.to_owned(), Arc::clone(&place));
+        }
+        place
+    }
+
+    /// Leaves the place to others: made-up tokens take none from good ones.
+    fn give_up(&self, hash: &str, place: &Arc<Place<A>>) {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.get(hash).is_some_and(|kept| Arc::ptr_eq(kept, place) && !kept.app.initialized()) {
+            places.remove(hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_of_many_callers_is_looked_up_once_in_each_period() {
+        let (tokens, looks) = (Tokens::default(), AtomicUsize::new(0));
+        let look_up = || async {
+            looks.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok::<_, ()>("orders")
+        };
+        let call = || async { tokens.app("hash".to_owned(), look_up()).await };
+        let callers: Vec<_> = (0..200).map(|_| call()).collect();
+        for found in futures_util::future::join_all(callers).await {
+            assert_eq!(found, Ok("orders"));
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+        tokio::time::advance(PERIOD).await;
+        assert!(call().await.is_ok());
+        assert_eq!(looks.load(Ordering::Relaxed), 2, "a token that was revoked is found out");
+    }
+
+    #[tokio::test]
+    async fn refused_tokens_take_no_place_and_are_looked_up_again() {
+        let tokens = Tokens::default();
+        for number in 0..2 * COUNT_MAX {
+            assert!(tokens.app(number.to_string(), async { Err::<&str, _>("wrong") }).await.is_err());
+        }
+        assert!(tokens.0.lock().expect("a lock").is_empty());
+        assert!(tokens.app("1".to_owned(), async { Ok::<_, ()>("orders") }).await.is_ok(), "it is made by now");
+    }
+
+    #[tokio::test]
+    async fn good_tokens_beyond_the_bound_are_good_too() {
+        let tokens = Tokens::default();
+        for number in 0..2 * COUNT_MAX {
+            assert!(tokens.app(number.to_string(), async { Ok::<_, ()>("orders") }).await.is_ok());
+        }
+        assert_eq!(tokens.0.lock().expect("a lock").len(), COUNT_MAX);
+    }
+}

@@ -1,0 +1,191 @@
+//! What links write at the same time goes into one transaction: hundreds of executors with a few runs each would else need hundreds
+//! of them a second. While one transaction runs, the next gathers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use rondel_admin::{Engine, Lifecycle, Until};
+use rondel_core::AppId;
+use rondel_store::LeaseToken;
+use rondel_store::xxl::{NewXxlRun, XXL_BATCH_MAX, XxlReport, XxlReported, XxlRun};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::lines::LineLimit;
+
+/// Writes that wait, of each kind.
+const WAITING_MAX: usize = 1_024;
+
+/// Something to write, and whom to answer. `None` is the answer where the store failed.
+#[derive(Debug)]
+struct PendingWrite<I, O> {
+    input: I,
+    len: usize,
+    answer: oneshot::Sender<Option<O>>,
+}
+
+type Number = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
+type Report = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
+type Settle = PendingWrite<Vec<i64>, ()>;
+
+/// The side of those who write.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    sends: mpsc::Sender<Number>,
+    reports: mpsc::Sender<Report>,
+    settles: mpsc::Sender<Settle>,
+}
+
+/// The side of the loops that do.
+pub(crate) struct Waiting {
+    sends: mpsc::Receiver<Number>,
+    reports: mpsc::Receiver<Report>,
+    settles: mpsc::Receiver<Settle>,
+}
+
+impl Writes {
+    pub(crate) fn new() -> (Self, Waiting) {
+        let (sends, waiting_sends) = mpsc::channel(WAITING_MAX);
+        let (reports, waiting_reports) = mpsc::channel(WAITING_MAX);
+        let (settles, waiting_settles) = mpsc::channel(WAITING_MAX);
+        let waiting = Waiting { sends: waiting_sends, reports: waiting_reports, settles: waiting_settles };
+        (Self { sends, reports, settles }, waiting)
+    }
+
+    /// Gives attempts their numbers: see [`rondel_store::XxlExecutors::send_xxl`]. No rows where the lease does not hold.
+    pub(crate) async fn send(&self, token: LeaseToken, runs: Vec<NewXxlRun>) -> Option<Vec<XxlRun>> {
+        let len = runs.len();
+        submit(&self.sends, (token, runs), len).await
+    }
+
+    /// Records ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
+    pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReported> {
+        let len = reports.len();
+        submit(&self.reports, (app, reports), len).await
+    }
+
+    /// Records that attempts have their verdicts, or never began; false where the store failed.
+    pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
+        let len = log_ids.len();
+        len == 0 || submit(&self.settles, log_ids, len).await.is_some()
+    }
+}
+
+async fn submit<I, O>(to: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: usize) -> Option<O> {
+    let (answer, answered) = oneshot::channel();
+    to.send(PendingWrite { input, len, answer }).await.ok()?;
+    answered.await.ok().flatten()
+}
+
+/// The writes that wait, the oldest first, up to the size of one transaction; `None` where no writer is left.
+async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
+    let first = waiting.recv().await?;
+    let mut len = first.len;
+    let mut batch = vec![first];
+    while len < XXL_BATCH_MAX
+        && let Ok(next) = waiting.try_recv()
+    {
+        len += next.len;
+        batch.push(next);
+    }
+    Some(batch)
+}
+
+/// What can be one transaction, and whom to answer.
+struct Part<K, T, O> {
+    key: K,
+    rows: Vec<T>,
+    pending: Vec<PendingWrite<(), O>>,
+}
+
+/// Parts of a batch: those with the same key. Their order stays.
+fn by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<Part<K, T, O>> {
+    let mut parts: Vec<Part<K, T, O>> = Vec::new();
+    for PendingWrite { input: (key, rows), len, answer } in batch {
+        let write = PendingWrite { input: (), len, answer };
+        match parts.iter_mut().find(|part| part.key == key) {
+            Some(part) => {
+                part.rows.extend(rows);
+                part.pending.push(write);
+            }
+            None => parts.push(Part { key, rows, pending: vec![write] }),
+        }
+    }
+    parts
+}
+
+impl Waiting {
+    /// Starts the loops; they end with the process.
+    pub(crate) fn start(self, engine: &Engine, lines: &Arc<LineLimit>, lifecycle: &Lifecycle) {
+        let Self { sends, reports, settles } = self;
+        let writer = || Writer { engine: engine.clone(), lines: Arc::clone(lines) };
+        let spawn = |task: Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let stop = lifecycle.hard.clone();
+            lifecycle.spawn("xxl writes", Until::Done, async move {
+                stop.run_until_cancelled(task).await;
+            });
+        };
+        spawn(Box::pin(writer().send_all(sends)));
+        spawn(Box::pin(writer().report_all(reports)));
+        spawn(Box::pin(writer().settle_all(settles)));
+    }
+}
+
+/// What the loops need.
+struct Writer {
+    engine: Engine,
+    lines: Arc<LineLimit>,
+}
+
+impl Writer {
+    async fn send_all(self, mut waiting: mpsc::Receiver<Number>) {
+        while let Some(batch) = gather(&mut waiting).await {
+            for Part { key: token, rows: runs, pending } in by_key(batch) {
+                let sent = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
+                let rows = sent.inspect_err(|error| self.lines.store_failed("number attempts", error)).ok();
+                let mut rows = rows.map(|rows| rows.unwrap_or_default().into_iter());
+                for write in pending {
+                    write.answer.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
+                }
+            }
+        }
+    }
+
+    async fn report_all(self, mut waiting: mpsc::Receiver<Report>) {
+        while let Some(batch) = gather(&mut waiting).await {
+            for Part { key: app, rows: reports, pending } in by_key(batch) {
+                let found = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
+                let found = found.inspect_err(|error| self.lines.store_failed("store ends of attempts", error)).ok();
+                let runs: HashMap<i64, &XxlRun> =
+                    found.iter().flat_map(|found| &found.runs).map(|run| (run.log_id, run)).collect();
+                let mut first = 0;
+                for write in pending {
+                    let range = first..first + write.len;
+                    first = range.end;
+                    let part = found.as_ref().map(|found| XxlReported {
+                        runs: runs_of(&reports[range.clone()], &runs),
+                        news: found.news[range].to_vec(),
+                    });
+                    write.answer.send(part).ok();
+                }
+            }
+        }
+    }
+
+    async fn settle_all(self, mut waiting: mpsc::Receiver<Settle>) {
+        while let Some(batch) = gather(&mut waiting).await {
+            let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
+            let settled = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
+            let settled = settled.inspect_err(|error| self.lines.store_failed("settle attempts", error)).ok();
+            for write in batch {
+                write.answer.send(settled).ok();
+            }
+        }
+    }
+}
+
+/// The runs that some reports are about, each once.
+fn runs_of(reports: &[XxlReport], runs: &HashMap<i64, &XxlRun>) -> Vec<XxlRun> {
+    let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
+    ids.iter().filter_map(|id| runs.get(id)).map(|run| (*run).clone()).collect()
+}

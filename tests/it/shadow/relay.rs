@@ -1,0 +1,103 @@
+//! An HTTP relay in front of a server. It delays requests, drops responses, or sends a response of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Act {
+    /// It arrives late.
+    Delay(Duration),
+    /// It arrives, and the answer is this status.
+    LoseAnswer(u16),
+    /// It does not arrive, and the answer is this status.
+    Refuse(u16),
+}
+
+/// Calls of a method whose path contains a part, so many times.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub(super) method: Method,
+    pub(super) part: &'static str,
+    pub(super) act: Act,
+    pub(super) count: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Inside {
+    target: String,
+    http: reqwest::Client,
+    rules: Arc<Mutex<Vec<Rule>>>,
+}
+
+/// It ends with the value.
+#[derive(Debug)]
+pub(super) struct Relay {
+    pub(super) url: String,
+    inside: Inside,
+    _task: JoinSet<()>,
+}
+
+impl Relay {
+    pub(super) async fn start(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let inside = Inside { target: target.to_owned(), http: reqwest::Client::new(), rules: Arc::default() };
+        let app = Router::new().fallback(pass).with_state(inside.clone());
+        let mut task = JoinSet::new();
+        task.spawn(async move { axum::serve(listener, app).await.expect("serve") });
+        Self { url, inside, _task: task }
+    }
+
+    /// From now on these rules hold.
+    pub(super) fn rules(&self, rules: &[Rule]) {
+        *self.inside.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.to_vec();
+    }
+}
+
+async fn pass(State(inside): State<Inside>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let act = {
+        let mut rules = inside.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let meant = |rule: &&mut Rule| rule.count > 0 && rule.method == method && uri.path().contains(rule.part);
+        rules.iter_mut().find(meant).map(|rule| {
+            rule.count -= 1;
+            rule.act
+        })
+    };
+    match act {
+        Some(Act::Refuse(status)) => return plain(status),
+        Some(Act::Delay(length)) => tokio::time::sleep(length).await,
+        Some(Act::LoseAnswer(_)) | None => {}
+    }
+    let mut request = inside.http.request(method, format!("{}{uri}", inside.target)).body(body);
+    for name in ["authorization", "content-type", "accept", "if-match"] {
+        if let Some(value) = headers.get(name) {
+            request = request.header(name, value);
+        }
+    }
+    let Ok(answer) = request.send().await else { return plain(502) };
+    let status = answer.status();
+    let text = answer.bytes().await.unwrap_or_default();
+    match act {
+        Some(Act::LoseAnswer(status)) => plain(status),
+        Some(Act::Delay(_) | Act::Refuse(_)) | None => {
+            let mut response = Response::new(Body::from(text));
+            *response.status_mut() = status;
+            response
+        }
+    }
+}
+
+fn plain(status: u16) -> Response {
+    let mut response = Response::new(Body::from("a relay's own answer"));
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    response
+}
