@@ -92,6 +92,12 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", size).await;
     }
 
+    /// Puts the browser into a time zone, and lets the console at an address know it from its first page on.
+    pub(super) async fn live_in(&mut self, url: &str, zone: &str) {
+        self.call("Emulation.setTimezoneOverride", json!({ "timezoneId": zone })).await;
+        self.call("Network.setCookie", json!({"name": "rondel_zone", "value": zone, "url": url})).await;
+    }
+
     /// Calls a method and gives its result.
     pub(super) async fn call(&mut self, method: &str, params: Value) -> Value {
         let mut answer = self.answer(method, &params).await;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use rondel_tests::{Backend, Server, left_out_without, scratch, seed, variable};
+use rondel_tests::{Backend, Server, left_out_without, scratch, seed, variable, wall_clock_ms};
 use serde_json::json;
 
 use super::browser::{Browser, program, quoted};
@@ -160,6 +160,8 @@ impl Camera {
     async fn prefer(&mut self, path: &str, look: (&'static str, &'static str, u32)) {
         let (lang, theme, width) = look;
         self.browser.size(1_440, 900).await;
+        let hour = if width < 720 { 0 } else { 23 };
+        self.browser.live_in(&self.url, &zone_where_it_is(hour)).await;
         self.browser.goto(&format!("{}{path}", self.url)).await;
         self.browser.follow(&format!("button[name=lang][value={lang}]")).await;
         self.browser.follow(&format!("button[name=theme][value={theme}]")).await;
@@ -215,6 +217,18 @@ impl Camera {
                 self.browser.shoot(&out.join(format!("window-{how}.png"))).await;
             }
         }
+    }
+}
+
+/// A time zone whose clock is in this hour now. Just before midnight most of what fires next is of another day, and just after it most
+/// of what ran: then a page says more than at noon, whenever the test runs.
+fn zone_where_it_is(hour: i64) -> String {
+    let hours_of_utc = wall_clock_ms() / 3_600_000;
+    match (hour - hours_of_utc).rem_euclid(24) {
+        0 => "UTC".to_owned(),
+        // These names count to the west.
+        east @ 1..=14 => format!("Etc/GMT-{east}"),
+        east => format!("Etc/GMT+{}", 24 - east),
     }
 }
 
