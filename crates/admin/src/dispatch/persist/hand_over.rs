@@ -5,7 +5,7 @@
 //! unknown: then the moved runs are forgotten here, and the periodic query for strays finds those that stayed. A run
 //! that the tick has read and that reaches the dispatcher later is among the [departing](crate::cluster::Departing).
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use rondel_core::homes::Switch;
 use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
@@ -51,13 +51,7 @@ impl StepLoop {
         // Switched off here, they are switched off there.
         records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
         let elsewhere = Elsewhere::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
-        let mut jobs: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
-        for ready in stranded {
-            if let Some(node) = elsewhere.node_for(ready) {
-                jobs.entry(node).or_default().insert(ready.run.job);
-            }
-        }
-        for (node, jobs) in jobs {
+        for (node, jobs) in elsewhere.homes_for(stranded) {
             self.give(held, &jobs, node).await?;
         }
         Ok(())

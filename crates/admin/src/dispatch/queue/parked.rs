@@ -16,8 +16,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
-/// How many runs of a job are looked at for one whose caller named an executor.
-const NAMED_LOOK_COUNT: usize = 8;
+/// For how many of the executors that callers named, runs of one job are looked at.
+const NAMED_LOOK_COUNT: usize = 64;
 
 /// Whose turn it is among those that wait: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +61,8 @@ pub(crate) struct Parked {
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
     ends: BTreeSet<(Timestamp, RunId)>,
-    /// What waits of each job.
-    jobs: BTreeMap<JobId, BTreeSet<Turn>>,
+    /// What waits of each job, by the executor that its caller named.
+    jobs: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 
 /// Where a run stands, and when it has waited as long as it may.
@@ -70,6 +70,8 @@ pub(crate) struct Parked {
 struct Position {
     app: AppId,
     job: JobId,
+    /// The executor that its caller named.
+    named: Option<String>,
     kind: Kind,
     turn: Turn,
     until: Timestamp,
@@ -135,14 +137,16 @@ impl App {
 impl Parked {
     pub(crate) fn push(&mut self, waiting: Waiting, runs: &mut OpenRuns) {
         let ready = &waiting.ready;
-        let (app, job, kind, turn) = (ready.run.app, ready.run.job, Kind::of(ready), Turn::of(ready));
-        self.insert(ready.run.id, Position { app, job, kind, turn, until: waiting.until() });
+        let (app, job, named) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
+        let (kind, turn) = (Kind::of(ready), Turn::of(ready));
+        self.insert(ready.run.id, Position { app, job, named, kind, turn, until: waiting.until() });
         runs.put(waiting.ready, Stage::Parked(waiting.since));
     }
 
     fn insert(&mut self, run: RunId, position: Position) {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
-        self.jobs.entry(position.job).or_default().insert(position.turn);
+        let of_job = self.jobs.entry(position.job).or_default();
+        of_job.entry(position.named.clone()).or_default().insert(position.turn);
         self.ends.insert((position.until, run));
         self.runs.insert(run, position);
     }
@@ -178,8 +182,8 @@ impl Parked {
         self.remove(run, runs)
     }
 
-    /// The first in turn of each of so many jobs behind this one, round and round; and those soon behind it whose callers named an
-    /// executor.
+    /// Of each of so many jobs behind this one, round and round: the first in turn of those that may run anywhere, and of those for
+    /// each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
         behind: Option<JobId>,
@@ -188,9 +192,10 @@ impl Parked {
     ) -> impl Iterator<Item = &'a OpenRun> {
         let rest = self.jobs.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let before = behind.map(|behind| self.jobs.range(..=behind)).into_iter().flatten();
-        rest.chain(before).take(count).flat_map(move |(_, turns)| {
-            let soon = turns.iter().take(NAMED_LOOK_COUNT).filter_map(|turn| runs.get(turn.run)).enumerate();
-            soon.filter(|(index, open)| *index == 0 || open.ready.run.only_executor.is_some()).map(|(_, open)| open)
+        rest.chain(before).take(count).flat_map(move |(_, queues)| {
+            let mut firsts: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
+            firsts.sort_unstable();
+            firsts.into_iter().take(NAMED_LOOK_COUNT).filter_map(|turn| runs.get(turn.run))
         })
     }
 
@@ -233,15 +238,23 @@ impl Parked {
         chosen
     }
 
+    fn leave_job(&mut self, position: &Position) {
+        let Some(queues) = self.jobs.get_mut(&position.job) else { return };
+        if let Some(turns) = queues.get_mut(&position.named) {
+            turns.remove(&position.turn);
+            if turns.is_empty() {
+                queues.remove(&position.named);
+            }
+        }
+        if queues.is_empty() {
+            self.jobs.remove(&position.job);
+        }
+    }
+
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
         let position = self.runs.remove(&run)?;
         self.ends.remove(&(position.until, run));
-        if let Some(turns) = self.jobs.get_mut(&position.job) {
-            turns.remove(&position.turn);
-            if turns.is_empty() {
-                self.jobs.remove(&position.job);
-            }
-        }
+        self.leave_job(&position);
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
         if app.kinds.is_empty() {
@@ -373,6 +386,27 @@ mod tests {
         assert_eq!(seconds(Some(3), 1), [4]);
         parked.remove(RunId::new(7_000), &mut runs);
         assert_eq!(parked.jobs.len(), 2);
+    }
+
+    #[test]
+    fn the_runs_for_one_executor_do_not_hide_those_for_another() {
+        let one = definition(&json!({}));
+        let (mut parked, mut runs) = parked(&[]);
+        let named = [(1..=20, Some("gone")), (21..=22, Some("far")), (23..=24, None)];
+        for (second, only) in named.iter().flat_map(|(seconds, only)| seconds.clone().map(move |second| (second, only)))
+        {
+            let mut ready = ready(second, &one);
+            ready.run.only_executor = only.map(str::to_owned);
+            parked.push(Waiting::new(ready, Timestamp::EPOCH), &mut runs);
+        }
+        let firsts = |parked: &Parked, runs: &OpenRuns| {
+            parked.first_of_jobs(None, 9, runs).map(|open| open.ready.run.due_at.second()).collect::<Vec<_>>()
+        };
+        assert_eq!(firsts(&parked, &runs), [1, 21, 23]);
+        for second in 21..=22 {
+            parked.remove(RunId::new(second * 1_000), &mut runs);
+        }
+        assert_eq!(firsts(&parked, &runs), [1, 23]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Due runs for which no fit executor is connected here, while one is connected to another living node: they go there,
 //! and their jobs with them.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -38,18 +39,18 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let behind = d.state.recovery.sought_to;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
     let mut sought_to = None;
-    let mut by_job: BTreeMap<JobId, Ready> = BTreeMap::new();
+    let mut stranded: Vec<Ready> = Vec::new();
     for open in first {
         sought_to = Some(open.ready.run.job);
         if is_stranded(open) {
-            by_job.entry(open.ready.run.job).or_insert_with(|| open.ready.clone());
+            stranded.push(open.ready.clone());
         }
     }
     d.state.recovery.sought_to = sought_to;
-    let closed = close_jobs(d, &by_job.keys().copied().collect());
-    by_job.retain(|job, _| closed.contains(job));
+    let closed = close_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect());
+    stranded.retain(|ready| closed.contains(&ready.run.job));
     if !closed.is_empty() {
-        d.step(Step::Seek(by_job.into_values().collect()));
+        d.step(Step::Seek(stranded));
     }
 }
 
@@ -151,8 +152,25 @@ impl Elsewhere {
         Self { by_node, executors: records.iter().map(|record| (record.id, Candidate::of(record))).collect() }
     }
 
+    /// Where the jobs of these runs go: of each job with its first run for which there is a node, since a job has one home.
+    pub(crate) fn homes_for(&self, stranded: &[Ready]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
+        let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
+        for ready in stranded {
+            if let Entry::Vacant(place) = homes.entry(ready.run.job)
+                && let Some(node) = self.node_for(ready)
+            {
+                place.insert(node);
+            }
+        }
+        let mut jobs: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
+        for (job, node) in homes {
+            jobs.entry(node).or_default().insert(job);
+        }
+        jobs
+    }
+
     /// The node that hears the most executors which are fit for this run; of those the first.
-    pub(crate) fn node_for(&self, ready: &Ready) -> Option<NodeId> {
+    fn node_for(&self, ready: &Ready) -> Option<NodeId> {
         let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
         let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
         let best =
@@ -252,6 +270,21 @@ mod tests {
             elsewhere.node_for(&ready).map(NodeId::get)
         };
         assert_eq!((target(None), target(Some("e3")), target(Some("e4"))), (Some(2), Some(3), None));
+    }
+
+    #[test]
+    fn a_job_goes_with_the_first_of_its_runs_that_has_a_node() {
+        let nodes = [node(1, 1, 1_005), node(2, 1, 1_005), node(3, 1, 1_005)];
+        let records = [record(2, "[\"h\"]", "{}"), record(3, "[\"h\"]", "{}")];
+        let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, &[session(2, 1, 2), session(3, 1, 3)], &records, NOW);
+        let stranded = [(1, "gone"), (1, "e3"), (1, "e2"), (2, "gone"), (3, "e2")].map(|(job, only)| {
+            let mut ready = ready(1, &definition(&json!({})));
+            (ready.run.job, ready.run.only_executor) = (JobId::new(job), Some(only.to_owned()));
+            ready
+        });
+        let homes = elsewhere.homes_for(&stranded).into_iter().map(|(node, jobs)| (node.get(), jobs));
+        let homes: Vec<(i64, BTreeSet<JobId>)> = homes.collect();
+        assert_eq!(homes, [(2, [JobId::new(3)].into()), (3, [JobId::new(1)].into())]);
     }
 
     #[test]
