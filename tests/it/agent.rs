@@ -226,11 +226,11 @@ crate::on_each_database!(a_flood_is_bounded);
 #[tokio::test]
 async fn the_oldest_logs_go_when_they_take_too_much_and_say_so() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
-    let server = Server::start_with(&db, &["--log-size-max", "100KiB", "--log-retention", "10s"]).await;
+    let server = Server::start_with(&db, &["--log-size-max", "100KiB", "--log-retention", "1m"]).await;
     let api = server.api();
     let _agent = agent(&server, SCRIPTS).await;
-    // Random hexadecimal digits shrink to half at most.
-    let script = "head -c 100000 /dev/urandom | od -An -tx1 | tr -d ' '";
+    // Random hexadecimal digits shrink to half at most: one such log has room, two have not.
+    let script = "head -c 70000 /dev/urandom | od -An -tx1 | tr -d ' '";
     create(&api, "loud", "shell", json!({"script": script}), json!({})).await;
     let first = trigger(&api, "loud").await;
     assert_eq!(verdict(&api, &first).await["status"], "succeeded");
