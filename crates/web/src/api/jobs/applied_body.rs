@@ -1,7 +1,7 @@
 //! The answer about a list of jobs as it is sent: each job is turned into text as it comes, since a long list of large
 //! changes takes a multiple of that as values.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,10 +18,15 @@ use super::applied::{Item, Summary};
 /// How long the pieces are that an answer is sent in.
 const PIECE_LEN: usize = 64 * 1024;
 
-/// The items of an answer so far, with their places in the list.
+/// The items of an answer so far, in the order of their list.
 #[derive(Default)]
 pub(super) struct Items {
-    texts: Vec<(usize, Box<[u8]>)>,
+    pieces: Pieces,
+    /// How many items have come, and how many of them are in the pieces.
+    seen: usize,
+    count: usize,
+    /// Those that came before their turn, by their places in the list; after them those that are not in it, as they came.
+    early: BTreeMap<(usize, usize), Vec<u8>>,
     summary: Summary,
 }
 
@@ -29,24 +34,37 @@ impl Items {
     pub(super) fn add(&mut self, item: &Item) {
         self.summary.add(item);
         let text = serde_json::to_vec(item).unwrap_or_default();
-        self.texts.push((item.index.unwrap_or(usize::MAX), text.into_boxed_slice()));
+        match item.index {
+            Some(index) if index == self.count => self.append(&text),
+            index => drop(self.early.insert((index.unwrap_or(usize::MAX), self.seen), text)),
+        }
+        self.seen += 1;
+        while let Some(entry) = self.early.first_entry()
+            && entry.key().0 == self.count
+        {
+            let text = entry.remove();
+            self.append(&text);
+        }
     }
 
-    /// The whole answer, in the order of the list.
+    fn append(&mut self, text: &[u8]) {
+        if self.count > 0 {
+            self.pieces.add(b",");
+        }
+        self.pieces.add(text);
+        self.count += 1;
+    }
+
+    /// The whole answer.
     pub(super) fn into_response(mut self, is_dry_run: bool) -> Response {
-        self.texts.sort_by_key(|(index, _)| *index);
-        let mut pieces = Pieces::default();
-        pieces.add(format!("{{\"dry_run\":{is_dry_run},\"items\":[").as_bytes());
-        for (number, (_, text)) in self.texts.into_iter().enumerate() {
-            if number > 0 {
-                pieces.add(b",");
-            }
-            pieces.add(&text);
+        for (_, text) in std::mem::take(&mut self.early) {
+            self.append(&text);
         }
         let summary = serde_json::to_string(&self.summary).unwrap_or_default();
-        pieces.add(format!("],\"summary\":{summary}}}").as_bytes());
-        pieces.end();
-        let mut response = Response::new(Body::new(pieces));
+        self.pieces.add(format!("],\"summary\":{summary}}}").as_bytes());
+        self.pieces.end();
+        self.pieces.put_first(format!("{{\"dry_run\":{is_dry_run},\"items\":["));
+        let mut response = Response::new(Body::new(self.pieces));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }
@@ -62,16 +80,23 @@ struct Pieces {
 
 impl Pieces {
     fn add(&mut self, text: &[u8]) {
-        self.last.extend_from_slice(text);
-        if self.last.len() >= PIECE_LEN {
+        if self.last.len() + text.len() > self.last.capacity() {
             self.end();
+            self.last = Vec::with_capacity(PIECE_LEN.max(text.len()));
         }
+        self.last.extend_from_slice(text);
     }
 
     fn end(&mut self) {
-        let piece = std::mem::take(&mut self.last).into_boxed_slice();
-        self.len += u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        self.ready.push_back(piece.into());
+        if !self.last.is_empty() {
+            self.len += u64::try_from(self.last.len()).unwrap_or(u64::MAX);
+            self.ready.push_back(std::mem::take(&mut self.last).into());
+        }
+    }
+
+    fn put_first(&mut self, text: String) {
+        self.len += u64::try_from(text.len()).unwrap_or(u64::MAX);
+        self.ready.push_front(text.into());
     }
 }
 
@@ -91,5 +116,44 @@ impl HttpBody for Pieces {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_admin::jobs::{Action, PlannedJob};
+
+    use super::*;
+
+    fn item(name: &str, index: Option<usize>) -> Item {
+        let (name, action, changes) = (name.to_owned(), Action::Keep, Vec::new());
+        let (version, app, fires, warnings) = (None, None, None, Vec::new());
+        Item::planned(PlannedJob { index, name, action, version, app, changes, fires, warnings })
+    }
+
+    #[tokio::test]
+    async fn items_are_in_the_order_of_the_list_however_they_come() {
+        let mut items = Items::default();
+        let came =
+            [("x", None), ("d", Some(3)), ("y", None), ("a", Some(0)), ("c", Some(2)), ("b", Some(1)), ("z", None)];
+        came.iter().for_each(|(name, index)| items.add(&item(name, *index)));
+        let response = items.into_response(true);
+        let declared = HttpBody::size_hint(response.body()).exact();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        assert_eq!(declared, u64::try_from(bytes.len()).ok());
+        let answer: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let names: Vec<_> =
+            answer["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["a", "b", "c", "d", "x", "y", "z"]);
+        assert_eq!(answer["summary"]["unchanged"], 7);
+    }
+
+    #[test]
+    fn long_items_are_in_several_pieces() {
+        let mut items = Items::default();
+        for index in 0..3 {
+            items.add(&item(&"n".repeat(PIECE_LEN), Some(index)));
+        }
+        assert!(items.pieces.ready.len() >= 2, "{}", items.pieces.ready.len());
     }
 }
