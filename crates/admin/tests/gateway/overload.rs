@@ -165,9 +165,13 @@ async fn a_job_that_is_in_time_stays_so_beside_late_ones() {
 #[tokio::test]
 async fn late_fires_that_come_first_are_noticed() {
     rondel_failpoint::mutant::set(Some(rondel_failpoint::mutant::Mutant::LateFirst));
-    let lead = shortest_lead().await;
+    // A machine that stands still while fires become late leaves none that could come first: then it is tried again.
+    let mut leads = Vec::new();
+    while leads.len() < 3 && leads.iter().all(|lead| *lead >= Duration::from_millis(200)) {
+        leads.push(shortest_lead().await);
+    }
     rondel_failpoint::mutant::set(None);
-    assert!(lead < Duration::from_millis(200), "claimed {lead:?} before it was due");
+    assert!(leads.iter().any(|lead| *lead < Duration::from_millis(200)), "claimed {leads:?} before it was due");
 }
 
 /// Judged by how late they are when they are claimed, most would be skipped: so it was.
