@@ -222,7 +222,7 @@ impl Camera {
 }
 
 /// A time zone whose clock is in this hour now. Just before midnight most of what fires next is of another day, and just after it most
-/// of what ran: then a page says more than at noon, whenever the test runs.
+/// of what ran: then times take more room than at noon, whenever the test runs.
 fn zone_where_it_is(hour: i64) -> String {
     let hours_of_utc = wall_clock_ms() / 3_600_000;
     match (hour - hours_of_utc).rem_euclid(24) {
