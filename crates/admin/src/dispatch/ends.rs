@@ -36,6 +36,7 @@ pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, 
 /// Stores the end of a run that no executor has. Where there is no room the run is forgotten: it is open in the store, where
 /// the standing queries find it, and it is judged anew.
 pub(super) fn submit(d: &mut Decision<'_>, finish: AttemptEnd, counted: Counted) {
+    debug_assert!(finish.owner.is_some(), "the end of {} names no lease to forget it of", finish.run);
     d.finish(Submission { finish, counted, reply_to: None, phase_before: None });
 }
 

@@ -207,13 +207,13 @@ impl DispatchLoop {
 
     fn finish(&mut self, end: Submission, now: Timestamp) {
         let Submission { finish, counted, reply_to, phase_before } = end;
-        let (run, attempt) = (finish.run, finish.attempt);
+        let (run, attempt, owner) = (finish.run, finish.attempt, finish.owner);
         if self.shared.results.try_submit(finish, counted, reply_to) {
             return;
         }
         match phase_before {
             Some(phase) => self.handle(Event::EndRefused(run, attempt, phase), now),
-            None => self.shared.in_memory.forget([run]),
+            None => self.shared.in_memory.forget_of(owner.map(|owner| (run, owner))),
         }
     }
 

@@ -224,7 +224,7 @@ impl Model {
         }
         match end.phase_before {
             Some(phase) => self.on(Event::EndRefused(run, attempt, phase)),
-            None => self.world.around.in_memory.forget([run]),
+            None => self.world.around.in_memory.forget_of(end.finish.owner.map(|owner| (run, owner))),
         }
     }
 
@@ -346,4 +346,16 @@ proptest! {
         model.comes_to_rest();
         prop_assert!(model.world.around.now > Timestamp::EPOCH);
     }
+}
+
+/// The run was given up under the lease before, and an executor is about to get it under the present one.
+#[test]
+fn an_end_of_a_lease_before_that_finds_no_room_leaves_the_run_where_it_is() {
+    use Happening::*;
+    let mut model = Model::new();
+    for happening in [Join(2), Time(3_800, false), NextLease, NextLease, Time(1, false), Store(false), Leave(2)] {
+        model.happens(happening);
+        model.find_strays();
+    }
+    model.comes_to_rest();
 }
