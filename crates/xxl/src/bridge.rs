@@ -3,7 +3,7 @@
 //! Every server keeps a link to every registered executor, whichever of them it registers with: the registrations are in the store.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.lifecycle.hard.clone();
+        // Calls are large, and each layer around one would copy it once more.
+        let task = Box::pin(task);
         self.lifecycle.spawn("xxl call", Until::Done, async move {
             stop.run_until_cancelled(task).await;
         });
@@ -170,11 +172,10 @@ impl Bridge {
         let found = self.with_those_by_hand(registered).await?;
         let mut missing = Vec::new();
         {
+            let registered: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
             let mut links = self.links();
             links.retain(|_, handle| !handle.events.is_closed());
-            for handle in
-                links.iter().filter(|(id, _)| !found.iter().any(|one| one.id == **id)).map(|(_, handle)| handle)
-            {
+            for handle in links.iter().filter(|(id, _)| !registered.contains(id)).map(|(_, handle)| handle) {
                 handle
                     .presence
                     .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
@@ -220,12 +221,13 @@ impl Bridge {
     async fn with_those_by_hand(&self, mut found: Vec<XxlExecutor>) -> Result<Vec<XxlExecutor>, StoreError> {
         let by_hand = self.0.shared.engine.store().fixed_xxl(None, EXECUTOR_COUNT_MAX).await?;
         let now = Instant::now();
+        let places: HashMap<ExecutorId, usize> = (found.iter().map(|one| one.id)).zip(0..).collect();
         let due = {
             let mut beats = self.beats();
             let due = beats.take_due(&by_hand, now);
             for executor in by_hand.into_iter().filter(|one| beats.has(one.id, now)) {
-                match found.iter_mut().find(|one| one.id == executor.id) {
-                    Some(registered) => registered.left_at = None,
+                match places.get(&executor.id) {
+                    Some(place) => found[*place].left_at = None,
                     None => found.push(XxlExecutor { left_at: None, ..executor }),
                 }
             }
