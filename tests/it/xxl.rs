@@ -104,6 +104,8 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         one.register().await;
         let listed = online(&api, &app, 1).await;
         assert!(listed[0]["name"].as_str().is_some_and(|name| name.contains("127.0.0.1")), "{listed:?}");
+        let handlers = api.get(&format!("/api/v1/apps/{app}/handlers")).await.expect(200);
+        assert_eq!(handlers["items"][0]["name"], "*", "it announces none: {handlers}");
 
         let run = start(&api, &named("echo"), json!("hello \"you\" 你好")).await;
         let ended = reaches(&api, &run, "succeeded").await;

@@ -3,6 +3,7 @@
 pub mod compare;
 
 use crate::field_error::FieldError;
+use crate::status::Trigger;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
@@ -64,6 +65,23 @@ impl ModeFrom {
     pub fn is_shadow_at(self, fire_at: Timestamp) -> bool {
         self.at(fire_at) == Mode::Shadow
     }
+
+    /// Whether a run is not sent. What a caller asks for is sent from the promotion on: the seam lies between the fires of two
+    /// schedules, which can be weeks ahead, and the other scheduler does not know of the request.
+    ///
+    /// ```
+    /// use rondel_core::shadow::ModeFrom;
+    /// use rondel_core::{Timestamp, Trigger, spec::Mode};
+    ///
+    /// let promoted = ModeFrom { mode: Mode::Active, from: Some(Timestamp::from_secs(60)) };
+    /// let before = Timestamp::from_secs(59);
+    /// assert!(promoted.is_shadow_run(Trigger::Cron, before) && !promoted.is_shadow_run(Trigger::Manual, before));
+    /// ```
+    #[must_use]
+    pub fn is_shadow_run(self, trigger: Trigger, fire_at: Timestamp) -> bool {
+        let is_asked_for = matches!(trigger, Trigger::Manual | Trigger::Api);
+        self.is_shadow_at(fire_at) && !(is_asked_for && self.mode == Mode::Active)
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +106,26 @@ mod tests {
         assert_eq!(modes(&job(json!({"mode": "shadow"})).unwrap()), [true, true]);
         assert_eq!(modes(&job(json!({"mode": "active", "mode_from": seam})).unwrap()), [true, false]);
         assert_eq!(modes(&job(json!({"mode": "shadow", "mode_from": seam})).unwrap()), [false, true]);
+    }
+
+    #[test]
+    fn a_run_that_is_asked_for_is_sent_from_the_promotion_on_and_until_the_demotion_holds() {
+        let (before, seam) = ("2026-11-23T09:59:59.999Z", "2026-11-23T10:00:00Z");
+        for (change, expected) in [
+            (json!({"mode": "active", "mode_from": seam}), [false, false]),
+            (json!({"mode": "shadow", "mode_from": seam}), [false, true]),
+            (json!({"mode": "shadow"}), [true, true]),
+        ] {
+            let mode = job(change.clone()).unwrap().mode;
+            for trigger in [Trigger::Manual, Trigger::Api] {
+                let is_shadow = [before, seam].map(|at| mode.is_shadow_run(trigger, at.parse().unwrap()));
+                assert_eq!(is_shadow, expected, "{change}");
+            }
+            for trigger in [Trigger::Cron, Trigger::Interval, Trigger::Once, Trigger::Parent, Trigger::Misfire] {
+                let at = before.parse().unwrap();
+                assert_eq!(mode.is_shadow_run(trigger, at), mode.is_shadow_at(at), "{change}");
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::waits;
 
 /// Whether the run must not be sent.
 pub(super) fn is_shadow(ready: &Ready) -> bool {
-    ready.definition.job.mode.is_shadow_at(ready.run.fire_at) && !mutant::on(Mutant::ShadowIsSent)
+    let run = &ready.run;
+    ready.definition.job.mode.is_shadow_run(run.trigger, run.fire_at) && !mutant::on(Mutant::ShadowIsSent)
 }
 
 /// Gives a run back that may be sent; one in shadow mode is skipped, and names the executor that would have had it.

@@ -7,7 +7,7 @@ mod schemas;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rondel_core::name::{ANY_HANDLER, takes_handler};
+use rondel_core::name::takes_handler;
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 
 use crate::gateway::AppRows;
@@ -77,9 +77,15 @@ pub struct OnlineName {
 }
 
 impl OnlineExecutor {
+    /// Whether it has this handler: by name, or because it announces none and takes all, as executors of XXL-JOB do.
+    #[must_use]
+    pub fn has_handler(&self, handler: &str) -> bool {
+        takes_handler(self.handlers.iter().map(String::as_str), handler)
+    }
+
     /// Whether runs of this handler may go to it.
     pub(crate) fn takes(&self, handler: &str) -> bool {
-        !self.draining && takes_handler(self.handlers.iter().map(String::as_str), handler)
+        !self.draining && self.has_handler(handler)
     }
 }
 
@@ -160,14 +166,15 @@ impl Registry {
         Some(agreed(takers.map(|one| one.params_schemas.get(handler))))
     }
 
-    /// The handlers of an app, by name. Executors may have very many handlers, so each of their lists is read once.
+    /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] where executors announce none and take all. Executors may
+    /// have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.draining).collect();
         takers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
         for taker in takers {
-            for name in taker.handlers.iter().filter(|name| *name != ANY_HANDLER).collect::<BTreeSet<_>>() {
+            for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
                 by_handler.entry(name).or_default().push(taker);
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::Timestamp;
+use rondel_core::name::takes_handler;
 use rondel_core::select::Select;
 use rondel_core::spec::SelectSpec;
 use rondel_core::words::counted;
@@ -100,12 +101,12 @@ fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
 
 /// Why none of the executors that are online can run the job.
 fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
+    let handler = job["handler"].as_str().unwrap_or_default();
     let has_handler = |executor: &&&Value| {
-        let mut handlers = executor["handlers"].as_array().into_iter().flatten();
-        handlers.any(|handler| *handler == job["handler"])
+        let handlers = executor["handlers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        takes_handler(handlers, handler)
     };
     let able: Vec<&&Value> = online.iter().filter(has_handler).collect();
-    let handler = job["handler"].as_str().unwrap_or_default();
     if able.is_empty() {
         let remedy = format!(
             "start an executor with this handler, or correct the job; rondel app handlers {app} lists the handlers online"
@@ -220,6 +221,12 @@ mod tests {
             ]
         );
         assert!(found[0].1.contains("rondel app handlers billing"), "{found:#?}");
+    }
+
+    #[test]
+    fn executors_that_announce_no_handlers_take_all() {
+        let executors = [online("10.0.0.5-9999", &["*"], &json!({}))];
+        assert_eq!(found(&executors, vec![job("poll", "pollHandler", json!({}))], &[]), []);
     }
 
     #[test]

@@ -4,11 +4,12 @@ use super::facts::Facts;
 use super::starts::place;
 use crate::truth::{Start, Truth};
 
-/// I14: no attempt begins of a fire that is in shadow mode.
+/// I14: no attempt begins of a run that is in shadow mode.
 pub(super) fn unsent(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_shadow = |start: &&Start| {
         let job = facts.jobs.get(&start.job).and_then(|job| job.spec.compile().ok());
-        job.is_some_and(|job| job.mode.is_shadow_at(start.fire_at))
+        let trigger = facts.runs.get(&start.run).map(|run| run.trigger);
+        job.zip(trigger).is_some_and(|(job, trigger)| job.mode.is_shadow_run(trigger, start.fire_at))
     };
     let describe = |start: &Start| format!("I14 shadow: {} of {} began", place(start), start.fire_at);
     truth.starts.iter().filter(is_shadow).map(describe).collect()

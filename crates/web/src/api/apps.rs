@@ -50,6 +50,7 @@ pub(super) struct NewApp {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Handler")]
 pub(super) struct HandlerJson<'a> {
+    /// `*` where executors announce none and take all, as those of XXL-JOB do.
     name: &'a str,
     /// Who of those online has it.
     executors: &'a [String],

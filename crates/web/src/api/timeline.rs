@@ -15,6 +15,7 @@ use crate::answer::json;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::overview::lanes::{Ask, By, LANE_COUNT_MAX, Lane, MARK_COUNT_MAX, Mark, timeline};
+use crate::overview::trouble::Trouble;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -235,7 +236,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     };
     let contains = query.contains.clone().filter(|text| !text.is_empty());
     let ask = Ask { by: query.by, from, to, app, contains, lane_count: query.limit };
-    let found = timeline(&call, &ask).await?;
+    let found = timeline(&call, &ask, &Trouble::default()).await?;
     let answer = TimelineJson {
         from,
         to,

@@ -11,6 +11,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::rollups::{PointKind, RunMark, StatPoint, Verdicts};
 
 use super::series::{Span, fitting_step, verdicts, verdicts_of_each};
+use super::trouble::Trouble;
 use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -21,10 +22,6 @@ pub(crate) const MARK_COUNT_MAX: usize = 5_000;
 const LANE_MARK_COUNT_MAX: usize = 400;
 /// The most lanes of one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
-/// How far back trouble puts a job's lane before others.
-pub(crate) const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Rows of the ledger in which trouble is looked for.
-pub(crate) const TROUBLE_ROW_COUNT: u32 = 2_000;
 /// Jobs that fail whose lanes come first.
 const FAILING_COUNT: u32 = 200;
 /// Open runs of each node whose jobs' lanes come before others.
@@ -116,17 +113,17 @@ pub(crate) struct Timeline {
 }
 
 /// Reads a timeline.
-pub(crate) async fn timeline<Q: Sync>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+pub(crate) async fn timeline<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<Timeline, Problem> {
     match ask.by {
-        By::Job => by_job(call, ask).await,
+        By::Job => by_job(call, ask, trouble).await,
         By::App => by_app(call, ask).await,
         By::Executor => by_executor(call, ask).await,
     }
 }
 
-async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<Timeline, Problem> {
     let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
-    let mut jobs = worst(call, ask).await?;
+    let mut jobs = worst(call, ask, trouble).await?;
     let known: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
         let within = call.seen_apps();
@@ -203,7 +200,7 @@ async fn drawn<Q: Sync>(
 }
 
 /// The jobs that fail, those that failed recently, and those that run: in this order.
-async fn worst<Q>(call: &Call<Q>, ask: &Ask) -> Result<Vec<JobRecord>, Problem> {
+async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<Vec<JobRecord>, Problem> {
     let (store, namespace) = (call.engine().store(), call.namespace.id);
     let within = call.seen_apps();
     let is_all = ask.contains.is_none() && ask.app.is_none() && within.is_none();
@@ -213,9 +210,7 @@ async fn worst<Q>(call: &Call<Q>, ask: &Ask) -> Result<Vec<JobRecord>, Problem> 
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut all: Vec<JobId> = failing.iter().map(|pulse| pulse.job).collect();
     if all.len() < count {
-        let since = RunId::new(IdGen::first_at(call.engine().now() - TROUBLE_WITHIN));
-        let troubled = store.troubled_jobs(namespace, since, TROUBLE_ROW_COUNT).await?;
-        let troubled = troubled.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
+        let troubled = trouble.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
         all.extend(troubled.map(|trouble| trouble.job));
         let running = store.open_marks(namespace, RunStatus::Running, OPEN_COUNT).await?;
         all.extend(running.iter().map(|mark| mark.job));

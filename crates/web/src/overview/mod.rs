@@ -2,3 +2,4 @@
 
 pub(crate) mod lanes;
 pub(crate) mod series;
+pub(crate) mod trouble;

@@ -17,6 +17,7 @@ use super::texts::Texts;
 use super::zones;
 use crate::overview::lanes::{self, Ask, By, MARK_COUNT_MAX};
 use crate::overview::series::{self, Bucket, Span};
+use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -181,7 +182,8 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let end = Step::Day.floor(now) + DAY;
     let week = Span::new(Step::Hour, end - DAY * HEAT_DAYS, end);
     let hours = series::verdicts_of_namespace(&page.call, week);
-    let (timeline, hours) = try_join(lanes::timeline(&page.call, &ask), hours).await?;
+    let trouble = Trouble::default();
+    let (timeline, hours) = try_join(lanes::timeline(&page.call, &ask, &trouble), hours).await?;
     let heat = heat(&hours, now, t);
     let step = query.length() / 2;
     let choice_by = |by: By| Choice {

@@ -3,10 +3,11 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::{given_name, jobs};
+use rondel_admin::{Handler, given_name, jobs};
 use rondel_core::cron::{Tz, parse_zone};
 use rondel_core::fires::{Verdict, Why};
 use rondel_core::homes::Switch;
+use rondel_core::name::takes_handler;
 use rondel_core::near::near_misses;
 use rondel_core::select::{Select, Unmet};
 use rondel_core::{RunId, Timestamp, name, words};
@@ -305,7 +306,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         add(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
         return Ok(checks);
     }
-    for one in online.iter().filter(|one| one.handlers.contains(&spec.handler)).take(NEAR_COUNT) {
+    for one in online.iter().filter(|one| one.has_handler(&spec.handler)).take(NEAR_COUNT) {
         if let Some(switch) = switches.of_executor(record.app, given_name(&one.name)) {
             let sentence = match switch.switch {
                 Switch::Stopped => t.check_executor_stopped(&one.name),
@@ -315,7 +316,8 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         }
     }
     let handlers = jobs::handlers(page.engine(), record.app);
-    match handlers.iter().find(|handler| handler.name == spec.handler) {
+    let is_meant = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
+    match handlers.iter().find(is_meant) {
         Some(handler) => add(true, t.check_handler(listed(&handler.executors, t), &spec.handler), None),
         None => {
             let near = near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);

@@ -8,7 +8,7 @@ use rondel_core::access::Permission;
 use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, Unoffered};
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
-use rondel_core::{IdGen, JobId, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, RunId, RunStatus, Timestamp};
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::JobRecord;
 use rondel_store::cluster::Node;
@@ -17,8 +17,8 @@ use rondel_store::rollups::{JobTrouble, PointKind, RunMark};
 use super::super::view::own_message;
 use crate::api::executors;
 use crate::call::Call;
-use crate::overview::lanes::{TROUBLE_ROW_COUNT, TROUBLE_WITHIN};
 use crate::overview::series::{self, Span};
+use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
 
 /// Jobs of each kind that are looked at.
@@ -63,21 +63,19 @@ pub(crate) struct SystemState {
 }
 
 /// Reads how the system stands, for a reader of this language.
-pub(crate) async fn read<Q: Sync>(call: &Call<Q>, lang: Lang) -> Result<SystemState, Problem> {
+pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
     let (nodes, running, lateness) = try_join3(nodes, open(call, RunStatus::Running), lateness(call, now)).await?;
-    let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
-    let troubled = async { Ok(engine.store().troubled_jobs(call.namespace.id, since, TROUBLE_ROW_COUNT).await?) };
     let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
     let (mut health, troubled, idle, tokens) =
-        try_join4(health(call, &nodes, now), troubled, idle, tokens(call, now)).await?;
+        try_join4(health(call, &nodes, now), trouble.read(call), idle, tokens(call, now)).await?;
     (health.lateness, health.running_count) = (lateness, running.len());
     let mut jobs = Jobs::default();
-    let failing = failing(call, &troubled, (&mut jobs, lang)).await?;
+    let failing = failing(call, troubled, (&mut jobs, lang)).await?;
     let facts = Facts {
         failing,
-        unoffered: unoffered(call, &troubled, &mut jobs).await?,
+        unoffered: unoffered(call, troubled, &mut jobs).await?,
         under_way: under_way(call, running, (&mut jobs, now)).await?,
         lateness,
         paused: paused(call, &idle, &mut jobs).await?,
@@ -201,7 +199,7 @@ async fn unoffered<Q>(call: &Call<Q>, troubled: &[JobTrouble], jobs: &mut Jobs) 
     let online = call.engine().online_executors();
     let fact = |trouble: &JobTrouble| {
         let job = jobs.0.get(&trouble.job)?;
-        let offers = online.iter().any(|one| one.app == job.app && one.handlers.contains(&job.spec.handler));
+        let offers = online.iter().any(|one| one.app == job.app && one.has_handler(&job.spec.handler));
         let (job, handler) = (job.spec.name.clone(), job.spec.handler.clone());
         (!offers).then_some(Unoffered { job, handler, count: trouble.count })
     };
