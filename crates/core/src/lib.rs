@@ -6,7 +6,7 @@
 //! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
 //!   day; [`words`] puts schedules into sentences,
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
-//! - [`filter`] reads what users type to narrow a list of runs or jobs;
+//! - [`filter`] reads what users type to narrow a list of runs or jobs, [`folded_state`] puts how a job is doing into one word;
 //! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
 //!   handlers;
 //! - [`declared`] decides what becomes of the jobs that code declares; [`access`] who may do what,
@@ -45,6 +45,7 @@ pub mod error_chain;
 pub mod field_error;
 pub mod filter;
 pub mod fires;
+pub mod folded_state;
 pub mod forwarded;
 pub mod graph;
 pub mod homes;

@@ -220,6 +220,13 @@ impl JobSpec {
         parents
     }
 
+    /// Whether its schedules fire it by themselves, and nothing else than a trigger does: it has some, none of which follows other jobs.
+    #[must_use]
+    pub fn fires_by_time(&self) -> bool {
+        let schedules = self.schedules();
+        !schedules.is_empty() && schedules.iter().all(|(_, schedule)| schedule.after.is_none())
+    }
+
     /// What is expected of it; `None` where nothing is.
     #[must_use]
     pub fn expectations(&self) -> Option<Expectations> {

@@ -81,7 +81,7 @@ macro_rules! delegate_store {
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::rollups::{
-                ComingJob, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
+                ComingJob, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
             };
             use ::rondel_core::shadow::compare::OldFire;
             use $crate::shadow::{ShadowFire, ShadowSpan};
@@ -382,6 +382,7 @@ macro_rules! delegate_store {
                 fn marks_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<RunMark>;
                 fn open_marks(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<RunMark>;
                 fn open_jobs(query: OpenQuery) -> Vec<OpenJob>;
+                fn job_activity(jobs: &[JobId], since: Timestamp) -> Vec<JobActivity>;
                 fn coming_jobs(namespace: NamespaceId, to: Timestamp, limit: u32) -> Vec<ComingJob>;
                 fn idle_jobs(namespace: NamespaceId, before: Timestamp, limit: u32) -> Vec<(JobId, i64, Timestamp)>;
             } also {});

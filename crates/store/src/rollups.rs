@@ -189,6 +189,31 @@ impl JobPulse {
     }
 }
 
+/// What the runs of a job and its schedule give for its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobActivity {
+    /// The job.
+    pub job: JobId,
+    /// Whether the newest of its verdicts that is a success or a failure is a failure.
+    pub is_failing: bool,
+    /// Whether a run of it, or a shard of one, is `running`.
+    pub is_running: bool,
+    /// Whether no run of it is open, and its schedule will not fire again.
+    pub is_over: bool,
+}
+
+/// Whether a verdict decides if a job fails, and how.
+#[must_use]
+pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
+    match status {
+        RunStatus::Succeeded => Some(false),
+        RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown => Some(true),
+        RunStatus::Pending | RunStatus::Waiting | RunStatus::Running | RunStatus::Cancelled | RunStatus::Skipped => {
+            None
+        }
+    }
+}
+
 /// How often a job's runs ended in trouble since some instant, by the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTrouble {
@@ -319,6 +344,10 @@ pub trait Rollups {
 
     /// The jobs that have such open runs, the earliest planned instant first; shards are left out.
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>>;
+
+    /// What the states of these jobs are folded from. The newest verdict is looked for among the runs planned from `since` on and the
+    /// one before them; where they have none, the verdicts that were rolled up count. Jobs that do not exist are left out.
+    async fn job_activity(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<JobActivity>>;
 
     /// Jobs of a namespace whose next fire is before `to`, the earliest first, at most `limit`.
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>>;

@@ -12,8 +12,10 @@ use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunSearch;
+use rondel_store::rollups::JobActivity;
 
 use crate::job_filter::labels_match;
+use crate::job_states;
 
 /// How many namespaces have a board at the same time.
 const BOARD_COUNT_MAX: usize = 16;
@@ -42,6 +44,7 @@ pub(crate) struct Entry {
     pub(crate) app_name: String,
     pub(crate) handler: String,
     pub(crate) enabled: bool,
+    pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
 
@@ -54,6 +57,7 @@ impl From<&JobRecord> for Entry {
             app_name: record.spec.app.clone(),
             handler: record.spec.handler.clone(),
             enabled: record.spec.enabled,
+            fires_by_time: record.spec.fires_by_time(),
             labels: record.spec.labels.clone(),
         }
     }
@@ -75,6 +79,9 @@ pub(crate) struct Board {
     saved_to: Timestamp,
     watched: Arc<Watched>,
     watched_at: Timestamp,
+    /// What states are folded from: read for filters that ask for them.
+    activity: Arc<HashMap<JobId, JobActivity>>,
+    activity_at: Timestamp,
 }
 
 /// The boards of the namespaces that were looked at last.
@@ -95,13 +102,37 @@ impl JobBoards {
             let copy = Arc::make_mut(&mut board);
             (copy.watched, copy.watched_at) = (watched, now);
         }
+        self.keep(namespace, &board);
+        Ok(board)
+    }
+
+    /// The same, with the states of the jobs where the filter asks for them: they are read for all jobs, 512 with each statement.
+    pub(crate) async fn board_for(
+        &self,
+        engine: &Engine,
+        namespace: NamespaceId,
+        filter: &Filter,
+    ) -> Result<Arc<Board>, StoreError> {
+        let mut board = self.board(engine, namespace).await?;
+        let now = engine.now();
+        let is_fresh = now.since(board.activity_at) < WATCH_PERIOD && board.activity_at <= now;
+        if filter.needs_folded_states() && !is_fresh {
+            let jobs: Vec<JobId> = board.entries.values().map(|entry| entry.id).collect();
+            let activity = Arc::new(job_states::activity(engine, &jobs).await?);
+            let copy = Arc::make_mut(&mut board);
+            (copy.activity, copy.activity_at) = (activity, now);
+            self.keep(namespace, &board);
+        }
+        Ok(board)
+    }
+
+    fn keep(&self, namespace: NamespaceId, board: &Arc<Board>) {
         let mut boards = self.lock();
         boards.retain(|(id, _)| *id != namespace);
-        boards.push((namespace, Arc::clone(&board)));
+        boards.push((namespace, Arc::clone(board)));
         if boards.len() > BOARD_COUNT_MAX {
             boards.remove(0);
         }
-        Ok(board)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(NamespaceId, Arc<Board>)>> {
@@ -123,7 +154,14 @@ async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result
         }
     }
     let never = Timestamp::EPOCH;
-    Ok(Arc::new(Board { entries: Arc::new(entries), saved_to: now, watched: Arc::default(), watched_at: never }))
+    Ok(Arc::new(Board {
+        entries: Arc::new(entries),
+        saved_to: now,
+        watched: Arc::default(),
+        watched_at: never,
+        activity: Arc::default(),
+        activity_at: never,
+    }))
 }
 
 /// Follows what was saved since.
@@ -213,6 +251,10 @@ impl Board {
             JobState::NoExecutor => entry.enabled && !offers.has(entry),
             JobState::Paused => !entry.enabled,
             JobState::Late => self.watched.late.contains(&entry.id),
+            JobState::Error | JobState::Running | JobState::Complete | JobState::Waiting => {
+                let activity = self.activity.get(&entry.id);
+                state.folded() == Some(job_states::fold(activity, (entry.enabled, entry.fires_by_time)))
+            }
         }
     }
 
@@ -261,9 +303,9 @@ impl Board {
             && filter.texts.iter().all(|one| text(&one.text) != one.is_not)
     }
 
-    /// How many of these jobs are in each state.
+    /// How many of these jobs have each mark.
     pub(crate) fn count(&self, of: &[Arc<Entry>], offers: &mut Offers<'_>) -> Vec<(JobState, usize)> {
-        let mut counts: Vec<(JobState, usize)> = JobState::ALL.iter().map(|state| (*state, 0)).collect();
+        let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in of {
             for (state, count) in &mut counts {
                 *count += usize::from(self.is(*state, entry, offers));

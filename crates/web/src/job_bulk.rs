@@ -118,7 +118,7 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
 
 /// Those that pass a filter, by name.
 pub(crate) async fn select_matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<SelectedJobs, Problem> {
-    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
     let mut offers = Offers::new(call.engine(), call.namespace.id);
     let found = board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers);
     let names = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();

@@ -43,6 +43,7 @@ mod job_board;
 mod job_bulk;
 mod job_filter;
 mod job_order;
+mod job_states;
 mod keyed;
 mod limits;
 mod load;

@@ -239,7 +239,8 @@ struct CancelArgs {
     reason: Option<String>,
 }
 
-const VIEW: View = View { name: "name", headers: &["NAME", "APP", "HANDLER", "SCHEDULE", "ENABLED", "NEXT FIRE"], row };
+const VIEW: View =
+    View { name: "name", headers: &["NAME", "APP", "HANDLER", "SCHEDULE", "STATE", "ENABLED", "NEXT FIRE"], row };
 
 impl JobArgs {
     /// Runs the command.
@@ -379,6 +380,7 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         text_of(&job["app"]),
         text_of(&job["handler"]),
         schedule(&job["schedule"]),
+        text_of(&job["state"]),
         enabled(job),
         time_of(&job["next_fire_at"], now),
     ]

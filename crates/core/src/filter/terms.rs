@@ -1,6 +1,7 @@
 //! What a filter is made of.
 
 use super::value::{LabelTest, LengthRange, Pattern, When};
+use crate::folded_state::FoldedState;
 use crate::status::{RunStatus, Trigger};
 use crate::word_enum::words;
 
@@ -47,7 +48,7 @@ words! {
 }
 
 words! {
-    /// What can be wrong with a job, and whether it is on.
+    /// What can be wrong with a job, and its state: [`JobState::folded`] has those that are folded from its runs.
     JobState {
         /// Its newest verdict is a failure.
         Failing = "failing",
@@ -59,6 +60,32 @@ words! {
         Paused = "paused",
         /// Its next fire is overdue, or its newest run began late.
         Late = "late",
+        /// Its state is `error`: as `failing`, with verdicts that are not counted yet.
+        Error = "error",
+        /// Its state is `running`.
+        Running = "running",
+        /// Its state is `complete`.
+        Complete = "complete",
+        /// Its state is `waiting`.
+        Waiting = "waiting",
+    }
+}
+
+impl JobState {
+    /// What a job that is not in order is marked with in lists, and whether it is on.
+    pub const MARKS: &'static [Self] =
+        &[Self::Failing, Self::NeverSucceeded, Self::NoExecutor, Self::Paused, Self::Late];
+
+    /// The folded state that it stands for. `paused` stands for every job that is off, also one whose state is `error` or `running`.
+    #[must_use]
+    pub const fn folded(self) -> Option<FoldedState> {
+        match self {
+            Self::Error => Some(FoldedState::Error),
+            Self::Running => Some(FoldedState::Running),
+            Self::Complete => Some(FoldedState::Complete),
+            Self::Waiting => Some(FoldedState::Waiting),
+            Self::Failing | Self::NeverSucceeded | Self::NoExecutor | Self::Paused | Self::Late => None,
+        }
     }
 }
 
@@ -166,4 +193,12 @@ pub struct Filter {
     pub labels: Vec<LabelTerm>,
     /// Texts that must occur, or must not.
     pub texts: Vec<Text>,
+}
+
+impl Filter {
+    /// Whether folded states of jobs decide what passes.
+    #[must_use]
+    pub fn needs_folded_states(&self) -> bool {
+        self.states.any.iter().chain(&self.states.none).any(|state| state.folded().is_some())
+    }
 }

@@ -251,6 +251,7 @@ macro_rules! for_each_conformance_check {
             a_weekly_report_is_written_once,
             points_add_up_to_the_runs,
             failing_jobs_are_those_whose_newest_runs_failed,
+            activity_is_read_of_runs_and_schedule,
             drawings_read_whole_runs,
             counts_stay_with_a_job_that_moves,
             pages_of_runs_have_no_gaps,

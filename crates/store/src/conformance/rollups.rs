@@ -5,13 +5,13 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
-use super::{FAILED, claim, finish, finish_all, job, join, next_id, run};
+use super::{FAILED, claim, due, finish, finish_all, hands, job, join, next_id, run};
 use crate::Store;
-use crate::ledger::AttemptEnd;
-use crate::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
+use crate::ledger::{AttemptEnd, ClaimJob};
+use crate::rollups::{JobActivity, PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
 
 async fn points(store: &dyn Store, kind: PointKind, owner: i64, step: Step) -> Vec<StatPoint> {
     let query = PointQuery {
@@ -132,6 +132,38 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     finish_all(store, &[finish(&rows[4], Outcome::Succeeded)]).await;
     roll_up(store).await;
     assert_eq!(failing(None).await, None);
+}
+
+/// A job runs while a run of it does, fails by its newest verdict, counted or not, and is over with its last run.
+pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    let (job, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
+    let rows: Vec<Run> = (0..3).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
+    let seen = due(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
+    let last = ClaimJob { seen, held_from: None, next_fire_at: None, follows: None, runs: rows.clone() };
+    store.claim(token, &[last]).await.unwrap();
+    let activity = |since: Timestamp| async move {
+        let missing = JobId::new(next_id());
+        let mut found = store.job_activity(&[job.id, missing, idle.id], since).await.unwrap();
+        found.sort_by_key(|activity| activity.job);
+        let fresh = JobActivity { job: idle.id, is_failing: false, is_running: false, is_over: false };
+        assert_eq!((found.len(), found[0].job, found[1]), (2, job.id, fresh));
+        (found[0].is_failing, found[0].is_running, found[0].is_over)
+    };
+    assert_eq!(activity(at).await, (false, false, false), "three runs are open");
+    store.note_running(token, &[hands::in_hand(&rows[1], "one")]).await.unwrap();
+    assert_eq!(activity(at).await, (false, true, false));
+    finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
+    assert_eq!(activity(at).await, (true, false, false), "a verdict counts at once");
+    assert_eq!(activity(rows[2].fire_at).await, (true, false, false), "the one before counts too");
+    assert_eq!(activity(Timestamp::MAX).await, (false, false, false), "it is not rolled up yet");
+    roll_up(store).await;
+    assert_eq!(activity(Timestamp::MAX).await, (true, false, false));
+    finish_all(store, &[finish(&rows[2], Outcome::Succeeded)]).await;
+    for since in [at, Timestamp::MAX] {
+        assert_eq!(activity(since).await, (false, false, true));
+    }
 }
 
 /// Drawings get whole runs: no shards, in the range that they show; open ones by their status; and who fires next.

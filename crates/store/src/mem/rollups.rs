@@ -9,8 +9,8 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::mem::{MemStore, State, StoredJob, size};
 use crate::rollups::{
-    ComingJob, Gains, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery, RunMark, StatPoint,
-    Verdicts,
+    ComingJob, Gains, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
+    RunMark, StatPoint, Verdicts, decides_failing,
 };
 use crate::{Result, Rollups};
 
@@ -144,6 +144,25 @@ impl Rollups for MemStore {
         jobs.sort_by_key(|open| (open.fire_at, open.job));
         jobs.truncate(size(query.limit));
         Ok(jobs)
+    }
+
+    async fn job_activity(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<JobActivity>> {
+        let state = self.state();
+        let activity = |job: &JobId| {
+            let due = state.due.get(job)?;
+            let its: Vec<&Run> = state.runs.values().filter(|run| run.job == *job).collect();
+            let decides = |run: &&&Run| decides_failing(run.status).is_some() || run.fire_at < since;
+            let newest = its.iter().filter(|run| is_whole(run)).filter(decides).max_by_key(|run| run.fire_at);
+            let newest = newest.and_then(|run| decides_failing(run.status));
+            let counted = || state.pulses.get(job).is_some_and(|pulse| pulse.streak > 0);
+            Some(JobActivity {
+                job: *job,
+                is_failing: newest.unwrap_or_else(counted),
+                is_running: its.iter().any(|run| run.status == RunStatus::Running),
+                is_over: due.next_fire_at.is_none() && due.is_over && its.iter().all(|run| run.status.is_terminal()),
+            })
+        };
+        Ok(jobs.iter().filter_map(activity).collect())
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {

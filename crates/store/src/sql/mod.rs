@@ -5,6 +5,7 @@
 //! transaction begins, ends, and is tried again.
 
 mod access;
+mod activity;
 mod alerts;
 mod calendars;
 mod catalog;

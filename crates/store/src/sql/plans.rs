@@ -7,7 +7,7 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    access, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
+    access, activity, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
     incident_messages, logs, outbox, reports, request_keys, rollups, run, saved_filters, shadow, xxl,
 };
 use crate::DatabaseUrl;
@@ -164,6 +164,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&rollups::READ_OPEN_MARKS, "run_open_job (node_id=? AND status=?)"),
         (&rollups::READ_OPEN_JOBS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&rollups::READ_LEFT_OPEN_JOBS, "run_open (node_id=? AND node_epoch<?)"),
+        (&activity::READ_ACTIVITY, "run_open_job (node_id=? AND status=? AND job_id=?)"),
+        (&activity::READ_ACTIVITY, "run USING INDEX sqlite_autoindex_run_1 (job_id=?)"),
+        (&activity::READ_ACTIVITY, "job_due USING INTEGER PRIMARY KEY"),
+        (&activity::READ_ACTIVITY, "job_pulse USING INTEGER PRIMARY KEY"),
         (&rollups::READ_COMING, "job_due_next (home=? AND next_fire_at_ms<?)"),
         (&heal::READ_STUCK, "job_due_stuck"),
         (&rollups::READ_IDLE, "job_due_idle"),

@@ -11,8 +11,8 @@ use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::rollups::{
-    ComingJob, Gain, Gains, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKey, PointKind, PointQuery,
-    RunMark, StatPoint, Verdicts,
+    ComingJob, Gain, Gains, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKey, PointKind,
+    PointQuery, RunMark, StatPoint, Verdicts,
 };
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -302,6 +302,10 @@ impl Rollups for SqlStore {
         let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
         jobs.sort_by_key(|open| (open.fire_at, open.job));
         Ok(jobs)
+    }
+
+    async fn job_activity(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<JobActivity>> {
+        self.read_activity(jobs, since).await
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {

@@ -31,7 +31,7 @@ use super::schedule_text::{self, ScheduleText};
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
-use super::view::{Bar, RunRow, bars};
+use super::view::{Bar, RunRow, StateWord, bars};
 use super::zones;
 use crate::api::jobs::{find, put_back, remove};
 use crate::api::runs::keyed;
@@ -39,6 +39,7 @@ use crate::api::trigger_executor::only_executor;
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
 use crate::etag::IfMatch;
+use crate::job_states;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -74,6 +75,7 @@ struct JobPage {
     labels: Vec<(String, String)>,
     links: JobLinks,
     enabled: bool,
+    state: StateWord,
     /// The mark of a job in shadow mode, or of one that has a seam.
     mode: Option<String>,
     schedules: Vec<ScheduleText>,
@@ -139,6 +141,7 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         labels: spec.labels.iter().map(|(key, value)| label(key, value)).collect(),
         links: JobLinks::read(&page.call, &record, t).await?,
         enabled: spec.enabled,
+        state: StateWord::new(job_states::state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
         schedules: schedule_text::of_job(spec, t),
         next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),

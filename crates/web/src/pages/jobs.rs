@@ -9,6 +9,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::access::Permission;
 use rondel_core::filter::{Filter, FilterError, JobState, Scope};
+use rondel_core::folded_state::FoldedState;
 use rondel_core::run::BROADCAST;
 use rondel_core::spec::Mode;
 use rondel_core::{JobId, Run, RunStatus, Timestamp};
@@ -24,11 +25,12 @@ use super::saved_filters::SavedBar;
 use super::schedule_text;
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::BAR_COUNT;
+use super::view::{BAR_COUNT, StateWord};
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::job_board::{Board, Entry, JobOrder, Offers};
 use crate::job_bulk::BULK_JOB_COUNT_MAX;
+use crate::job_states;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
@@ -114,7 +116,9 @@ struct JobRow {
     next_fire: Option<Moment>,
     outcomes: Outcomes,
     p95: Option<String>,
-    states: Vec<(&'static str, &'static str)>,
+    state: StateWord,
+    /// What else is wrong with it.
+    marks: Vec<(&'static str, &'static str)>,
 }
 
 /// Where a page of the list begins.
@@ -136,7 +140,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     if after.as_deref().is_some_and(|after| rondel_core::name::check(after).is_err()) {
         return Err(invalid("does not hold a name"));
     }
-    let board = page.call.web.boards.board(page.engine(), namespace).await?;
+    let wanted = filter.clone().unwrap_or_default();
+    let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
     let mut offers = Offers::new(page.engine(), namespace);
     let seen = page.call.seen_apps();
     let mut found = match &filter {
@@ -243,6 +248,10 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
         JobState::NoExecutor => t.state_no_executor,
         JobState::Paused => t.state_paused,
         JobState::Late => t.state_late,
+        JobState::Error => t.state_error,
+        JobState::Running => t.state_running,
+        JobState::Complete => t.state_complete,
+        JobState::Waiting => t.state_waiting,
     }
 }
 
@@ -266,18 +275,19 @@ async fn rows(
         .into_iter()
         .filter(|mark| call.sees(mark.app))
         .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
-    let row = |record: &JobRecord| {
+    let row = |(record, state): (&JobRecord, FoldedState)| {
         let marks = marks_of.remove(&record.id).unwrap_or_default();
-        row(record, page.missing(Some(record.app)), marks, (now, t))
+        row((record, state), page.missing(Some(record.app)), marks, (now, t))
     };
-    let mut rows: Vec<JobRow> = records.iter().map(row).collect();
+    let states = job_states::states(page.engine(), &records).await?;
+    let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
-        // Whether it is on is seen by its switch.
-        let states = JobState::ALL.iter().filter(|state| **state != JobState::Paused);
-        let states = states.filter(|state| board.is(**state, entry, offers));
-        row.states = states.map(|state| (state.as_str(), state_name(*state, t))).collect();
+        // Its state shows whether it fails, and its switch whether it is on.
+        let marks = JobState::MARKS.iter().filter(|mark| !matches!(mark, JobState::Failing | JobState::Paused));
+        let marks = marks.filter(|mark| board.is(**mark, entry, offers));
+        row.marks = marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);
             let of_app = || found.iter().filter(|entry| entry.app_name == app);
@@ -295,7 +305,12 @@ async fn rows(
 }
 
 /// A row of the list, with the newest runs of the job.
-fn row(record: &JobRecord, missing: Missing, mut marks: Vec<RunMark>, (now, t): (Timestamp, &'static Texts)) -> JobRow {
+fn row(
+    (record, state): (&JobRecord, FoldedState),
+    missing: Missing,
+    mut marks: Vec<RunMark>,
+    (now, t): (Timestamp, &'static Texts),
+) -> JobRow {
     let is_claimed =
         |mark: &&RunMark| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
     let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
@@ -319,7 +334,8 @@ fn row(record: &JobRecord, missing: Missing, mut marks: Vec<RunMark>, (now, t): 
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
         p95: p95(&marks).map(|took| length(took, t)),
         outcomes: Outcomes::new(&marks, t),
-        states: Vec::new(),
+        state: StateWord::new(state, t),
+        marks: Vec::new(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The texts of the console, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
 
 use rondel_admin::jobs::JobWarning;
+use rondel_core::folded_state::FoldedState;
 use rondel_core::spec::{Delivery, MisfirePolicy, OnSilence, OverlapPolicy};
 use rondel_core::tree::Link;
 use rondel_core::{Route, RunStatus, Trigger};
@@ -115,6 +116,16 @@ impl Texts {
             RunStatus::Cancelled => self.status_cancelled,
             RunStatus::Unknown => self.status_unknown,
             RunStatus::Skipped => self.status_skipped,
+        }
+    }
+
+    pub(crate) const fn job_state(&self, state: FoldedState) -> &'static str {
+        match state {
+            FoldedState::Error => self.state_error,
+            FoldedState::Running => self.state_running,
+            FoldedState::Paused => self.state_paused,
+            FoldedState::Complete => self.state_complete,
+            FoldedState::Waiting => self.state_waiting,
         }
     }
 

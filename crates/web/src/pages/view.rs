@@ -1,5 +1,6 @@
 //! Runs as pages show them.
 
+use rondel_core::folded_state::FoldedState;
 use rondel_core::reason::message::in_chinese;
 use rondel_core::reason::words::{Subject, because, sentence};
 use rondel_core::reason::{Detail, Reason};
@@ -28,6 +29,31 @@ impl Status {
         let status = Self::new(run.shown_status(), t);
         let is_planned = run.status == RunStatus::Waiting && run.attempt == 1;
         if is_planned { Self { word: t.status_planned, ..status } } else { status }
+    }
+}
+
+/// The state of a job: a shape and a word, in colour only where a look is needed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateWord {
+    pub(crate) icon: &'static str,
+    pub(crate) word: &'static str,
+    pub(crate) is_error: bool,
+    pub(crate) is_paused: bool,
+}
+
+impl StateWord {
+    pub(crate) fn new(state: FoldedState, t: &Texts) -> Self {
+        let icon = match state {
+            FoldedState::Error => "failed",
+            FoldedState::Complete => "succeeded",
+            FoldedState::Running | FoldedState::Paused | FoldedState::Waiting => state.as_str(),
+        };
+        Self {
+            icon,
+            word: t.job_state(state),
+            is_error: state == FoldedState::Error,
+            is_paused: state == FoldedState::Paused,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod gaps;
 mod harness;
 mod heavy;
 mod incidents;
+mod job_states;
 mod jobs;
 mod keyed;
 mod limits;

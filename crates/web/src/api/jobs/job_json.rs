@@ -5,6 +5,7 @@ use http::StatusCode;
 use http::header::ETAG;
 use rondel_admin::jobs;
 use rondel_core::declared::drift;
+use rondel_core::folded_state::FoldedState;
 use rondel_core::{JobSpec, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{Declared, JobRecord};
 use schemars::JsonSchema;
@@ -14,6 +15,7 @@ use super::queued::QueuedJson;
 use crate::answer::json;
 use crate::call::Call;
 use crate::etag::tag;
+use crate::job_states;
 use crate::problem::Problem;
 
 /// A job as the API shows it: its definition in full, and what the server knows about it.
@@ -24,6 +26,8 @@ pub(super) struct JobJson<'a> {
     spec: &'a JobSpec,
     namespace: &'a str,
     version: i64,
+    /// How it is doing, in one word.
+    state: FoldedState,
     next_fire_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -73,11 +77,16 @@ pub(super) struct LastRun {
 }
 
 impl<'a> JobJson<'a> {
-    pub(super) fn new(record: &'a JobRecord, namespace: &'a str, next_fire_at: Option<Timestamp>) -> Self {
+    pub(super) fn new(
+        record: &'a JobRecord,
+        namespace: &'a str,
+        (state, next_fire_at): (FoldedState, Option<Timestamp>),
+    ) -> Self {
         Self {
             spec: &record.spec,
             namespace,
             version: record.version,
+            state,
             next_fire_at,
             created_at: record.created_at,
             updated_at: record.updated_at,
@@ -115,8 +124,9 @@ pub(super) async fn answer_with<Q>(
     let warnings =
         || jobs::warnings(call.engine(), record.namespace, &record.spec).iter().map(ToString::to_string).collect();
     let warnings = last_run.is_none().then(warnings);
-    let body =
-        JobJson { parents, children, last_run, queued, warnings, ..JobJson::new(record, &call.namespace.name, next) };
+    let state = job_states::state(call.engine(), record).await?;
+    let whole = JobJson::new(record, &call.namespace.name, (state, next));
+    let body = JobJson { parents, children, last_run, queued, warnings, ..whole };
     let mut response = json(status, &body)?;
     response.headers_mut().insert(ETAG, tag(record.version));
     Ok(response)

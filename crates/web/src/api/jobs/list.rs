@@ -15,6 +15,7 @@ use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::job_board::{Entry, JobOrder, Offers};
+use crate::job_states;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -33,7 +34,7 @@ pub(crate) struct ListJobs {
 impl FromQuery for ListJobs {
     fn from_query(reader: &mut Reader) -> Self {
         let about = "A filter, such as `app:orders is:failing label:team=pay`. Keys of jobs: `is` (`failing`, `never_succeeded`, \
-                     `no_executor`, `paused`, `late`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
+                     `no_executor`, `paused`, `late`, `error`, `running`, `complete`, `waiting`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
         let filter = |text: &str| Filter::parse(text, Scope::Jobs).map_err(|error| error.to_string());
         Self {
             app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
@@ -49,7 +50,7 @@ pub(super) fn routes() -> Routes {
         "/api/v1/jobs",
         View,
         list,
-        Doc::new("List jobs", "By name, each with its whole definition and its next fire.")
+        Doc::new("List jobs", "By name, each with its whole definition, its state and its next fire.")
             .json::<Page<JobJson<'static>>>(200, "A page of jobs.")
             .refuses(&[Code::AppNotFound]),
     )
@@ -83,8 +84,9 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         let mut records = call.engine().store().jobs_named(call.namespace.id, &these).await?;
         records.retain(|record| call.sees(record.app));
         let fires = jobs::next_fires(call.engine(), &records).await?;
-        for (record, next) in records.iter().zip(fires) {
-            if !page.add(&JobJson::new(record, &call.namespace.name, next))? {
+        let states = job_states::states(call.engine(), &records).await?;
+        for ((record, next), state) in records.iter().zip(fires).zip(states) {
+            if !page.add(&JobJson::new(record, &call.namespace.name, (state, next)))? {
                 return page.answer(cursor(&last));
             }
             last = Some(record.spec.name.clone());
@@ -99,7 +101,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
 
 /// The jobs that pass, by name, after one.
 async fn names(call: &Call<ListJobs>, app: Option<AppId>, after: Option<&str>) -> Result<Vec<Arc<Entry>>, Problem> {
-    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
     let mut offers = Offers::new(call.engine(), call.namespace.id);
     let seen = call.seen_apps();
     let mut found = board.matching(&call.query.filter, seen.as_deref(), JobOrder::Name, &mut offers);

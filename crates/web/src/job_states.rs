@@ -1,0 +1,46 @@
+//! The states of the jobs of a page, read in one statement.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_admin::Engine;
+use rondel_core::JobId;
+use rondel_core::folded_state::{FoldedState, StateFacts};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+use rondel_store::rollups::JobActivity;
+
+/// How far back a verdict that is not counted yet is looked for: runs are counted each minute, half a minute behind.
+const UNCOUNTED_WITHIN: Duration = Duration::from_secs(300);
+
+/// What the runs of these jobs give for their states.
+pub(crate) async fn activity(engine: &Engine, jobs: &[JobId]) -> Result<HashMap<JobId, JobActivity>, StoreError> {
+    let since = engine.now().saturating_sub(UNCOUNTED_WITHIN);
+    let found = engine.store().job_activity(jobs, since).await?;
+    Ok(found.into_iter().map(|activity| (activity.job, activity)).collect())
+}
+
+/// The state of a job; of one without activity, which was saved or deleted just now, that of a fresh one.
+pub(crate) fn fold(activity: Option<&JobActivity>, (is_enabled, fires_by_time): (bool, bool)) -> FoldedState {
+    FoldedState::fold(StateFacts {
+        is_failing: activity.is_some_and(|activity| activity.is_failing),
+        is_running: activity.is_some_and(|activity| activity.is_running),
+        is_enabled,
+        fires_by_time,
+        is_over: activity.is_some_and(|activity| activity.is_over),
+    })
+}
+
+/// The states of these jobs, in their order.
+pub(crate) async fn states(engine: &Engine, records: &[JobRecord]) -> Result<Vec<FoldedState>, StoreError> {
+    let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
+    let activity = activity(engine, &ids).await?;
+    let state = |record: &JobRecord| fold(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time()));
+    Ok(records.iter().map(state).collect())
+}
+
+/// The state of one job.
+pub(crate) async fn state(engine: &Engine, record: &JobRecord) -> Result<FoldedState, StoreError> {
+    let activity = activity(engine, &[record.id]).await?;
+    Ok(fold(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time())))
+}
