@@ -3,6 +3,7 @@
 
 mod mishaps;
 mod old_scheduler;
+mod quiet;
 mod relay;
 mod switching;
 
