@@ -3,6 +3,7 @@
 
 mod mishaps;
 mod old_scheduler;
+mod quiet;
 mod relay;
 mod switching;
 
@@ -110,16 +111,22 @@ async fn a_report_names_exactly_what_the_old_scheduler_did_wrong() {
     assert!(report.code == Some(0), "{}", report.stderr);
     let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
     let mut named = BTreeSet::new();
-    let mut both = 0;
+    let (mut both, mut other_executors) = (0, 0);
     for day in report["items"].as_array().expect("a list") {
         both += day["both"].as_i64().expect("a number");
         for one in day["differences"].as_array().expect("a list") {
             let text = |key: &str| one[key].as_str().expect("a text").to_owned();
+            if text("kind") == "other_executor" {
+                assert_eq!((text("old_executor").as_str(), text("executor").as_str()), ("10.0.0.9-9999", "work-1"));
+                other_executors += 1;
+                continue;
+            }
             named.insert((day["job"].as_str().expect("a name").to_owned(), text("kind"), seconds(&text("at"))));
         }
     }
     assert_eq!(named, expected);
     assert_eq!(both, JOB_COUNT * 4 - JOB_COUNT / 10, "every other fire is on both sides");
+    assert_eq!(other_executors, both, "XXL-JOB's executor is not here");
     let table = run(&server, &["shadow", "report", "--job", "job-2"]).await;
     assert!(table.stdout.contains("job-2") && table.stderr.contains("the old scheduler was 3000 ms late"), "{table:?}");
     every_run_names_its_executor(&api.runs("job-1").await);

@@ -104,7 +104,7 @@ enum Command {
     Openapi,
     /// Show when a cron expression fires, without a server
     Cron(CronArgs),
-    /// Read the jobs of another scheduler: crontabs, Kubernetes, XXL-JOB
+    /// Read the jobs of another scheduler: crontabs, Kubernetes, Quartz, XXL-JOB
     Import(ImportArgs),
     /// Measure the throughput of this machine and a database
     Bench(Box<BenchArgs>),

@@ -1,5 +1,7 @@
 //! `rondel token`: API tokens, for programs and for executors.
 
+use std::io::IsTerminal as _;
+
 use clap::{Args, Subcommand, ValueEnum};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
@@ -208,7 +210,11 @@ fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure>
     for warning in value["warnings"].as_array().into_iter().flatten() {
         output::talk(&format!("warning: {}", text_of(warning)));
     }
-    output::talk(&format!("token {} ({}); it is not shown again:", text_of(&value["id"]), text_of(&value["name"])));
+    let (id, name) = (text_of(&value["id"]), text_of(&value["name"]));
+    output::talk(&match std::io::stdout().is_terminal() {
+        true => format!("token {id} ({name}); it is not shown again:"),
+        false => format!("token {id} ({name}): its secret goes to standard output, and is not shown again"),
+    });
     output::data(&text_of(&value["token"]))
 }
 

@@ -297,6 +297,14 @@ impl JobSpec {
             }
         }
     }
+
+    /// Takes the seam of `before`, the definition that this one replaces, where this one has the same mode and names no seam: a document that
+    /// is applied again does not undo a switch at an instant.
+    pub fn keep_seam(&mut self, before: &Self) {
+        if self.mode_from.is_none() && self.mode == before.mode {
+            self.mode_from.clone_from(&before.mode_from);
+        }
+    }
 }
 
 pub(crate) mod optional_duration {
@@ -361,6 +369,23 @@ mod tests {
         let mut present = spec(&[json!({"at": "1970-01-01T01:01:40+01:00", "if_past": "run"})]);
         present.run_past_at(now, None);
         assert_eq!(instants(&present), ["1970-01-01T01:01:40+01:00"]);
+    }
+
+    #[test]
+    fn a_document_of_the_same_mode_keeps_the_seam() {
+        let (first, second) = ("2026-11-23T10:00:00Z", "2026-11-24T10:00:00Z");
+        let of = |mode: &str, from: Option<&str>| -> JobSpec {
+            let from = from.map_or(Value::Null, Value::from);
+            serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c", "mode": mode, "mode_from": from}))
+                .unwrap()
+        };
+        let kept = |mut wanted: JobSpec| {
+            wanted.keep_seam(&of("shadow", Some(first)));
+            wanted.mode_from
+        };
+        assert_eq!(kept(of("shadow", None)).as_deref(), Some(first));
+        assert_eq!(kept(of("shadow", Some(second))).as_deref(), Some(second));
+        assert_eq!(kept(of("active", None)), None, "it is switched at once");
     }
 
     #[test]

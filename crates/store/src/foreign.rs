@@ -28,6 +28,9 @@ pub enum ForeignError {
     /// XXL-JOB's servers do not exclude each other, so that no instant is certain.
     #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
     NoLock,
+    /// The account may not change the tables of XXL-JOB: the statements that would permit it.
+    #[error("the account may not change XXL-JOB's tables, which it may with: {0}")]
+    Denied(String),
     /// The database.
     #[error("the database refused a query")]
     Database(#[from] sqlx::Error),

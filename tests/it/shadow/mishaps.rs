@@ -14,17 +14,17 @@ use crate::journal::seconds;
 const OFTEN: usize = 1_000;
 
 /// Both schedulers, with a relay before Rondel's server.
-struct Pair {
-    old: OldScheduler,
-    server: Server,
+pub(super) struct Pair {
+    pub(super) old: OldScheduler,
+    pub(super) server: Server,
     relay: Relay,
-    source: String,
+    pub(super) source: String,
     _own: ScratchDb,
     _foreign: ScratchDb,
 }
 
 impl Pair {
-    async fn start() -> Option<Self> {
+    pub(super) async fn start() -> Option<Self> {
         let foreign = scratch(Backend::Mysql).await?;
         let own = scratch(Backend::Sqlite).await?;
         let old = OldScheduler::new(&foreign);
@@ -34,7 +34,7 @@ impl Pair {
     }
 
     /// Switches jobs; whether an executor is online does not count.
-    async fn switch(&self, command: &str, jobs: &[&str], more: &[&str]) -> Switched {
+    pub(super) async fn switch(&self, command: &str, jobs: &[&str], more: &[&str]) -> Switched {
         let force: &[&str] = if command == "promote" { &["--force"] } else { &[] };
         self.command(command, jobs, &[more, force].concat()).await
     }
@@ -46,12 +46,12 @@ impl Pair {
         Switched(rondel(&args, &variables).await)
     }
 
-    async fn job(&self, name: &str) -> Value {
+    pub(super) async fn job(&self, name: &str) -> Value {
         self.server.api().get(&format!("/api/v1/jobs/{name}")).await.expect(200)
     }
 
     /// The status and the next instant in XXL-JOB.
-    fn there(&self, job: i64) -> (bool, i64) {
+    pub(super) fn there(&self, job: i64) -> (bool, i64) {
         let row = self.old.sql(&format!("SELECT trigger_status, trigger_next_time FROM xxl_job_info WHERE id = {job}"));
         let (status, next) = row.split_once('\t').expect("two columns");
         (status == "1", next.trim().parse().expect("a number"))
@@ -59,7 +59,7 @@ impl Pair {
 }
 
 #[derive(Debug)]
-struct Switched(Finished);
+pub(super) struct Switched(pub(super) Finished);
 
 impl Switched {
     fn item(&self, job: &str) -> Value {
@@ -69,7 +69,7 @@ impl Switched {
     }
 
     /// Where a job runs, and what became of it.
-    fn check(&self, job: &str, runs: &str, part: &str) {
+    pub(super) fn check(&self, job: &str, runs: &str, part: &str) {
         let item = self.item(job);
         assert!(item["runs"] == runs && item["result"].as_str().is_some_and(|text| text.contains(part)), "{item}");
     }
@@ -79,7 +79,7 @@ fn rule(method: Method, part: &'static str, act: Act) -> Rule {
     Rule { method, part, act, count: OFTEN }
 }
 
-fn now_s() -> i64 {
+pub(super) fn now_s() -> i64 {
     wall_clock_ms() / 1_000
 }
 

@@ -20,12 +20,20 @@ pub enum JobWarning {
         /// The handler.
         handler: String,
     },
+    /// Its definition was in shadow mode, and is no more: the other scheduler may still fire it.
+    LeavesShadow,
 }
 
 impl std::fmt::Display for JobWarning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self::NoHandler { app, handler } = self;
-        write!(f, "no executor of app {app} that is online has a handler {handler}")
+        match self {
+            Self::NoHandler { app, handler } => {
+                write!(f, "no executor of app {app} that is online has a handler {handler}")
+            }
+            Self::LeavesShadow => f.write_str(
+                "leaves shadow mode, and runs here from its next fire on, also while another scheduler runs it: rondel shadow promote stops it there",
+            ),
+        }
     }
 }
 

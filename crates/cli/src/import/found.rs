@@ -172,6 +172,14 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Why it is left out. The reasons come first, and changes of a job that is not taken are of no use.
+    fn reasons(&mut self, reasons: Vec<String>) {
+        self.notes.retain(|note| note.kind != Kind::Changed);
+        self.notes.splice(0..0, reasons.into_iter().map(|text| Note { kind: Kind::NotSupported, text }));
+    }
+}
+
 impl Found {
     /// A name that no other job here has: letters, digits and dashes of the text. Where that is taken or cut, a hash of what identifies the
     /// job follows, so that the name does not depend on what stands before it; a number only where that is the same, too.
@@ -202,14 +210,14 @@ impl Found {
         if wrong.is_empty() {
             entry.job = Some(job);
         } else {
-            entry.notes.extend(wrong.into_iter().map(|text| Note { kind: Kind::NotSupported, text }));
+            entry.reasons(wrong);
         }
         self.entries.push(entry);
     }
 
     /// Takes an entry without a definition.
     pub(super) fn leave_out(&mut self, mut entry: Entry, why: impl Into<String>) {
-        entry.not_supported(why);
+        entry.reasons(vec![why.into()]);
         self.entries.push(entry);
     }
 

@@ -214,6 +214,11 @@ impl XxlJobArgs {
             let count = xxl_job::write_history(&tables, options).map_err(|error| cannot_write(folder, &error))?;
             output::talk(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
         }
+        if self.commands.is_none() && !found.script().is_empty() {
+            let remark =
+                "tokens, fixed addresses, alarm mail and users are commands for a shell: --commands FILE writes them";
+            found.remarks.push(remark.to_owned());
+        }
         if let Some(path) = &self.commands {
             std::fs::write(path, found.script()).map_err(|error| cannot_write(path, &error))?;
         }

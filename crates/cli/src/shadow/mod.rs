@@ -19,7 +19,8 @@ use switch::{PromoteArgs, SwitchArgs};
 #[command(after_help = "Examples:\n  \
     rondel shadow follow --source mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai\n  \
     rondel shadow report --days 7\n  \
-    rondel shadow promote report-17 --source mysql://writer:PASSWORD@db/xxl_job --yes")]
+    rondel shadow promote report-17 --source mysql://writer:PASSWORD@db/xxl_job --yes\n  \
+    rondel shadow promote --app billing --source mysql://writer:PASSWORD@db/xxl_job --yes")]
 pub(crate) struct ShadowArgs {
     #[command(flatten)]
     client: ClientArgs,

@@ -72,13 +72,19 @@ impl ReportArgs {
         });
         let given = [("job", self.job), ("from", from), ("to", self.to)];
         let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let source = self.source.clone();
         let own = [("source", self.source), ("tolerance", self.tolerance), ("late", self.late)];
         let query: Vec<(&str, String)> = given.chain(own).collect();
         let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let body = list::read_at(client, &["shadow", "report"], &query, &BoundArgs::everything()).await?;
         VIEW.list(&body, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
-            output::talk(&named(&body.value()?));
+            let report = body.value()?;
+            let observed = match report["items"].as_array().is_some_and(Vec::is_empty) {
+                true => client.get(&["shadow", "fires"], &[("source", &source)]).await?.value()?,
+                false => Value::Null,
+            };
+            output::talk(&named(&report, &observed));
         }
         Ok(())
     }
@@ -102,8 +108,19 @@ fn row(day: &Value, _: Timestamp) -> Vec<String> {
     ]
 }
 
+/// Why nothing was compared; `observed` is how far the source was.
+fn nothing(observed: &Value) -> String {
+    match observed["last_at"].as_str() {
+        None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
+        Some(last) => format!(
+            "nothing was compared: the comparison reaches from the first to the last stored fire, which was at {last}, and no job in shadow mode \
+             has a planned instant in between. Look again in a minute, when later fires are stored"
+        ),
+    }
+}
+
 /// The differences in words.
-fn named(report: &Value) -> String {
+fn named(report: &Value, observed: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
     let of_day = |day: &Value| {
         let job = text_of(&day["job"]);
@@ -116,7 +133,7 @@ fn named(report: &Value) -> String {
     let more: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
     let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + more;
     if days().next().is_none() {
-        return "nothing was compared: no fires of this source are stored, or none in this time of a job in shadow mode".to_owned();
+        return nothing(observed);
     }
     if count == 0 {
         return "no differences".to_owned();
@@ -137,6 +154,33 @@ fn sentence(one: &Value) -> String {
         "twice" => format!("the old scheduler fired again (log {})", text_of(&one["source_id"])),
         "old_late" => format!("the old scheduler was {}", late()),
         "rondel_late" => format!("Rondel was {}", late()),
+        "other_executor" => {
+            format!("the old scheduler chose {}, Rondel {}", text_of(&one["old_executor"]), text_of(&one["executor"]))
+        }
         other => other.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_report_names_how_far_the_source_was_observed() {
+        let none = named(&json!({"items": []}), &json!({"last_at": null}));
+        assert!(none.contains("no fires of this source are stored"), "{none}");
+        let early = named(&json!({"items": []}), &json!({"last_at": "2026-11-23T10:00:00Z"}));
+        assert!(early.contains("2026-11-23T10:00:00Z") && early.contains("Look again in a minute"), "{early}");
+    }
+
+    #[test]
+    fn another_executor_is_named_with_both() {
+        let one =
+            json!({"kind": "other_executor", "at": "2026-11-23T10:00:00Z", "executor": "a-1", "old_executor": "b-1"});
+        let report = json!({"items": [{"job": "report-17", "differences": [one], "differences_more": 0}]});
+        let text = named(&report, &Value::Null);
+        assert_eq!(text, "2026-11-23T10:00:00Z report-17: the old scheduler chose b-1, Rondel a-1");
     }
 }

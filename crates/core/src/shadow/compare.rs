@@ -75,6 +75,8 @@ words! {
         OldLate = "old_late",
         /// Rondel had it late.
         RondelLate = "rondel_late",
+        /// Both had it, on different executors.
+        OtherExecutor = "other_executor",
     }
 }
 
@@ -95,6 +97,26 @@ pub struct Difference {
     /// How late it was, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<u64>,
+    /// The executor here, or those of a broadcast; of a fire that went to another one there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// The executor there, by its name here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_executor: Option<String>,
+}
+
+impl Difference {
+    fn of(kind: DifferenceKind, at: Timestamp, own: Option<&OwnFire>, old: Option<&OldFire>) -> Self {
+        Self {
+            kind,
+            at,
+            run: own.map(|fire| fire.run),
+            source_id: old.map(|fire| fire.source_id),
+            late_ms: None,
+            executor: None,
+            old_executor: None,
+        }
+    }
 }
 
 /// How late the fires of one side were.
@@ -129,7 +151,7 @@ pub struct Comparison {
     pub old_lateness: Lateness,
     /// How late Rondel was with them.
     pub rondel_lateness: Lateness,
-    /// The fires that differ, by instant: the first 100.
+    /// The fires that differ, by instant, and behind these the fires of other executors: the first 100.
     pub differences: Vec<Difference>,
     /// How many more there are.
     pub differences_more: u64,
@@ -239,7 +261,14 @@ impl Found {
         let raise = |lateness: &mut Lateness, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
         raise(&mut comparison.rondel_lateness, own_late);
         raise(&mut comparison.old_lateness, old_late);
-        comparison.other_executor += u64::from(is_other(own.executor.as_deref(), &old.executor));
+        if is_other(own.executor.as_deref(), &old.executor) {
+            comparison.other_executor += 1;
+            comparison.differences.push(Difference {
+                executor: own.executor.clone(),
+                old_executor: Some(old.executor.clone()),
+                ..Difference::of(DifferenceKind::OtherExecutor, own.fire_at, Some(own), Some(old))
+            });
+        }
         if old_late >= late_from {
             self.comparison.old_late += 1;
             self.name(DifferenceKind::OldLate, own.fire_at, Some(own), Some(old), Some(old_late));
@@ -258,13 +287,8 @@ impl Found {
         old: Option<&OldFire>,
         late: Option<Duration>,
     ) {
-        self.comparison.differences.push(Difference {
-            kind,
-            at,
-            run: own.map(|fire| fire.run),
-            source_id: old.map(|fire| fire.source_id),
-            late_ms: late.map(milliseconds),
-        });
+        let difference = Difference::of(kind, at, own, old);
+        self.comparison.differences.push(Difference { late_ms: late.map(milliseconds), ..difference });
     }
 
     fn finish(self) -> Comparison {
@@ -272,7 +296,8 @@ impl Found {
         let mean = |sum: Duration| milliseconds(sum).checked_div(comparison.both).unwrap_or(0);
         (comparison.old_lateness.mean_ms, comparison.rondel_lateness.mean_ms) =
             (mean(self.old_sum), mean(self.own_sum));
-        comparison.differences.sort_by_key(|one| (one.at, one.source_id));
+        // Routers that choose by chance differ all the time: they take no place from what was lost or late.
+        comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
         let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
         comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
         comparison.differences_more = u64::try_from(more).unwrap_or(u64::MAX);
@@ -343,8 +368,12 @@ mod tests {
         there.push(old(91, 7 * 60_000 + 2_000));
         there.push(old(92, 8 * 60_000 + 40_000));
         let comparison = compare(fires, there, range(0, 600));
-        let expected = ["only_rondel 120", "old_late 240", "twice 300", "twice 420", "only_old 520"];
+        let expected =
+            ["only_rondel 120", "old_late 240", "twice 300", "twice 420", "only_old 520", "other_executor 360"];
         assert_eq!(named(&comparison), expected);
+        let other = &comparison.differences[5];
+        let executors = (other.executor.as_deref(), other.old_executor.as_deref());
+        assert_eq!(executors, (Some("10.0.0.5-9999"), Some("10.0.0.6-9999")));
         assert_eq!((comparison.both, comparison.other_executor), (9, 1));
         assert_eq!(comparison.old_lateness, Lateness { mean_ms: 2_222, max_ms: 20_000 });
         assert_eq!(comparison.rondel_lateness, Lateness { mean_ms: 3, max_ms: 3 });

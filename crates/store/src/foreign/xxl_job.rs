@@ -193,6 +193,58 @@ impl XxlDatabase {
         Ok(judged)
     }
 
+    /// Finds out whether the account may change jobs. It changes and locks no row.
+    ///
+    /// # Errors
+    /// [`ForeignError::Denied`] where it may not, and [`ForeignError::Database`].
+    pub async fn xxl_check_rights(&mut self) -> Result<(), ForeignError> {
+        let mut denied = Vec::new();
+        for (table, text) in RIGHTS {
+            match sqlx::query(text).execute(&mut self.0).await {
+                Err(error) if is_denied(&error) => denied.push(table),
+                other => drop(other?),
+            }
+        }
+        if denied.is_empty() {
+            return Ok(());
+        }
+        let text = "SELECT CAST(CURRENT_USER() AS CHAR), CAST(DATABASE() AS CHAR)";
+        let (account, schema): (String, String) = sqlx::query_as(text).fetch_one(&mut self.0).await?;
+        let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
+        let grant = |table: &&str| format!("GRANT SELECT, UPDATE ON {schema}.{table} TO '{user}'@'{host}'");
+        Err(ForeignError::Denied(denied.iter().map(grant).collect::<Vec<_>>().join("; ")))
+    }
+
+    /// Marks jobs that are stopped, and have no instant, as switched over: an instant in their row is the mark, which a stopped job has only
+    /// from a switch. XXL-JOB resets it when it starts or stops the job.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_mark(&mut self, jobs: &[i64], at_ms: i64) -> Result<(), ForeignError> {
+        self.set_mark(jobs, at_ms, "AND trigger_next_time = 0").await
+    }
+
+    /// Takes the mark from jobs that are stopped.
+    ///
+    /// # Errors
+    /// [`ForeignError::Database`].
+    pub async fn xxl_unmark(&mut self, jobs: &[i64]) -> Result<(), ForeignError> {
+        self.set_mark(jobs, 0, "").await
+    }
+
+    async fn set_mark(&mut self, jobs: &[i64], at_ms: i64, only: &str) -> Result<(), ForeignError> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let text = format!(
+            "UPDATE xxl_job_info SET trigger_next_time = ? WHERE id IN ({}) AND trigger_status = 0 {only}",
+            marks(jobs.len())
+        );
+        let query = sqlx::query(AssertSqlSafe(text)).bind(at_ms);
+        jobs.iter().fold(query, |query, job| query.bind(*job)).execute(&mut self.0).await?;
+        Ok(())
+    }
+
     /// Finds out whether jobs may be changed; changes nothing.
     ///
     /// # Errors
@@ -253,6 +305,23 @@ impl XxlDatabase {
         transaction.commit().await?;
         Ok(judged)
     }
+}
+
+/// What a switch changes or locks, as statements that find no row.
+const RIGHTS: [(&str, &str); 2] = [
+    (
+        "xxl_job_info",
+        "UPDATE xxl_job_info SET trigger_status = trigger_status, trigger_last_time = trigger_last_time, \
+         trigger_next_time = trigger_next_time WHERE 1 = 0",
+    ),
+    ("xxl_job_lock", "SELECT lock_name FROM xxl_job_lock WHERE 1 = 0 FOR UPDATE"),
+];
+/// The account may not use a table, or a column of it.
+const DENIED: [u16; 2] = [1142, 1143];
+
+fn is_denied(error: &sqlx::Error) -> bool {
+    let own = error.as_database_error().and_then(|error| error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>());
+    own.is_some_and(|error| DENIED.contains(&error.number()))
 }
 
 type MySqlQuery = sqlx::query::Query<'static, sqlx::MySql, sqlx::mysql::MySqlArguments>;

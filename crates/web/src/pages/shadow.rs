@@ -119,5 +119,9 @@ fn words(one: &Difference, t: &Texts) -> String {
         DifferenceKind::Twice => t.shadow_fire_twice.to_owned(),
         DifferenceKind::OldLate => t.shadow_fire_old_late(late()),
         DifferenceKind::RondelLate => t.shadow_fire_rondel_late(late()),
+        DifferenceKind::OtherExecutor => {
+            let executor = |name: &Option<String>| name.clone().unwrap_or_default();
+            t.shadow_fire_other_executor(executor(&one.old_executor), executor(&one.executor))
+        }
     }
 }

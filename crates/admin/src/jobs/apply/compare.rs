@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rondel_core::ahead::{FireChanges, Planned, fire_changes};
 use rondel_core::declared::parents_first;
 use rondel_core::diff::changes;
+use rondel_core::spec::Mode;
 use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
@@ -16,8 +17,8 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use super::{Action, Application, ApplyError, PlannedJob, Work, doubles, located, position};
 use crate::definitions::{Compiled, Key};
 use crate::fires;
-use crate::jobs::JobError;
 use crate::jobs::checks::FoundCalendar;
+use crate::jobs::{JobError, JobWarning};
 use crate::node::Node;
 
 /// How far ahead fires are compared.
@@ -153,13 +154,17 @@ fn plan_job(
         return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
     };
     spec.keep_run_instants(&record.spec, now);
+    spec.keep_seam(&record.spec);
     if spec == record.spec {
         return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
     }
     let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), named)?;
     let [before, after] =
         [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
-    let warnings = jobs::warnings(node, namespace, &checked.spec);
+    let mut warnings = jobs::warnings(node, namespace, &checked.spec);
+    if record.spec.mode == Mode::Shadow && checked.spec.mode == Mode::Active {
+        warnings.push(JobWarning::LeavesShadow);
+    }
     let job = planned(Action::Change, changes(&before, &after), warnings);
     record.spec.params = serde_json::Value::Null;
     Ok((job, Work::Change(Box::new((record, checked)))))

@@ -68,7 +68,8 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
             left_out.join(", ")
         ));
     }
-    found.last_commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
+    // Before anything is made.
+    found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
     for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
             found.remarks.push(format!(
@@ -114,14 +115,16 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     if given.is_empty() {
         return entry;
     }
-    let (file, place) = (quoted(&format!("{app}-xxl.token")), quoted(&format!("executor:{}/{app}", options.namespace)));
+    let token = format!("{app}-xxl");
+    let (file, place) = (quoted(&format!("{token}.token")), quoted(&format!("executor:{}/{app}", options.namespace)));
     entry.commands.push(format!(
         "# {} for the executors of {app}: configure them with it",
         if is_manual { "Token" } else { "Token, where there is none yet," }
     ));
     entry.commands.push(format!(
-        "[ -s {file} ] || (umask 077; rondel token create {} --kind xxl --role {place} > {file})",
-        quoted(&format!("{app}-xxl"))
+        "[ -s {file} ] || {{ (umask 077; rondel token create {} --kind xxl --role {place} > {file}); echo {} >&2; }}",
+        quoted(&token),
+        quoted(&format!("the secret of token {token} is in the file {token}.token"))
     ));
     if is_manual {
         let addresses = text(row, "address_list").unwrap_or_default();
@@ -197,10 +200,4 @@ pub(super) fn remarks(tables: &Tables, found: &mut Found) {
         found.remarks.push(format!("{table} is not there, or may not be read: nothing of it is in this report"));
     }
     found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
-    if !found.script().is_empty() {
-        found.remarks.push(
-            "tokens, fixed addresses, alarm mail and users are commands for a shell: --commands FILE writes them"
-                .to_owned(),
-        );
-    }
 }

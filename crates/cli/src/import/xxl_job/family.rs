@@ -84,7 +84,7 @@ fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usiz
     }
 }
 
-/// XXL-JOB itself sets the next instant of a job that it stops to 0.
+/// XXL-JOB itself sets the next instant of a job that it stops to 0: another one is the mark of a promotion.
 fn is_promoted(row: &Row) -> bool {
     let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
     number("trigger_status") == 0 && number("trigger_next_time") > 0
@@ -101,11 +101,17 @@ fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 fn settle(part: &mut JobDraft<'_>, after: &[&str]) {
     let given = part.row.get("trigger_status").cloned();
     let is_on = given.as_deref().map(str::trim) == Some("1");
-    let (mut outcome, mut here) = (Kept, if is_on { "enabled" } else { "not enabled" }.to_owned());
-    if !is_on && !after.is_empty() {
+    // XXL-JOB cannot start a job without a schedule, and triggers it by hand all the same.
+    let has_clock = part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
+    let (outcome, here) = match (is_on, after.is_empty()) {
+        (true, _) => (Kept, "enabled"),
         // XXL-JOB does not look at the status of a child.
-        (outcome, here) = (Changed, "enabled: a stopped child runs after its parents there, too".to_owned());
-    }
+        (false, false) => (Changed, "enabled: a stopped child runs after its parents there, too"),
+        (false, true) if !has_clock => {
+            (Kept, "enabled: without a schedule it only runs when it is triggered, as there")
+        }
+        (false, true) => (Kept, "not enabled"),
+    };
     if after.len() > 1 {
         part.entry.changed(format!(
             "ran after each of {}: here once for each fire that they share, after all of them",
@@ -113,7 +119,7 @@ fn settle(part: &mut JobDraft<'_>, after: &[&str]) {
         ));
     }
     if let Ok(job) = &mut part.job {
-        job.insert("enabled".to_owned(), (is_on || !after.is_empty()).into());
+        job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_clock).into());
         if !after.is_empty() {
             job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
         }

@@ -1,5 +1,6 @@
 //! A row of `xxl_job_info` as a definition; each of its fields is accounted for.
 
+use rondel_core::Timestamp;
 use rondel_core::labels::{LABEL_VALUE_LEN_MAX, check_value};
 use serde_json::{Map, Value, json};
 
@@ -12,6 +13,8 @@ use crate::import::found::{Entry, Outcome, slug};
 
 /// The most retries that a definition has.
 const RETRY_MAX: u64 = 100;
+/// 2020-01-01T00:00:00Z, from which the phase of a fixed rate is written.
+const PHASE_FROM: u64 = 1_577_836_800;
 
 pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> JobDraft<'a> {
     let id = text(row, "id").unwrap_or_default();
@@ -38,9 +41,11 @@ pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> JobDraft<'a> {
         ("add_time", "the versions of a job have their own instants"),
         ("update_time", "the versions of a job have their own instants"),
         ("trigger_last_time", "the runs of XXL-JOB stay there"),
-        ("trigger_next_time", "follows from the schedule"),
     ] {
         draft.account(column, NotNeeded, why);
+    }
+    if !draft.entry.fields.iter().any(|field| field.name == "trigger_next_time") {
+        draft.account("trigger_next_time", NotNeeded, "follows from the schedule");
     }
     let job = app.and(worked).map(|()| draft.job);
     JobDraft { id, row, entry: draft.entry, job }
@@ -203,12 +208,7 @@ fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
         }
         ("FIX_RATE", Some(seconds)) => {
             draft.account("schedule_type", Kept, "schedule.every");
-            draft.account(
-                "schedule_conf",
-                Changed,
-                "counts its seconds from when it is created here: XXL-JOB counts from when it was started",
-            );
-            draft.set("schedule", json!({"every": format!("{}s", seconds.trim())}));
+            rate(draft, seconds.trim());
         }
         ("CRON" | "FIX_RATE", None) => {
             draft.account("schedule_type", NotSupported, "schedule_conf is empty: the job is only triggered");
@@ -228,6 +228,31 @@ fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
             draft.account("schedule_conf", NotSupported, "belongs to that kind of schedule");
         }
     }
+}
+
+/// A fixed rate, with the phase that its next instant in XXL-JOB has.
+fn rate(draft: &mut Draft<'_>, seconds: &str) {
+    let mut schedule = json!({"every": format!("{seconds}s")});
+    match phase(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
+        Some(start) => {
+            draft.account("schedule_conf", Kept, "schedule.every");
+            draft.account("trigger_next_time", Kept, "its phase is that of schedule.start_at");
+            schedule["start_at"] = start.to_string().into();
+        }
+        None => draft.account(
+            "schedule_conf",
+            Changed,
+            "counts its seconds from when it is created here: in XXL-JOB it is stopped, and has no next instant",
+        ),
+    }
+    draft.set("schedule", schedule);
+}
+
+/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires. It does not depend on when the job is imported.
+fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
+    // XXL-JOB fires at whole seconds.
+    let after = (next_ms / 1_000).checked_sub(PHASE_FROM)?.checked_rem(every)?;
+    Some(Timestamp::from_secs(i64::try_from(PHASE_FROM + after).ok()?))
 }
 
 fn policies(draft: &mut Draft<'_>) {

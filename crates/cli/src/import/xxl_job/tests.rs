@@ -178,7 +178,11 @@ fn children_fire_though_stopped_and_circles_are_cut() {
     let job = |from: &str| named(&found, from).job.clone().unwrap();
     assert_eq!(job("job 2")["schedule"]["after"], json!(["demojobhandler-1"]));
     assert_eq!(job("job 3")["schedule"]["after"], json!(["demojobhandler-1", "demojobhandler-2"]));
-    assert_eq!((&job("job 2")["enabled"], &job("job 5")["enabled"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&job("job 2")["enabled"], &job("job 5")["enabled"]),
+        (&json!(true), &json!(true)),
+        "no schedule fires them"
+    );
     let text = found.text("x");
     for expected in [
         "demojobhandler-2 would close a circle of jobs",
@@ -249,6 +253,7 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
         assert!(script.contains(expected), "{expected}: {script}");
     }
     assert_eq!(script.matches("alert rule set").count(), 2, "{script}");
+    assert!(script.contains("is in the file xxl-job-executor-sample-xxl.token' >&2"), "{script}");
     let refused = "--executor-token-file xxl-job-executor-sample-xxl.token || {";
     assert!(script.matches(refused).count() == 2 && script.ends_with("\nexit \"$failed\"\n"), "{script}");
 }
@@ -265,10 +270,42 @@ fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
     assert!(text.contains("no rule for mail-ops-100-x.org, mail-ops-101-x.org, mail-ops-102-x.org"), "{text}");
     let place = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}: {script}"));
     assert!(
-        place("rondel user create") < place("SMTP_HOST") && place("rondel token create") < place("SMTP_HOST"),
+        place("SMTP_HOST:?") < place("rondel token create") && place("rondel user create") < place("alert channel set"),
         "{script}"
     );
     assert!(script.contains("stays as it is") && text.contains("user"), "{script}");
+}
+
+#[test]
+fn a_fixed_rate_keeps_its_phase_whenever_it_is_imported() {
+    let start = |next: &str, seconds: &str| {
+        let rate = [("schedule_type", "FIX_RATE"), ("schedule_conf", seconds), ("trigger_next_time", next)];
+        let found = convert(&tables(vec![row(&[&rate[..], &[("id", "1")]].concat())]), OPTIONS);
+        let job = jobs(&found)[0].clone();
+        (job["schedule"]["start_at"].clone(), found.text("x"))
+    };
+    // 2026-11-23T10:00:17.4Z, and 30 s after it.
+    let (first, text) = start("1795428017400", "30");
+    assert_eq!(first, "2020-01-01T00:00:17Z");
+    assert!(!text.contains("schedule_conf"), "{text}");
+    assert_eq!(start("1795428047400", "30").0, first);
+    let (none, text) = start("0", "30");
+    assert!(none.is_null() && text.contains("counts its seconds from when it is created here"), "{none} {text}");
+}
+
+#[test]
+fn a_job_that_is_left_out_has_its_reason_first_and_no_changes() {
+    let rate = [("schedule_type", "FIX_RATE"), ("schedule_conf", "30"), ("trigger_status", "0")];
+    let promoted = [&rate[..], &[("id", "1"), ("trigger_next_time", "1795444681000")]].concat();
+    let lost = [&rate[..], &[("id", "2"), ("job_group", "77")]].concat();
+    let found = convert(&tables(vec![row(&promoted), row(&lost)]), OPTIONS);
+    for (from, reason) in [("job 1", "it was switched over"), ("job 2", "its group 77 is not there")] {
+        let notes = &named(&found, from).notes;
+        assert!(
+            notes[0].text.starts_with(reason) && !notes.iter().any(|note| note.text.contains("counts")),
+            "{notes:?}"
+        );
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
 use super::outcome::{Outcome, Outcomes, Runs};
+use super::quiet;
 use super::relatives;
 use super::save::{Pace, Saved, save};
 use crate::clock;
@@ -54,8 +55,13 @@ pub(super) async fn demote(
         }
     }
     let is_open = |job: &&Job| !refused.contains_key(&job.name);
-    let mut open: VecDeque<&Job> = switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).collect();
-    let mut is_away = may_write(database, &open).await;
+    let (mut open, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
+        switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
+    let numbers: Vec<i64> = open.iter().chain(&quiet).map(|job| job.number).collect();
+    let mut is_away = may_write(database, &numbers).await;
+    if is_away.is_none() {
+        is_away = quiet::give_up(switch, database, &quiet, &mut outcomes).await;
+    }
     while !open.is_empty() && is_away.is_none() {
         let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
         let began = Instant::now();
@@ -72,9 +78,10 @@ pub(super) async fn demote(
         is_away = start(switch, database, given_up, &mut outcomes).await;
     }
     if let Some(why) = is_away {
-        for job in open {
-            let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
-            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), result));
+        let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
+        for job in open.into_iter().chain(quiet) {
+            let unchanged = || Outcome::unchanged(switch.runs(job), &result);
+            outcomes.entry(job.name.clone()).or_insert_with(unchanged);
         }
     }
     let children: Vec<&Job> = switch.jobs.iter().filter(is_open).filter(|job| job.is_follower()).collect();
@@ -83,12 +90,11 @@ pub(super) async fn demote(
 }
 
 /// Why XXL-JOB's database could not be changed afterwards: then nothing is given up here.
-async fn may_write(database: &mut XxlDatabase, open: &VecDeque<&Job>) -> Option<String> {
-    let numbers: Vec<i64> = open.iter().map(|job| job.number).collect();
+async fn may_write(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
     if numbers.is_empty() {
         return None;
     }
-    database.xxl_may_write(&numbers).await.err().map(|error| chain_in_one_line(&error))
+    database.xxl_may_write(numbers).await.err().map(|error| chain_in_one_line(&error))
 }
 
 /// From an instant on the job runs no more here.
@@ -117,10 +123,11 @@ async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Resu
             Runs::NotKnown,
             seam,
             format!(
-                "not known whether it is given up here at the seam ({}), and not started in XXL-JOB: run the command again",
+                "not known whether it is given up here at the seam ({}), and not started in XXL-JOB",
                 failure.message()
             ),
-        )),
+        )
+        .repeat()),
     }
 }
 
@@ -133,7 +140,7 @@ async fn first<'a>(
 ) -> Result<GivenUp<'a>, Outcome> {
     let found = match first_fire(switch, job, from).await {
         Ok(found) => found,
-        Err(failure) => return Err(not_started(seam, failure.message())),
+        Err(failure) => return Err(not_started(seam, failure.message()).repeat()),
     };
     let until = found.first.unwrap_or_else(clock::now);
     let missed = found.missed.map(|missed| neither_side(job, missed, until));
@@ -148,7 +155,7 @@ async fn first<'a>(
 }
 
 fn not_started(seam: Timestamp, why: &str) -> Outcome {
-    let result = format!("given up here at the seam, and not started in XXL-JOB ({why}): run the command again");
+    let result = format!("given up here at the seam, and not started in XXL-JOB ({why})");
     Outcome::half_done(Runs::Nowhere, seam, result)
 }
 
@@ -169,10 +176,10 @@ async fn start<'a>(
             Err(error) => {
                 let why = chain_in_one_line(&error);
                 for one in open {
-                    let result = format!(
-                        "given up here at the seam, and not known whether XXL-JOB has started it ({why}): run the command again"
-                    );
-                    let outcome = Outcome::half_done(Runs::NotKnown, one.seam, result).with_gap(one.gap.as_deref());
+                    let result =
+                        format!("given up here at the seam, and not known whether XXL-JOB has started it ({why})");
+                    let outcome =
+                        Outcome::half_done(Runs::NotKnown, one.seam, result).repeat().with_gap(one.gap.as_deref());
                     outcomes.insert(one.job.name.clone(), outcome);
                 }
                 return Some(why);
@@ -186,7 +193,7 @@ async fn start<'a>(
                     too_late.push(one);
                     continue;
                 }
-                Some(Started::TooLate) => not_started(one.seam, "its first fire was over each time"),
+                Some(Started::TooLate) => not_started(one.seam, "its first fire was over each time").repeat(),
                 None => not_started(one.seam, "XXL-JOB does not have it any more"),
                 Some(Started::From(_)) => running(switch, &one, committed_at),
                 Some(Started::Before(_)) => {
@@ -258,10 +265,9 @@ async fn give_up_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &m
 async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outcomes) -> Outcome {
     let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
     if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
-        let result = format!(
-            "is unchanged, and runs where its parent {name} does, which was not switched: run the command again"
-        );
-        return Outcome::unchanged(parent.runs, result);
+        let result = format!("is unchanged, and runs where its parent {name} does, which was not switched");
+        let outcome = Outcome::unchanged(parent.runs, result);
+        return if parent.helps_to_repeat { outcome.repeat() } else { outcome };
     }
     if job.is_shadow {
         return Outcome::done(Runs::There, job.from, "was switched before");
@@ -271,11 +277,9 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
         // Its parents are in shadow mode here, so that it fires nothing.
         Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
             Runs::There,
-            format!(
-                "runs in XXL-JOB after its parents; its mode was not saved here ({}): run the command again",
-                failure.message()
-            ),
-        ),
+            format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),
+        )
+        .repeat(),
     }
 }
 

@@ -63,6 +63,11 @@ impl Job {
         })
     }
 
+    /// Whether a schedule fires it as it stands.
+    pub(super) const fn is_firing(&self) -> bool {
+        self.has_clock && self.is_enabled
+    }
+
     /// Whether other jobs alone fire it.
     pub(super) fn is_follower(&self) -> bool {
         !self.has_clock && !self.parents.is_empty()
@@ -83,10 +88,13 @@ impl Switch<'_> {
     /// Where a job runs as long as nothing is changed.
     pub(super) fn runs(&self, job: &Job) -> Runs {
         let is_running = self.there.get(&job.number).is_some_and(|status| status.is_running);
-        match (job.is_shadow, is_running || job.is_follower()) {
+        let fires_there = is_running || !job.has_clock;
+        match (job.is_shadow, fires_there) {
             (true, true) => Runs::There,
+            (false, true) if is_running && !job.is_enabled => Runs::There,
+            (false, true) if is_running && !job.is_follower() => Runs::Both,
+            (false, false) if !job.is_enabled => Runs::Nowhere,
             (true, false) => Runs::Nowhere,
-            (false, true) if !job.is_follower() => Runs::Both,
             (false, _) => Runs::Here,
         }
     }

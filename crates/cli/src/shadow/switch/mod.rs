@@ -7,34 +7,38 @@ mod demote;
 mod job;
 mod outcome;
 mod promote;
+mod quiet;
 mod ready;
 mod relatives;
 mod save;
+mod select;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use futures_util::future::join_all;
 use rondel_core::Timestamp;
+use rondel_core::error_chain::chain_in_one_line;
 use serde_json::{Value, json};
 
-use self::job::{CALL_COUNT, Direction, Job, Switch, millis};
+use self::job::{Direction, Job, Switch, millis};
 use self::outcome::{Outcome, Outcomes};
 use self::save::Pace;
-use super::jobs::{self, LABEL};
+use super::jobs;
 use crate::client::{Client, text_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::output;
-use crate::terminal::harmless;
 use crate::view::View;
 
 #[derive(Debug, Args)]
 pub(super) struct SwitchArgs {
     /// The jobs
-    #[arg(value_name = "JOB", required = true)]
+    #[arg(value_name = "JOB", required_unless_present = "app")]
     jobs: Vec<String>,
+    /// All jobs of this app that are from XXL-JOB, with their parents and children
+    #[arg(long, value_name = "APP")]
+    app: Option<String>,
     /// The database of XXL-JOB; the user may read and write `xxl_job_info` and lock the row of `xxl_job_lock`
     #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
     source: String,
@@ -73,18 +77,10 @@ impl SwitchArgs {
         client: &Client,
         format: FormatArgs,
     ) -> Result<(), Failure> {
-        let mut names = BTreeSet::new();
-        let wanted: Vec<&String> = self.jobs.iter().filter(|name| names.insert(*name)).collect();
         let mut pace = Pace::default();
-        let mut found = Vec::new();
-        for chunk in wanted.chunks(CALL_COUNT) {
-            let began = tokio::time::Instant::now();
-            for job in join_all(chunk.iter().map(|name| job(client, name))).await {
-                found.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
-            }
-            pace.expect(began.elapsed());
-        }
+        let found = select::jobs(client, &self.jobs, self.app.as_deref(), &mut pace).await?;
         let mut database = jobs::open(&self.source).await?;
+        let denied = database.xxl_check_rights().await.err().map(|error| chain_in_one_line(&error));
         let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
         let there = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
         let others = relatives::read(client, &found).await?;
@@ -95,6 +91,10 @@ impl SwitchArgs {
             relatives::spread(direction, &switch.jobs, &mut refused);
         }
         let outcomes = if self.yes {
+            for job in switch.jobs.iter().filter(|_| denied.is_some()) {
+                let why = denied.as_deref().unwrap_or_default();
+                refused.entry(job.name.clone()).or_insert_with(|| format!("nothing was changed: {why}"));
+            }
             match direction {
                 Direction::Promote => promote::promote(&switch, &mut database, refused, (pace, self.wait)).await,
                 Direction::Demote => demote::demote(&switch, &mut database, &refused, pace).await,
@@ -104,7 +104,8 @@ impl SwitchArgs {
         };
         report(&switch, &outcomes, format)?;
         if !self.yes {
-            return Err(Failure::refused("nothing was done: add --yes to switch them"));
+            let why = denied.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
+            return Err(Failure::refused(format!("nothing was done: add --yes to switch them{why}")));
         }
         outcome::verdict(&outcomes)
     }
@@ -133,14 +134,6 @@ fn row(one: &Value, _: Timestamp) -> Vec<String> {
     ["job", "seam", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
 }
 
-async fn job(client: &Client, name: &str) -> Result<Job, Failure> {
-    let job = client.get(&["jobs", name], &[]).await?.value()?;
-    Job::read(&job).ok_or_else(|| {
-        let name = harmless(name);
-        Failure::refused(format!("job {name} has no label {LABEL}: the number of the job in XXL-JOB is expected there"))
-    })
-}
-
 /// What the command would do.
 fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut outcomes = Outcomes::new();
@@ -151,7 +144,7 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
         let result = match (refused.get(&job.name), direction) {
             (Some(reason), _) => format!("would be refused: {reason}"),
             (None, Direction::Promote) if !job.is_shadow && !is_running => "was switched before".to_owned(),
-            (None, Direction::Demote) if job.is_shadow && (is_running || job.is_follower()) => {
+            (None, Direction::Demote) if job.is_shadow && (is_running || !job.is_firing()) => {
                 "was switched before".to_owned()
             }
             (None, Direction::Promote) if job.is_follower() => "would run here after its parents".to_owned(),
@@ -159,7 +152,12 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
             (None, Direction::Promote) if is_running => {
                 format!("runs in XXL-JOB, and has its fires before {next} there: would run here from its next one on")
             }
+            (None, Direction::Promote) if !job.is_enabled => "would be switched, and stay paused here".to_owned(),
             (None, Direction::Promote) => "does not run in XXL-JOB: would run here only".to_owned(),
+            (None, Direction::Demote) if !job.is_enabled => {
+                "would be switched, and start nothing in XXL-JOB".to_owned()
+            }
+            (None, Direction::Demote) if !job.has_clock => "would run in XXL-JOB when it is triggered there".to_owned(),
             (None, Direction::Demote) if is_running => "runs in XXL-JOB: would run there only".to_owned(),
             (None, Direction::Demote) => {
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()

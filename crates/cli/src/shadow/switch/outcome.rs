@@ -40,22 +40,31 @@ pub(super) struct Outcome {
     pub(super) is_done: bool,
     /// Whether fires ran on neither side, or may have.
     pub(super) has_gap: bool,
+    /// Whether the same command may switch it, if it is not switched.
+    pub(super) helps_to_repeat: bool,
 }
 
 impl Outcome {
     /// It runs where it was to run.
     pub(super) fn done(runs: Runs, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
-        Self { seam, runs, result: result.into(), is_done: true, has_gap: false }
+        Self { seam, runs, result: result.into(), is_done: true, has_gap: false, helps_to_repeat: false }
     }
 
     /// It runs where it ran before.
     pub(super) fn unchanged(runs: Runs, result: impl Into<String>) -> Self {
-        Self { seam: None, runs, result: result.into(), is_done: false, has_gap: false }
+        Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
     }
 
     /// It was changed on one side, or may have been.
     pub(super) fn half_done(runs: Runs, seam: Timestamp, result: impl Into<String>) -> Self {
-        Self { seam: Some(seam), runs, result: result.into(), is_done: false, has_gap: true }
+        Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
+    }
+
+    /// The same, and the command is to be repeated.
+    pub(super) fn repeat(mut self) -> Self {
+        self.result.push_str(": run the command again");
+        self.helps_to_repeat = true;
+        self
     }
 
     /// The same with a stretch whose fires are not certain.
@@ -79,10 +88,51 @@ pub(super) fn verdict(outcomes: &Outcomes) -> Result<(), Failure> {
         (0, _) => Err(Failure::from_text(format!(
             "all {count} jobs were switched; {gaps} of them without fires at the seam, or perhaps so: see RESULT"
         ))),
-        (_, 0) => Err(Failure::from_text(format!("{open} of {count} jobs were not switched; run the command again"))),
+        (_, 0) => {
+            Err(Failure::from_text(format!("{open} of {count} jobs were not switched: {}", advice(outcomes, open))))
+        }
         _ => Err(Failure::from_text(format!(
-            "{open} of {count} jobs were not switched: run the command again; {gaps} were switched without fires at the seam, or perhaps \
-             so: see RESULT"
+            "{open} of {count} jobs were not switched: {}; {gaps} were switched without fires at the seam, or perhaps so: see RESULT",
+            advice(outcomes, open)
         ))),
+    }
+}
+
+/// What to do about the jobs that were not switched.
+fn advice(outcomes: &Outcomes, open: usize) -> String {
+    let again = outcomes.values().filter(|one| !one.is_done && one.helps_to_repeat).count();
+    match again {
+        0 => "see RESULT of each".to_owned(),
+        _ if again == open => "run the command again".to_owned(),
+        _ => format!("see RESULT of each; running the command again helps {again} of them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advice_for(outcomes: &[Outcome]) -> String {
+        let named = outcomes.iter().enumerate().map(|(index, one)| (format!("job-{index}"), one.clone()));
+        verdict(&named.collect()).map_or_else(|failure| failure.message().to_owned(), |()| String::new())
+    }
+
+    #[test]
+    fn the_command_is_to_be_repeated_only_where_that_helps() {
+        let done = Outcome::done(Runs::Here, None, "runs here");
+        let refused = Outcome::unchanged(Runs::There, "no executor of app work is online here");
+        let unclear = Outcome::unchanged(Runs::NotKnown, "not known").repeat();
+        assert_eq!(unclear.result, "not known: run the command again");
+        for (outcomes, expected) in [
+            (&[done.clone()][..], ""),
+            (&[done.clone(), refused.clone()], "1 of 2 jobs were not switched: see RESULT of each"),
+            (&[done, unclear.clone()], "1 of 2 jobs were not switched: run the command again"),
+            (
+                &[refused, unclear],
+                "2 of 2 jobs were not switched: see RESULT of each; running the command again helps 1 of them",
+            ),
+        ] {
+            assert_eq!(advice_for(outcomes), expected);
+        }
     }
 }

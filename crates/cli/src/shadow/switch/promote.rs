@@ -24,6 +24,8 @@ use crate::exit::Failure;
 const AGAIN: Duration = Duration::from_millis(300);
 /// An edit so soon after the seam belongs to it.
 const SAME_SWITCH: Duration = Duration::from_secs(600);
+/// Of a job that is paused here and stopped there.
+const STAYS_PAUSED: &str = "is switched, and stays paused here: resume it if it is to run";
 
 pub(super) async fn promote(
     switch: &Switch<'_>,
@@ -55,7 +57,7 @@ pub(super) async fn promote(
                     let is_known = matches!(error, ForeignError::NoLock);
                     let (unclear, unchanged) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
                     let not_tried = unchanged.iter().chain(&open).chain(&later).copied();
-                    outcomes.extend(database_is_away(switch, unclear, not_tried, &why));
+                    outcomes.extend(database_is_away(switch, unclear, not_tried, &why, !is_known));
                     return with_children(switch, outcomes, &refused);
                 }
             };
@@ -76,6 +78,7 @@ pub(super) async fn promote(
                 };
                 outcomes.insert(job.name.clone(), outcome);
             }
+            mark(database, &batch, &stopped, &mut outcomes).await;
         }
         open = later;
         if !open.is_empty() {
@@ -119,12 +122,11 @@ fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap
         let outcome = match missing.first() {
             None if job.is_shadow => Outcome::done(Runs::Here, None, "runs here after its parents"),
             None => Outcome::done(Runs::Here, job.from, "was switched before"),
-            Some((name, parent)) => Outcome::unchanged(
-                parent.runs,
-                format!(
-                    "is active here, and runs where its parent {name} does, which was not switched: run the command again"
-                ),
-            ),
+            Some((name, parent)) => {
+                let result = format!("is active here, and runs where its parent {name} does, which was not switched");
+                let outcome = Outcome::unchanged(parent.runs, result);
+                if parent.helps_to_repeat { outcome.repeat() } else { outcome }
+            }
         };
         outcomes.insert(job.name.clone(), outcome);
     }
@@ -136,15 +138,16 @@ fn database_is_away<'a>(
     batch: &[&'a Job],
     not_tried: impl Iterator<Item = &'a Job>,
     why: &str,
+    helps_to_repeat: bool,
 ) -> Outcomes {
     let unclear = |job: &&Job| {
-        let result =
-            format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here: run the command again");
-        (job.name.clone(), Outcome::unchanged(Runs::NotKnown, result))
+        let result = format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here");
+        (job.name.clone(), Outcome::unchanged(Runs::NotKnown, result).repeat())
     };
     let unchanged = |job: &Job| {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
-        (job.name.clone(), Outcome::unchanged(switch.runs(job), result))
+        let outcome = Outcome::unchanged(switch.runs(job), result);
+        (job.name.clone(), if helps_to_repeat { outcome.repeat() } else { outcome })
     };
     batch.iter().map(unclear).chain(not_tried.map(unchanged)).collect()
 }
@@ -162,6 +165,27 @@ async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowanc
         Some(Stopped::At(at)) => take_over(switch, job, millis(*at)).await,
         Some(Stopped::Before(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
         Some(Stopped::Before(status)) => End::Settled(finish(switch, job, *status, allowance).await),
+    }
+}
+
+/// Marks the switched jobs in XXL-JOB that were stopped there before, so that an import finds out that they were promoted.
+async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64, Stopped>, outcomes: &mut Outcomes) {
+    let is_unmarked =
+        |job: &&Job| matches!(stopped.get(&job.number), Some(Stopped::Before(status)) if status.next_ms == 0);
+    let done = |name: &str| outcomes.get(name).is_some_and(|one| one.is_done);
+    let open: Vec<&Job> = batch.iter().copied().filter(is_unmarked).filter(|job| done(&job.name)).collect();
+    let numbers: Vec<i64> = open.iter().map(|job| job.number).collect();
+    let Err(error) = database.xxl_mark(&numbers, clock::now().as_millis()).await else { return };
+    let why = chain_in_one_line(&error);
+    for job in open {
+        if let Some(outcome) = outcomes.remove(&job.name) {
+            let result = format!(
+                "{}; XXL-JOB's row is not marked ({why}), so that a repeated import would take the job back",
+                outcome.result
+            );
+            let outcome = Outcome { result, is_done: false, ..outcome }.repeat();
+            outcomes.insert(job.name.clone(), outcome);
+        }
     }
 }
 
@@ -183,9 +207,10 @@ fn unclear(seam: Timestamp, failure: &Failure) -> Outcome {
         Runs::NotKnown,
         seam,
         format!(
-            "stopped in XXL-JOB at the seam, and not known whether it is saved here ({message}): it runs here or nowhere; run the command again"
+            "stopped in XXL-JOB at the seam, and not known whether it is saved here ({message}): it runs here or nowhere"
         ),
     )
+    .repeat()
 }
 
 /// Rondel has refused the edit: XXL-JOB goes on.
@@ -202,10 +227,9 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
         Ok(None) => Outcome::half_done(Runs::Nowhere, seam, format!("{message}; XXL-JOB has no such job any more")),
         Err(error) => {
             let why = chain_in_one_line(error);
-            let result = format!(
-                "{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why}): start it there, or run the command again"
-            );
-            Outcome::half_done(Runs::NotKnown, seam, result)
+            let result =
+                format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why})");
+            Outcome::half_done(Runs::NotKnown, seam, result).repeat()
         }
     }
 }
@@ -219,17 +243,21 @@ async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Du
         Saved::HoldsFrom(from) => {
             let holds_from = seam.max(from);
             let gap = match stopped_at {
+                _ if !job.is_firing() => None,
                 Some(at) if at < holds_from => Some(neither_side(job, at, holds_from)),
                 Some(_) => None,
                 None => (from > seam).then(|| neither_side(job, seam, from)),
             };
-            let result = "was stopped in XXL-JOB; runs here from the seam on";
-            Outcome::done(Runs::Here, Some(seam), result).with_gap(gap.as_deref())
+            let (runs, result) = match (job.is_enabled, job.has_clock) {
+                (false, _) => (Runs::Nowhere, STAYS_PAUSED),
+                (true, true) => (Runs::Here, "was stopped in XXL-JOB; runs here from the seam on"),
+                (true, false) => (Runs::Here, "has no schedule; runs here when it is triggered"),
+            };
+            Outcome::done(runs, Some(seam), result).with_gap(gap.as_deref())
         }
         Saved::Refused(failure) => {
-            let result =
-                format!("{}; stopped in XXL-JOB, and in shadow mode here: run the command again", failure.message());
-            Outcome::half_done(Runs::Nowhere, stopped_at.unwrap_or(seam), result)
+            let result = format!("{}; stopped in XXL-JOB, and in shadow mode here", failure.message());
+            Outcome::half_done(Runs::Nowhere, stopped_at.unwrap_or(seam), result).repeat()
         }
         Saved::Unclear(failure) => unclear(seam, &failure),
     }
@@ -237,6 +265,9 @@ async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Du
 
 /// It runs here already. Where the definition came too late for the seam, the answer to that edit may have been lost.
 fn switched_before(job: &Job, status: JobStatus) -> Outcome {
+    if !job.is_enabled {
+        return Outcome::done(Runs::Nowhere, job.from, "was switched before, and is paused here");
+    }
     let outcome = Outcome::done(Runs::Here, job.from, "was switched before");
     let (Some(seam), Some(saved_at)) = (job.from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLDS_AFTER;

@@ -60,8 +60,8 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
     if let Some(other) = switch.jobs.iter().find(|other| other.number == job.number && other.name != job.name) {
         return Some(format!("job {} has the same number {} in its label {LABEL}", other.name, job.number));
     }
-    if !job.is_enabled {
-        return Some("it is paused here: resume it first".to_owned());
+    if let Some(reason) = pause_is_in_the_way(direction, job, *status) {
+        return Some(reason);
     }
     let (is_shadow, verb) = match direction {
         Direction::Promote => (true, "runs"),
@@ -80,6 +80,20 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
         ));
     }
     needs_its_schedule(direction, job, *status)
+}
+
+/// A job that is paused here is switched as it is, but for one that fires in XXL-JOB: whether it is to fire is not clear.
+fn pause_is_in_the_way(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
+    match direction {
+        _ if job.is_enabled => None,
+        _ if job.is_follower() => {
+            Some("it is paused here, and XXL-JOB runs a child whatever its status is: resume it first".to_owned())
+        }
+        Direction::Promote if status.is_running => {
+            Some("it is paused here, and runs in XXL-JOB: resume it here, or stop it there first".to_owned())
+        }
+        Direction::Promote | Direction::Demote => None,
+    }
 }
 
 /// A child that XXL-JOB fires by a schedule too would lose those fires.

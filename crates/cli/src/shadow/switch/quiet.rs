@@ -1,0 +1,65 @@
+//! Jobs that no schedule fires as they stand, on their way back: without a schedule, or paused. Nothing of them is to be started in XXL-JOB.
+
+use std::collections::VecDeque;
+
+use futures_util::future::join_all;
+use rondel_core::error_chain::chain_in_one_line;
+use rondel_store::foreign::xxl_job::XxlDatabase;
+
+use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
+use super::outcome::{Outcome, Outcomes, Runs};
+use super::save::{Saved, save};
+use crate::clock;
+
+/// Puts them in shadow mode, and takes the mark of their promotion from their rows. Answers why XXL-JOB's database cannot be used.
+pub(super) async fn give_up(
+    switch: &Switch<'_>,
+    database: &mut XxlDatabase,
+    jobs: &VecDeque<&Job>,
+    outcomes: &mut Outcomes,
+) -> Option<String> {
+    let jobs: Vec<&Job> = jobs.iter().copied().collect();
+    for chunk in jobs.chunks(CALL_COUNT) {
+        let ended = join_all(chunk.iter().map(|job| one(switch, job))).await;
+        let numbers: Vec<i64> =
+            chunk.iter().zip(&ended).filter(|(_, one)| one.is_done).map(|(job, _)| job.number).collect();
+        let failed = database.xxl_unmark(&numbers).await.err().map(|error| chain_in_one_line(&error));
+        for (job, outcome) in chunk.iter().zip(ended) {
+            let outcome = match &failed {
+                Some(why) if outcome.is_done => {
+                    let result = format!("{}; the mark of its promotion is still in XXL-JOB ({why})", outcome.result);
+                    Outcome { result, is_done: false, ..outcome }.repeat()
+                }
+                _ => outcome,
+            };
+            outcomes.insert(job.name.clone(), outcome);
+        }
+        if failed.is_some() {
+            return failed;
+        }
+    }
+    None
+}
+
+async fn one(switch: &Switch<'_>, job: &Job) -> Outcome {
+    let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
+    let (runs, result) = match (is_running, job.has_clock) {
+        (true, _) => (Runs::There, "runs in XXL-JOB, as before"),
+        (false, true) => (Runs::Nowhere, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
+        (false, false) => (Runs::There, "has no schedule; runs in XXL-JOB when it is triggered there"),
+    };
+    if job.is_shadow {
+        return Outcome::done(runs, job.from, "was switched before");
+    }
+    let seam = clock::now() + HOLDS_AFTER;
+    match save(switch.client, job, "shadow", seam).await {
+        Saved::HoldsFrom(_) => Outcome::done(runs, Some(seam), result),
+        Saved::Refused(failure) => {
+            Outcome::unchanged(switch.runs(job), format!("{}; it stays as it is here", failure.message()))
+        }
+        Saved::Unclear(failure) => {
+            let result = format!("not known whether it is in shadow mode here ({})", failure.message());
+            Outcome::half_done(Runs::NotKnown, seam, result).repeat()
+        }
+    }
+}

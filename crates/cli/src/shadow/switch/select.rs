@@ -1,0 +1,87 @@
+//! The jobs that a command switches: those that it names, and those of an app.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::job::{CALL_COUNT, Job};
+use super::save::Pace;
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::list::{self, BoundArgs};
+use crate::shadow::jobs::{self, LABEL};
+use crate::terminal::harmless;
+
+/// Reads the jobs. With an app their parents and children come along, as far as they are from XXL-JOB.
+pub(super) async fn jobs(
+    client: &Client,
+    named: &[String],
+    app: Option<&str>,
+    pace: &mut Pace,
+) -> Result<Vec<Job>, Failure> {
+    let mut names = BTreeSet::new();
+    let mut open: Vec<String> = named.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
+    if let Some(app) = app {
+        open.extend(of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
+    }
+    let mut found = read(client, &open, pace).await?;
+    let mut first = 0;
+    while app.is_some() && first < found.len() {
+        let related = found[first..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
+        let more: Vec<String> = related.filter(|name| names.insert((*name).clone())).cloned().collect();
+        first = found.len();
+        for chunk in more.chunks(CALL_COUNT) {
+            for job in join_all(chunk.iter().map(|name| relative(client, name))).await {
+                found.extend(job?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The jobs of an app that are from XXL-JOB.
+async fn of_app(client: &Client, app: &str) -> Result<Vec<String>, Failure> {
+    let body = match list::read(client, "jobs", &[("app", app)], &BoundArgs::everything()).await {
+        Ok(body) => body.value()?,
+        Err(failure) if failure.exit() == Exit::NotFound => Value::Null,
+        Err(failure) => return Err(failure.with_hint("; nothing was changed")),
+    };
+    let all = body["items"].as_array().into_iter().flatten().filter(|job| jobs::number(job).is_some());
+    let names: Vec<String> = all.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
+    if names.is_empty() {
+        let app = harmless(app);
+        return Err(Failure::refused(format!("--app: no job of app {app} has the label {LABEL}; nothing was changed")));
+    }
+    Ok(names)
+}
+
+async fn read(client: &Client, names: &[String], pace: &mut Pace) -> Result<Vec<Job>, Failure> {
+    let mut found = Vec::new();
+    for chunk in names.chunks(CALL_COUNT) {
+        let began = tokio::time::Instant::now();
+        for job in join_all(chunk.iter().map(|name| job(client, name))).await {
+            found.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
+        }
+        pace.expect(began.elapsed());
+    }
+    Ok(found)
+}
+
+async fn job(client: &Client, name: &str) -> Result<Job, Failure> {
+    let job = client.get(&["jobs", name], &[]).await?.value()?;
+    Job::read(&job).ok_or_else(|| {
+        let name = harmless(name);
+        Failure::refused(format!("job {name} has no label {LABEL}: the number of the job in XXL-JOB is expected there"))
+    })
+}
+
+/// A parent or child; `None` for one that is gone, or that XXL-JOB does not have.
+async fn relative(client: &Client, name: &str) -> Result<Option<Job>, Failure> {
+    let job: Value = match client.get(&["jobs", name], &[]).await {
+        Ok(body) => body.value()?,
+        Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),
+        Err(failure) => return Err(failure.with_hint("; nothing was changed")),
+    };
+    Ok(Job::read(&job))
+}
