@@ -90,10 +90,8 @@ const OF_SURVIVORS: &[&str] = &["adopt", "fence", "free_jobs", "move_jobs"];
 const OF_THE_DEAF: &[&str] = &["hand_over"];
 /// Places that a march may not reach in time: it kills at another moment then.
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
-/// Places that an executor reaches once for many runs: with each message, or with each write to its journal. A quiet second has
-/// only a few of them.
-const ONCE_FOR_MANY: &[&str] =
-    &["executor.accepted", "executor.journaled", "executor.reported", "executor.acknowledged"];
+/// Places that an executor reaches once for many runs: a quiet second has only a few of them.
+const BATCHED: &[&str] = &["executor.accepted", "executor.journaled", "executor.reported", "executor.acknowledged"];
 /// So that a server that has come back has jobs again.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
 /// An app whose executor the mortal server does not hear while the way between them is cut.
@@ -197,7 +195,7 @@ impl March {
         if self.worker.process.has_ended().is_none() {
             self.worker.kill(&self.journal).await;
         }
-        let armed = format!("{place}@{}", 1 + self.chance.below(if ONCE_FOR_MANY.contains(&place) { 8 } else { 40 }));
+        let armed = format!("{place}@{}", 1 + self.chance.below(if BATCHED.contains(&place) { 8 } else { 40 }));
         self.worker.restart(&["--failpoint", &armed]);
         let end = tokio::time::Instant::now() + REACH;
         while tokio::time::Instant::now() < end {
