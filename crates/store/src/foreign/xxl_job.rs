@@ -201,8 +201,9 @@ impl XxlDatabase {
         let mut denied = Vec::new();
         for (table, text) in RIGHTS {
             match sqlx::query(text).execute(&mut self.0).await {
+                Ok(_) => {}
                 Err(error) if is_denied(&error) => denied.push(table),
-                other => drop(other?),
+                Err(error) => return Err(error.into()),
             }
         }
         if denied.is_empty() {
