@@ -30,7 +30,7 @@ pub struct StateFacts {
     pub is_running: bool,
     /// Whether it is switched on.
     pub is_enabled: bool,
-    /// Whether its definition fires by itself: see [`JobSpec::fires_by_time`](crate::JobSpec::fires_by_time).
+    /// Whether its definition has planned instants: see [`JobSpec::fires_by_time`](crate::JobSpec::fires_by_time).
     pub fires_by_time: bool,
     /// Whether no run of it is open, and its schedule will not fire again.
     pub is_over: bool,

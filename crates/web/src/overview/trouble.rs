@@ -1,4 +1,4 @@
-//! What went wrong of late in a namespace, read once for all parts of a page that need it.
+//! What went wrong in the last day in a namespace, read once for all parts of a page that need it.
 
 use std::time::Duration;
 
