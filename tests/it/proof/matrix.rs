@@ -12,12 +12,13 @@ use rondel_failpoint::points;
 use rondel_tests::check::Rules;
 use rondel_tests::{Api, Backend, Method, ScratchDb, Server, millis, scratch, variable, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::proxy::{Cut, Proxy};
-use super::stage::{Chance, Journal, Worker, job, judged, print, record_outcome, rounds, server, server_with_lease};
+use super::stage::{
+    Chance, Journal, Worker, job, judged, listener, print, record_outcome, rounds, server, server_with_lease,
+};
 
 /// Deaths of one system, one after another.
 const LEG: usize = 24;
@@ -29,7 +30,10 @@ const REACH: Duration = Duration::from_secs(20);
 const CLICK_PERIOD: Duration = Duration::from_millis(120);
 /// A server that died in a cluster waits for the end of its lease: most of the time that a death takes.
 const LEASE: [&str; 4] = ["--lease", "2s", "--beat", "400ms"];
-/// Longer than it: by then another server owns the jobs of the dead one.
+/// Of an executor that a new lease knows nothing of, at-most-once runs wait for so long: two minutes by default, which is longer
+/// than the test waits for verdicts.
+const PATIENCE: [&str; 2] = ["--continue-max", "30s"];
+/// Longer than the lease: by then another server owns the jobs of the dead one.
 const BEYOND_LEASE: Duration = Duration::from_secs(4);
 
 /// Places that a march does not reach, and why. Each has a test of its own.
@@ -130,9 +134,9 @@ impl March {
         let chance = Chance::new();
         let journal = Journal::new();
         let (mortal, other) = match db.backend() {
-            Backend::Sqlite => (server_with_lease(db, LEASE, &[]).await, None),
+            Backend::Sqlite => (server_with_lease(db, LEASE, &PATIENCE).await, None),
             Backend::Postgres | Backend::Mysql => {
-                let server = async || server_with_lease(db, LEASE, &SHARED_OUT).await;
+                let server = async || server_with_lease(db, LEASE, &[SHARED_OUT, PATIENCE].concat()).await;
                 (server().await, Some(server().await))
             }
         };
@@ -307,25 +311,6 @@ async fn load(api: &Api, is_cluster: bool) {
 
 fn unscheduled(name: &str) -> Value {
     job(name, json!({"sleep_ms": 1500}), json!({"schedule": null, "overlap": {"policy": "allow"}}))
-}
-
-/// The URL of a server that accepts every request, for one minute.
-async fn listener() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    let serve = async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut request = [0; 16_384];
-            // The sender may be dead by now.
-            if stream.read(&mut request).await.is_err() {
-                continue;
-            }
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
-        }
-    };
-    #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-    drop(tokio::spawn(tokio::time::timeout(Duration::from_secs(60), serve)));
-    url
 }
 
 /// Missed places are tried again: a server of a cluster may have no jobs when it should reach one.

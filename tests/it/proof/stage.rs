@@ -7,6 +7,7 @@ use std::time::Duration;
 use rondel_tests::check::{self, Report, Rules};
 use rondel_tests::{Api, Backend, Process, ScratchDb, Server, Signal, example, variable, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub(super) const APP: &str = "proof";
 /// Leases of the tests: short, so that they need not wait long for one to end.
@@ -205,6 +206,25 @@ pub(super) async fn mixed_jobs(api: &Api, count: usize, step_ms: usize) {
         let work = json!({"sleep_ms": (number % 5) * step_ms});
         api.post("/api/v1/jobs", job(&format!("job-{number}"), work, json!({"delivery": delivery}))).await.expect(201);
     }
+}
+
+/// The URL of a server that accepts every request, for one minute.
+pub(super) async fn listener() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let serve = async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 16_384];
+            // The sender may be dead by now.
+            if stream.read(&mut request).await.is_err() {
+                continue;
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
+        }
+    };
+    #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+    drop(tokio::spawn(tokio::time::timeout(Duration::from_secs(60), serve)));
+    url
 }
 
 /// Pauses every job, waits until everything has its verdict, and judges.
