@@ -42,6 +42,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::node::{Node, Shared};
 use crate::progress::ProgressBoard;
+use crate::pumps::{PumpBoard, PumpLoop};
 use crate::registry::Registry;
 use crate::reports::ReportLoop;
 use crate::rules::{NotedSuccesses, RuleLoop};
@@ -139,6 +140,7 @@ impl Engine {
             metrics: Metrics::default(),
             noted_successes: NotedSuccesses::default(),
             declared: Board::default(),
+            pumps: PumpBoard::default(),
             results,
             foreign: ForeignQueue::default(),
             scan_poke: Notify::new(),
@@ -190,6 +192,7 @@ impl Engine {
         start.background(Until::Soft, DeclareLoop::new(node.clone()));
         start.background(Until::Soft, RuleLoop::new(node.clone()));
         start.background(Until::Soft, ReportLoop::new(node.clone()));
+        start.background(Until::Soft, PumpLoop::new(node.clone()));
         Ok(Self { node, gateway, lifecycle: lifecycle.clone() })
     }
 

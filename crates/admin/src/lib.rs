@@ -41,6 +41,7 @@ mod log_limit;
 mod metrics;
 mod node;
 mod progress;
+mod pumps;
 mod registry;
 pub mod reports;
 pub mod rules;

@@ -34,6 +34,7 @@ use crate::identity::tokens::Principal;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Limit, Metrics, XxlCall, XxlOutcome};
 use crate::progress::{Progress, ProgressBoard};
+use crate::pumps::PumpBoard;
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::rules::NotedSuccesses;
 use crate::scheduler::command::Command;
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) noted_successes: NotedSuccesses,
     pub(crate) declared: Board,
+    pub(crate) pumps: PumpBoard,
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
     pub(crate) scan_poke: Notify,

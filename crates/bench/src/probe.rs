@@ -172,6 +172,7 @@ fn finish(run: &Run) -> AttemptEnd {
             at_least_once: true,
             delays: false,
             awaits_children: false,
+            is_pump: false,
         },
         executor: Some((ExecutorId::new(7), "bench-0".to_owned())),
         started_at: Some(later(3)),

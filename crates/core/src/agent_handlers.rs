@@ -5,13 +5,14 @@ use serde_json::Value;
 use crate::field_error::FieldError;
 
 /// Each handler, and the parameters of which it needs one.
-const HANDLERS: [(&str, &[&str]); 6] = [
+const HANDLERS: [(&str, &[&str]); 7] = [
     ("shell", &["argv", "script"]),
     ("python", &["script"]),
     ("node", &["script"]),
     ("php", &["script"]),
     ("powershell", &["script"]),
     ("http", &["url"]),
+    ("pump", &["select"]),
 ];
 
 /// Whether the agent has a handler with this name. Their parameters are programs and scripts to run, or (`http`) an address
@@ -27,6 +28,7 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     let text = match handler {
         "shell" => include_str!("agent_handlers/shell.json"),
         "http" => include_str!("agent_handlers/http.json"),
+        "pump" => include_str!("agent_handlers/pump.json"),
         handler if is_one(handler) => include_str!("agent_handlers/script.json"),
         _ => return None,
     };
@@ -70,6 +72,7 @@ mod tests {
             ("python", json!({"args": "x"}), Some("/params/script")),
             ("http", json!({}), Some("/params/url")),
             ("http", json!({"url": "https://example.com"}), None),
+            ("pump", json!({"execute": ["true"]}), Some("/params/select")),
             ("report", json!({}), None),
             ("report", json!(null), None),
             ("shell", json!(null), Some("/params")),

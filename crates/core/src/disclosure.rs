@@ -14,6 +14,8 @@ use crate::diff::Change;
 pub const HIDDEN: &str = "***";
 /// The field of a definition that holds what its author likes.
 const PARAMS: &str = "params";
+/// The field whose items have parameters too.
+const PUMP: &str = "pump";
 /// Maps whose keys are their author's words and whose values are no secrets: executors announce them.
 const LABELS: &str = "labels";
 /// Fields of which the scheme and the host are shown: the rest of a webhook's URL is its secret.
@@ -30,6 +32,7 @@ const SHOWN: &[&str] = &[
     "at",
     "attempt",
     "backoff",
+    "batch",
     "by",
     "calendar",
     "cancel_asked",
@@ -37,6 +40,7 @@ const SHOWN: &[&str] = &[
     "changed_at",
     "channels",
     "concurrency",
+    "count",
     "created_at",
     "cron",
     "date",
@@ -57,17 +61,23 @@ const SHOWN: &[&str] = &[
     "executors",
     "expect",
     "expires_at",
+    "fetch",
     "fields",
     "fire_at",
     "fires",
     "gap",
     "grants",
+    "groups",
+    "hand_over",
     "handler",
     "has_password",
     "id",
+    "idle",
     "if_past",
     "is_new",
     "is_this",
+    "items",
+    "items_per_group",
     "jitter",
     "job",
     "jobs",
@@ -98,12 +108,15 @@ const SHOWN: &[&str] = &[
     "overlap",
     "overrides",
     "password_changed_at",
+    "pause",
     "per",
+    "per_executor",
     "policy",
     "prefix",
     "priority",
     "problems",
     "provider_sign_in",
+    "pump",
     "queue_timeout",
     "rate",
     "reason",
@@ -126,12 +139,14 @@ const SHOWN: &[&str] = &[
     "state",
     "status",
     "success_by",
+    "threads",
     "time",
     "time_zone",
     "timeout",
     "times",
     "tolerance",
     "unchanged",
+    "until",
     "url",
     "user_agent",
     "version",
@@ -234,6 +249,10 @@ pub fn for_viewer(mut definition: Value) -> Value {
     if let Some(params) = definition.get_mut(PARAMS) {
         *params = without_secrets(params.take());
     }
+    // Items of a pump job have parameters too.
+    if let Some(items) = definition.pointer_mut("/pump/items") {
+        *items = without_secrets(items.take());
+    }
     definition
 }
 
@@ -253,7 +272,7 @@ pub fn change_for_viewer(change: Change) -> Change {
 /// How viewers see what a pointer leads to.
 fn shown_at(pointer: &str) -> fn(Value) -> Value {
     let mut fields = segments(pointer);
-    let is_param = fields.next() == Some(PARAMS);
+    let is_param = matches!(fields.next(), Some(PARAMS | PUMP));
     match is_param {
         true if fields.any(is_secret_name) => hidden,
         true => without_secrets,
@@ -319,6 +338,15 @@ mod tests {
         assert_eq!(change("/params/db/password", json!("x")), json!("***"));
         assert_eq!(change("/params", json!({"dsn": "x"})), json!({"dsn": "***"}));
         assert_eq!(change("/params/n", json!("x")), json!("x"));
+        let items = json!([{"name": "eu", "params": {"dsn": "x", "schema": "eu"}}]);
+        let shown = json!([{"name": "eu", "params": {"dsn": "***", "schema": "eu"}}]);
+        assert_eq!(
+            for_viewer(json!({"pump": {"items": items, "groups": 2}})),
+            json!({"pump": {"items": shown, "groups": 2}})
+        );
+        assert_eq!(change("/pump/items", items), shown);
+        assert_eq!(change("/pump/items/0/params/password", json!("x")), json!("***"));
+        assert_eq!(change("/pump/threads", json!(5)), json!(5));
         assert_eq!(change("/description", json!("token")), json!("token"));
     }
 }

@@ -3,10 +3,10 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::spec::JobSpec;
+use crate::spec::{JobSpec, PumpSpec};
 
 /// The fields in the order in which they are written.
-const ORDER: [&str; 28] = [
+const ORDER: [&str; 29] = [
     "name",
     "app",
     "handler",
@@ -19,6 +19,7 @@ const ORDER: [&str; 28] = [
     "route",
     "select",
     "shards",
+    "pump",
     "misfire",
     "overlap",
     "concurrency",
@@ -65,12 +66,25 @@ impl JobSpec {
         let plain = json!({"name": self.name, "app": self.app, "handler": self.handler});
         let plain: Option<Self> = serde_json::from_value(plain).ok();
         let plain = plain.and_then(|plain| serde_json::to_value(plain).ok()).unwrap_or_default();
+        if let Some(pump) = whole.get_mut("pump").filter(|pump| pump.is_object()) {
+            leave_out_defaults(pump);
+        }
         let field = |name: &'static str| {
             let mut value = whole.get_mut(name).map(Value::take)?;
             let is_said = matches!(name, "name" | "app" | "handler") || !is_default(&mut value, plain.get(name));
             is_said.then_some((name, value))
         };
         Document { fields: ORDER.into_iter().filter_map(field).collect() }
+    }
+}
+
+/// Takes what is the default out of a pump, which has none as a whole.
+fn leave_out_defaults(pump: &mut Value) {
+    let least = json!({"items": pump["items"], "groups": pump["groups"]});
+    let plain =
+        serde_json::from_value::<PumpSpec>(least.clone()).ok().and_then(|plain| serde_json::to_value(plain).ok());
+    if let (Value::Object(fields), Some(defaults)) = (pump, plain) {
+        fields.retain(|name, value| least.get(name).is_some() || defaults.get(name) != Some(value));
     }
 }
 
@@ -95,7 +109,7 @@ mod tests {
     fn every_field_has_its_place() {
         let whole = json!({
             "name": "a", "app": "b", "handler": "c", "description": "d", "labels": {"team": "pay"}, "params": {"max": 0}, "overrides": ["/max"],
-            "shards": 2,
+            "shards": 2, "pump": {"items": [{"name": "eu"}], "groups": 1, "threads": 7, "until": "empty"},
             "schedule": {"cron": "0 0 2 * * ?", "time_zone": "Asia/Shanghai"}, "calendar": {"name": "cn", "rule": "except"},
             "route": "first", "select": {"labels": ["ssd"]}, "misfire": {"policy": "once", "max": 3},
             "overlap": {"policy": "allow"}, "concurrency": {"key": "k", "max": 2}, "rate": {"max": 1, "per": "1s"},
@@ -111,6 +125,7 @@ mod tests {
         let again = serde_json::to_value(&document).unwrap();
         assert_eq!(serde_json::from_value::<JobSpec>(again.clone()).unwrap(), spec);
         assert_eq!(again["misfire"], json!({"policy": "once", "max": 3}));
+        assert_eq!(again["pump"], whole["pump"]);
         // A field that is new in the definition needs a place here.
         let all = serde_json::to_value(&spec).unwrap();
         assert_eq!(all.as_object().unwrap().len(), names.len());

@@ -7,6 +7,7 @@ use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
 use crate::outcome::AfterPolicy;
+use crate::pump::Pump;
 use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::shadow::ModeFrom;
@@ -54,6 +55,8 @@ pub struct Job {
     pub select: Select,
     /// How many shards a fire has, where that is fixed.
     pub shards: Option<u32>,
+    /// What a pump job's groups do; `None` for any other job. It has a shard for each group.
+    pub pump: Option<Arc<Pump>>,
     /// What happens to missed fires.
     pub misfire: MisfireSpec,
     /// What happens when runs overlap.
@@ -101,6 +104,7 @@ impl Job {
         let select = Select::compile(&spec.select, &mut errors);
         check_limits(spec, &mut errors);
         check_policies(spec, &mut errors);
+        let pump = spec.pump.as_ref().and_then(|pump| pump.compile(spec, &mut errors)).map(Arc::new);
         if let Some(expect) = &spec.expect {
             expect.check(spec.expect_zone(), &mut errors);
         }
@@ -126,8 +130,8 @@ impl Job {
             route: spec.route,
             hash_key: spec.labels.get(labels::XXL_JOB_ID).cloned(),
             select,
-            shards: spec.shards,
-            misfire: spec.misfire,
+            shards: pump.as_ref().map_or(spec.shards, |pump| Some(pump.groups)),
+            misfire: misfire_of(spec),
             overlap: spec.overlap,
             concurrency: spec.concurrency.clone(),
             rate: spec.rate.clone(),
@@ -136,7 +140,8 @@ impl Job {
             delivery: spec.delivery,
             on_silence: spec.on_silence.unwrap_or_else(|| OnSilence::default_of(spec.delivery, spec.overlap.policy)),
             timeout: spec.timeout,
-            queue_timeout: spec.queue_timeout,
+            // Its groups wait for executors for as long as it runs.
+            queue_timeout: if pump.is_some() { LENGTH_MAX } else { spec.queue_timeout },
             after: AfterPolicy {
                 retry_max: spec.retry.max,
                 backoff: waits.0,
@@ -144,7 +149,9 @@ impl Job {
                 at_least_once: spec.delivery == Delivery::AtLeastOnce,
                 delays: timetable_delays,
                 awaits_children: spec.over == Over::Children,
+                is_pump: pump.is_some(),
             },
+            pump,
             expect: spec.expectations().map(Arc::new),
             enabled: spec.enabled,
             mode,
@@ -171,6 +178,14 @@ impl Job {
             OverlapPolicy::Serial | OverlapPolicy::Discard | OverlapPolicy::Cover => Some(1),
             OverlapPolicy::Allow => (self.overlap.max > 0).then_some(self.overlap.max),
         }
+    }
+}
+
+/// A pump that missed its start begins late, if its window is still open.
+fn misfire_of(spec: &JobSpec) -> MisfireSpec {
+    match spec.pump {
+        Some(_) => MisfireSpec { policy: MisfirePolicy::Once, ..spec.misfire },
+        None => spec.misfire,
     }
 }
 

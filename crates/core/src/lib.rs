@@ -17,6 +17,7 @@
 //! - [`tree`] shows which run of a fire follows from which;
 //! - [`attention`] picks what needs a look, [`sketch`] counts lengths so that their quantiles can be read;
 //! - [`labels`] are what users group jobs by;
+//! - [`pump`] decides which group of a pump job has which item, and when the job begins and ends;
 //! - [`homes`] decides which node of a cluster owns which job;
 //! - [`reason`] has why a run has its status, in codes with parameters and in words;
 //! - [`notice`] is what an alert reports, [`channel`] where alerts are sent;
@@ -65,6 +66,7 @@ pub mod overrides;
 pub mod plain;
 pub mod plan;
 pub mod preview;
+pub mod pump;
 pub mod queued;
 pub mod reason;
 pub mod report;

@@ -67,6 +67,8 @@ pub enum Outcome {
     },
     /// Its timeout passed, and its executor reported no end of it. It may still run: there is no further attempt.
     Unreported,
+    /// A group of a pump job gave its items back and goes on elsewhere.
+    Yielded,
 }
 
 /// The part of a job's definition that [`decide_next`] needs; small, so that it travels with each open run.
@@ -84,6 +86,8 @@ pub struct AfterPolicy {
     pub delays: bool,
     /// Whether a run that succeeded is over only when the runs that follow from it are.
     pub awaits_children: bool,
+    /// Whether it is a group of a pump job, which goes on after each end until it is asked to end.
+    pub is_pump: bool,
 }
 
 /// The facts about the attempt that ended.
@@ -136,6 +140,7 @@ pub enum After {
 ///     at_least_once: true,
 ///     delays: false,
 ///     awaits_children: false,
+///     is_pump: false,
 /// };
 /// let now = Timestamp::from_secs(0);
 /// let first = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
@@ -149,7 +154,18 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
     let verdict = |status, reason| After::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        Outcome::Cancelled => verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested))),
+        // Its groups have worked off what they had: it ended as planned.
+        Outcome::Cancelled | Outcome::Yielded
+            if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
+        {
+            verdict(RunStatus::Succeeded, ended.cancel_asked)
+        }
+        Outcome::Yielded if ended.cancel_asked.is_none() && policy.is_pump => {
+            After::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
+        }
+        Outcome::Cancelled | Outcome::Yielded => {
+            verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
+        }
         // A run is skipped only where no attempt of it began. The handler alone may skip a later attempt.
         Outcome::Skipped(reason) if ended.may_have_begun && reason != Reason::Handler => {
             verdict(RunStatus::Failed, Some(reason))
@@ -173,7 +189,8 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
 fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<After> {
     // Attempts that an executor was lost with do not count against the job's own retries.
     let failed_count = u32::try_from(ended.attempt - ended.lost_count).unwrap_or(0).max(1);
-    if !retryable || ended.cancel_asked.is_some() || failed_count > policy.retry_max {
+    let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
+    if is_over || ended.cancel_asked.is_some() {
         return None;
     }
     let wait = doubled(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
@@ -205,8 +222,8 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
         return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
     // A run that no executor received cannot have stopped one: it is sent again without being counted.
-    let died_count = ended.lost_count + i32::from(reason != Reason::NotReceived);
-    if died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX {
+    let died_count = ended.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
+    if !policy.is_pump && (died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX) {
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
     After::Retry { due_at: now, reason, lost_count: died_count }
@@ -261,6 +278,7 @@ mod tests {
         at_least_once: true,
         delays: false,
         awaits_children: false,
+        is_pump: false,
     };
     const NOW: Timestamp = Timestamp::from_secs(1000);
     const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
@@ -407,6 +425,27 @@ mod tests {
         check_after(POLICY, Ended { attempt: 3, lost_count: 2, ..FIRST }, lost, again_in(0, Reason::ExecutorLost, 3));
         let unreceived = Outcome::Lost(Reason::NotReceived);
         check_after(POLICY, Ended { attempt: 999, ..FIRST }, unreceived, again_in(0, Reason::NotReceived, 0));
+    }
+
+    #[test]
+    fn a_group_of_a_pump_goes_on_until_it_is_asked_to_end() {
+        let pump = AfterPolicy { retry_max: 0, is_pump: true, ..POLICY };
+        let many = Ended { attempt: 5_000, lost_count: 4_000, ..FIRST };
+        check_after(pump, many, Outcome::Yielded, again_in(0, Reason::Moved, 4_001));
+        check_after(pump, many, Outcome::Lost(Reason::ExecutorLost), again_in(0, Reason::ExecutorLost, 4_001));
+        check_after(pump, many, Outcome::Lost(Reason::NotReceived), again_in(0, Reason::NotReceived, 4_000));
+        check_after(pump, many, Outcome::Failed { retryable: false }, again_in(15, Reason::Retry, 4_000));
+        for reason in [Reason::WindowOver, Reason::Dry, Reason::Paused, Reason::Changed] {
+            let asked = Ended { cancel_asked: Some(reason), ..many };
+            for outcome in [Outcome::Cancelled, Outcome::Yielded] {
+                check_after(pump, asked, outcome, verdict(RunStatus::Succeeded, Some(reason)));
+            }
+            check_after(pump, asked, FAILED, verdict(RunStatus::Failed, None));
+        }
+        let by_hand = Ended { cancel_asked: Some(Reason::Requested), ..many };
+        for outcome in [Outcome::Cancelled, Outcome::Yielded] {
+            check_after(pump, by_hand, outcome, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
+        }
     }
 
     #[test]

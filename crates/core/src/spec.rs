@@ -5,6 +5,7 @@
 
 mod expect;
 mod policies;
+mod pump;
 mod schedules;
 
 use std::sync::Arc;
@@ -18,6 +19,10 @@ pub use self::expect::{EXPECT_CHANNEL, ExpectSpec, SuccessBySpec};
 pub use self::policies::{
     ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over, OverlapPolicy,
     OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
+};
+pub use self::pump::{
+    ITEM_COUNT_MAX, ITEM_PARAMS_LEN_MAX, ItemCountSpec, ItemSpec, ItemsSpec, PumpMode, PumpSpec, UntilCronSpec,
+    UntilSpec, UntilWord,
 };
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
@@ -87,6 +92,9 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub shards: Option<u32>,
+    /// A pump job: groups that fetch and execute rows of their items until it ends, instead of one run of the handler for each fire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pump: Option<Box<PumpSpec>>,
     /// What happens to fires that were missed.
     #[serde(default)]
     pub misfire: MisfireSpec,
@@ -177,7 +185,7 @@ impl JobSpec {
     /// Whether a fire is one row that is expanded into shards when it is due.
     #[must_use]
     pub const fn is_sharded(&self) -> bool {
-        job::is_sharded(self.route, self.shards)
+        job::is_sharded(self.route, self.shards) || self.pump.is_some()
     }
 
     /// Checks the whole definition.

@@ -28,20 +28,19 @@ pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> Ended {
 
 async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     if let Some(cause) = run.stop_cause() {
-        return cause.ending(None);
+        return stopped(run, cause, None);
     }
-    let grace = run.setup().timing.cancel_grace;
     let mut body = Box::pin(within(run.clone(), body(run.clone(), handler)));
     // The body first: a handler that is over at once costs neither a timer nor a waker.
     let ended = tokio::select! {
         biased;
         ended = &mut body => Some(ended),
-        () = must_stop(run) => tokio::time::timeout(grace, &mut body).await.ok(),
+        () = must_stop(run) => tokio::time::timeout(run.stop_grace(), &mut body).await.ok(),
     };
     if ended.is_none() {
         abort(run, body);
     }
-    settle(run, ended, grace)
+    settle(run, ended)
 }
 
 /// Secrets first, then the handler.
@@ -78,21 +77,29 @@ fn abort(run: &RunContext, body: impl Sized) {
 }
 
 /// A run that was to stop reports why, whatever its handler returned in the end; but a success is one where the handler
-/// reached it before it read the request to stop, and no user had cancelled the run.
-fn settle(run: &RunContext, ended: Option<Result<Ending, String>>, grace: Duration) -> Ending {
+/// reached it before it read the request to stop, and no user had cancelled the run. A group of a pump job takes the reason
+/// into account itself.
+fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
     }
     match (run.stop_cause(), ended) {
-        (Some(cause), None) => cause.ending(Some(grace)),
+        (Some(cause), None) => stopped(run, cause, Some(run.stop_grace())),
+        (Some(_), Some(Ok(ending))) if run.pump().is_some() => ending,
         (Some(cause), Some(Ok(ending)))
             if ending.status == RunStatus::Succeeded && cause.yields_to_success() && !run.was_told_to_stop() =>
         {
             ending
         }
-        (Some(cause), Some(_)) => cause.ending(None),
+        (Some(cause), Some(_)) => stopped(run, cause, None),
         (None, Some(Ok(ending))) => ending,
         (None, Some(Err(panic))) => Ending::new(RunStatus::Failed, panic, true),
         (None, None) => Ending::new(RunStatus::Failed, "the handler was dropped", true),
     }
+}
+
+/// The ending of a run that was stopped. A group of a pump job that its executor stopped goes on elsewhere.
+fn stopped(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
+    let ending = cause.ending(aborted_after);
+    if run.pump().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }
 }

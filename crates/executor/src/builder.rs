@@ -18,6 +18,7 @@ use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::identity;
 use crate::journal::{Journal, Predecessor};
 use crate::log::{LogLimit, Shipping};
+use crate::pump::{NamedPump, Pump, PumpHandler};
 use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TokenSource};
 use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
@@ -231,6 +232,31 @@ impl Builder {
     pub fn handler<Args: 'static>(mut self, name: impl Into<String>, handler: impl Handler<Args>) -> Self {
         self.handlers.push((name.into(), JobHandler::of(handler)));
         self
+    }
+
+    /// A pump that runs the groups of the pump jobs with this handler name: see [`Pump`]. A job can be declared beside it.
+    ///
+    /// ```
+    /// use rondel::{Declaration, Executor, Pump};
+    ///
+    /// fn register(close_orders: impl Pump) -> rondel::Builder {
+    ///     let pump = serde_json::json!({"items": {"count": 16}, "groups": 4, "threads": 8});
+    ///     let job = Declaration::new("orders.close").option("pump", pump);
+    ///     Executor::builder("billing").pump("orders.close", close_orders).declare(job)
+    /// }
+    /// ```
+    pub fn pump(self, name: impl Into<String>, pump: impl Pump) -> Self {
+        self.pump_handler(&name.into(), PumpHandler::new(pump))
+    }
+
+    pub(crate) fn pump_handler(mut self, name: &str, handler: PumpHandler<impl Pump>) -> Self {
+        self.handlers.push((name.to_owned(), JobHandler::of_pump(handler)));
+        self
+    }
+
+    /// A pump under the name that `#[rondel::pump("…")]` gives it.
+    pub fn named_pump<P: NamedPump>(self) -> Self {
+        self.pump(P::NAME, P::default())
     }
 
     /// A plain function that does, on a thread of a bounded pool: for what blocks. It cannot be aborted: it should look

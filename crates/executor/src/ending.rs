@@ -25,15 +25,22 @@ pub struct Ending {
     pub(crate) retryable: bool,
     /// How long no server had answered, where it was stopped for that.
     pub(crate) silent: Option<Duration>,
+    /// A group of a pump job gave its items back and goes on elsewhere.
+    pub(crate) is_yielded: bool,
 }
 
 impl Ending {
     pub(crate) fn succeeded() -> Self {
-        Self { status: RunStatus::Succeeded, message: String::new(), result: None, retryable: false, silent: None }
+        Self::new(RunStatus::Succeeded, "", false)
     }
 
     pub(crate) fn new(status: RunStatus, message: impl Into<String>, retryable: bool) -> Self {
-        Self { status, message: message.into(), result: None, retryable, silent: None }
+        Self { status, message: message.into(), result: None, retryable, silent: None, is_yielded: false }
+    }
+
+    /// Of a group of a pump job. The server decides what it means; by itself it is a run that was stopped.
+    pub(crate) fn yielded(message: impl Into<String>) -> Self {
+        Self { is_yielded: true, ..Self::new(RunStatus::Cancelled, message, false) }
     }
 
     /// Makes it fit for the wire: one masked line of bounded length, no NUL, a result of bounded length.
@@ -44,6 +51,9 @@ impl Ending {
     }
 
     pub(crate) fn wire_status(&self) -> v1::result::Status {
+        if self.is_yielded {
+            return v1::result::Status::Yielded;
+        }
         match self.status {
             RunStatus::Succeeded => v1::result::Status::Succeeded,
             RunStatus::TimedOut => v1::result::Status::TimedOut,

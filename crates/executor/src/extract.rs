@@ -273,6 +273,10 @@ pub struct Log {
 }
 
 impl Log {
+    pub(crate) fn of(run: &RunContext) -> Self {
+        Self { run: run.clone() }
+    }
+
     /// A line of the log.
     pub fn info(&self, text: impl AsRef<str>) {
         self.line("info", text.as_ref());

@@ -8,6 +8,8 @@ use schemars::Schema;
 
 use crate::ending::{Ending, IntoEnding};
 use crate::extract::FromRun;
+use crate::job_error::JobError;
+use crate::pump::{Pump, PumpHandler};
 use crate::run::{self, RunContext};
 
 /// An async function whose arguments come from the run and whose return value becomes the run's ending.
@@ -128,8 +130,24 @@ impl JobHandler {
         self.0.params_schema().map(serde_json::Value::from)
     }
 
+    /// Of a pump.
+    pub(crate) fn of_pump(handler: PumpHandler<impl Pump>) -> Self {
+        Self(Arc::new(handler))
+    }
+
     pub(crate) async fn start(&self, run: RunContext) -> Ending {
-        self.0.start(run).await
+        let name = run.handler();
+        match (self.0.is_pump(), run.pump().is_some()) {
+            (true, false) => JobError::terminal(format_args!(
+                "handler {name:?} is a pump, but the job has no \"pump\" in its definition"
+            ))
+            .into(),
+            (false, true) => JobError::terminal(format_args!(
+                "handler {name:?} is not a pump, but the job has a \"pump\" in its definition: register it with .pump(…)"
+            ))
+            .into(),
+            _ => self.0.start(run).await,
+        }
     }
 }
 
@@ -139,9 +157,14 @@ impl std::fmt::Debug for JobHandler {
     }
 }
 
-trait AnyHandler: Send + Sync {
+pub(crate) trait AnyHandler: Send + Sync {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending>;
     fn params_schema(&self) -> Option<Schema>;
+
+    /// Whether it is for groups of pump jobs.
+    fn is_pump(&self) -> bool {
+        false
+    }
 }
 
 struct Async<H, Args> {

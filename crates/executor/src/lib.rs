@@ -28,6 +28,7 @@
 //! - Each `tracing` event inside a run lands in that run's log: through the subscriber that the executor installs where
 //!   the program has none, or with [`log_layer`] in the program's own.
 //! - [`TestRun`] runs a handler without a server.
+//! - A [`Pump`] works off the rows of a pump job: [`Builder::pump`] registers it, [`TestPump`] tests it.
 //! - [`agent`] has the ready-made handlers: `shell`, `http`, and the script languages.
 //!
 //! Handlers run on the runtime that the executor was started on, its talk with the servers on a thread of its own. So a
@@ -58,6 +59,7 @@ mod journal;
 mod lifecycle;
 mod log;
 mod masks;
+pub mod pump;
 pub mod run;
 mod secrets;
 mod session;
@@ -81,6 +83,7 @@ pub use extract::{Cancel, Cancelled, FromRun, Log, Params, Progress, RawParams, 
 pub use handler::{BlockingHandler, Handler, JobHandler};
 pub use job_error::{JobError, ResultExt};
 pub use log::{LogLayer, LogLimit, log_layer};
+pub use pump::{CheckpointError, Item, NamedPump, Pump, PumpContext, PumpOutcome, TestPump};
 pub use run::{FencingToken, RunContext, spawn, spawn_blocking};
 pub use secrets::Secrets;
 pub use setup::Timing;
@@ -139,6 +142,40 @@ pub use test_run::{TestOutcome, TestRun};
 /// An `async fn` becomes an async handler, a plain `fn` a [blocking one](Builder::blocking_handler). The doc comment's
 /// first paragraph is the job's description. For settings without an argument write a [`Declaration`].
 pub use rondel_macros::job;
+
+/// Gives a pump the name under which [`Builder::named_pump`] registers it; nothing else does. The type is made by its `Default`.
+///
+/// ```
+/// use rondel::{Executor, Item, JobError, Pump, PumpContext};
+///
+/// #[derive(Default)]
+/// struct CloseOrders;
+///
+/// #[rondel::pump("orders.close")]
+/// impl Pump for CloseOrders {
+///     type Row = u64;
+///     type Error = JobError;
+///
+///     async fn select(&self, _: &PumpContext, _: &[Item], _: usize) -> Result<Vec<u64>, JobError> {
+///         Ok(Vec::new())
+///     }
+///
+///     async fn execute(&self, _: &PumpContext, _: Vec<u64>) -> Result<(), JobError> {
+///         Ok(())
+///     }
+///
+///     fn item(row: &u64) -> String {
+///         (row % 4).to_string()
+///     }
+///
+///     fn key(row: &u64) -> String {
+///         row.to_string()
+///     }
+/// }
+///
+/// let builder = Executor::builder("billing").named_pump::<CloseOrders>();
+/// ```
+pub use rondel_macros::pump;
 
 /// What [`Params`] takes the schema of its type from: derive [`schemars::JsonSchema`] for it.
 pub use schemars;

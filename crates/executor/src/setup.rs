@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::clock::ServerClock;
+use crate::engine::Silence;
 use crate::lifecycle::Lifecycle;
 use crate::log::{LogLimit, Shipping};
+use crate::pump::Reports;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
 
@@ -72,11 +74,17 @@ pub(crate) struct Setup {
     pub(crate) blocking: Arc<Semaphore>,
     /// Runs with progress that was not sent yet.
     pub(crate) progressed: Mutex<Vec<RunKey>>,
+    /// How long no server has answered.
+    pub(crate) silence: Silence,
+    /// What groups of pump jobs report.
+    pub(crate) pumps: Reports,
 }
 
 impl Setup {
     pub(crate) fn new(states: States, timing: Timing) -> Self {
         Self {
+            silence: Silence::new(timing.silence),
+            pumps: Reports::default(),
             states,
             secrets: None,
             timing,

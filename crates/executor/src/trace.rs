@@ -29,7 +29,7 @@ pub(crate) fn span(run: &RunContext) -> Span {
 /// Records how the run ended.
 pub(crate) fn ended(span: &Span, run: &RunContext, ending: &Ending) {
     tracing::debug!(status = %ending.status, message_of_run = ending.message, "the run ended");
-    if run.is_exported() && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {
+    if run.is_exported() && !ending.is_yielded && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {
         span.record("otel.status_code", "ERROR");
         span.record("otel.status_description", ending.message.as_str());
     }

@@ -134,6 +134,34 @@ mutants! {
     OldWindows = "old_windows",
     /// A wall clock a second ahead decides what is due.
     WallClock = "wall_clock",
+    /// An item of a pump goes to its next owner under the epoch of the one before.
+    DealKeepsEpoch = "deal_keeps_epoch",
+    /// A report of an item counts whatever group makes it, and at whatever epoch.
+    AnyOwnerReports = "any_owner_reports",
+    /// Reports of items count in the order in which they come.
+    SequenceIsIgnored = "sequence_is_ignored",
+    /// Items are written whether or not the node is the home of their job, with a lease that holds.
+    ItemsOfAnyNode = "items_of_any_node",
+    /// An executor takes orders of a server whose lease has been fenced.
+    OrdersOfFenced = "orders_of_fenced",
+    /// A group takes an item again at an epoch at which it has released it.
+    ReleasedIsTakenAgain = "released_is_taken_again",
+    /// A group takes orders that are older than its last one.
+    OlderOrderIsTaken = "older_order_is_taken",
+    /// An item that is asked back is dealt at once.
+    DealtBeforeReleased = "dealt_before_released",
+    /// A group releases an item while rows of it are executed.
+    ReleasedWithRowsInWork = "released_with_rows_in_work",
+    /// A group that has released its last item does not repeat the report of it.
+    ReleasedIsReportedOnce = "released_is_reported_once",
+    /// Items stay with groups whose attempts are over.
+    EndedAttemptsKeepItems = "ended_attempts_keep_items",
+    /// An order is sent once, whether or not the group has taken it.
+    OrderOnce = "order_once",
+    /// An item that no group has counts as dry where its last owner found no rows.
+    DryWithoutOwner = "dry_without_owner",
+    /// A root run of a pump that a user has cancelled begins again.
+    CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
 }
 
 #[cfg(debug_assertions)]

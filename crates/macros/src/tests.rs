@@ -90,3 +90,16 @@ fn what_is_emitted_could_be_written_by_hand() {
         assert!(plain.contains(part), "{part} is not in {plain}");
     }
 }
+
+#[test]
+fn a_pump_has_a_good_name_and_is_an_implementation() {
+    let refused = |name: &str, item: &str| {
+        let (name, item): (TokenStream, TokenStream) = (name.parse().unwrap(), item.parse().unwrap());
+        crate::pump::expand(name, item).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert_eq!(refused("\"orders.close\"", "impl rondel::Pump for Close {}"), "");
+    assert!(refused("\"a b\"", "impl Pump for Close {}").contains("\"a b\""));
+    assert!(refused("\"a\"", "impl Close {}").contains("`impl Pump for …`"));
+    assert!(refused("\"a\"", "impl Clone for Close {}").contains("`impl Pump for …`"));
+    assert!(refused("", "impl Pump for Close {}").contains("string literal"));
+}

@@ -40,3 +40,20 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
     ];
     found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
 }
+
+/// The rules of runs that groups of pump jobs keep as well.
+pub(crate) fn check_pumps(facts: &Facts, truth: &Truth) -> Vec<String> {
+    let found = [
+        fires::complete(facts, truth),
+        fires::shards(facts),
+        starts::early(truth),
+        starts::twice(truth),
+        starts::overlap(facts, truth),
+        starts::fenced(truth),
+        starts::tokens(facts, truth),
+        starts::skipped(facts, truth),
+        results::durable(facts, truth),
+        results::open(facts),
+    ];
+    found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
+}

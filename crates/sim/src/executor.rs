@@ -1,11 +1,14 @@
 //! One executor: its host with the disk, and the process that is started there again and again.
 
+mod group;
 mod handler;
+mod reports;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rondel::pump::port::Reports;
 use rondel::table::{Item, RunKey, RunTable, TableLink as _, TableRun as _};
 use rondel_core::RunId;
 use rondel_core::backoff::{doubled, spread};
@@ -65,6 +68,8 @@ pub(crate) struct Executor {
     predecessor: i64,
     table: Mutex<RunTable<Held, Link>>,
     refused: Refused,
+    /// What its groups of pump jobs report.
+    reports: Reports,
     /// When any server was heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
@@ -119,6 +124,7 @@ impl ExecutorHost {
             predecessor,
             table: Mutex::new(table),
             refused: Refused::default(),
+            reports: Reports::default(),
             heard_ms: Mutex::new(NEVER),
             silence: Mutex::new(Duration::from_secs(15)),
             silences: Mutex::default(),
@@ -133,6 +139,8 @@ impl ExecutorHost {
         }
         let sweeper = Arc::clone(&executor);
         executor.spawn(async move { sweeper.sweep().await });
+        let reporter = Arc::clone(&executor);
+        executor.spawn(async move { reporter.report().await });
     }
 
     /// Lets go of the running executor, which holds this host: nothing of a world would be freed after its end.
@@ -156,6 +164,8 @@ impl ExecutorHost {
         let mut truth = self.world.truth();
         let of_it = |start: &&mut Start| start.incarnation == executor.incarnation && start.ended_ms.is_none();
         truth.starts.iter_mut().filter(of_it).for_each(|start| start.ended_ms = Some(now));
+        drop(truth);
+        lock(&self.world.pumps).process_ended(executor.incarnation, now);
     }
 
     pub(crate) fn stop_for(&self, length: Duration) {
@@ -177,6 +187,9 @@ impl ExecutorHost {
 
 /// After how long without any server's answer a run stops, as the SDK has it.
 fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
+    if trigger.pump.is_some() {
+        return Some(limit);
+    }
     match trigger.on_silence() {
         v1::OnSilence::Unspecified => (trigger.serial || trigger.at_most_once).then_some(limit),
         v1::OnSilence::Stop => Some(limit),
@@ -322,6 +335,7 @@ impl Executor {
         *next += 1;
         let refused = Arc::clone(&self.refused);
         let link = Arc::new(Link { id, node_id: welcome.node_id, up: up.clone(), refused });
+        self.repeat_reports(&link);
         table.link_up(&link, now());
         if self.host.has_disk {
             let mut disk = lock(&self.host.disk);
@@ -393,6 +407,7 @@ impl Executor {
                 link.push(Item::Probe(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
+            Down::PumpOrders(orders) => self.pump_orders(orders),
             Down::DeclarationProblems(_) => {}
         }
     }
@@ -412,6 +427,9 @@ impl Executor {
         let unacked = table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0));
         let Some((status, is_silenced)) = unacked else { return };
         table.acked(std::slice::from_ref(ack), now());
+        if table.get(key).is_none() {
+            self.reports.forget(key);
+        }
         drop(table);
         lock(&self.host.disk).results.remove(&key);
         self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));

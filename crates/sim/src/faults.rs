@@ -38,6 +38,10 @@ enum Fault {
         executor: usize,
         length: Duration,
     },
+    DrainExecutor {
+        executor: usize,
+        back_after: Duration,
+    },
     Cut {
         executor: usize,
         node: usize,
@@ -69,6 +73,11 @@ enum Fault {
 /// Separates the draw of outages of all servers from other draws of the same seed.
 const BLACKOUTS: u64 = 0xb1ac_0000;
 
+/// How long an executor that drains may take.
+const DRAIN_GRACE: Duration = Duration::from_secs(6);
+/// Separates the draw of executors that drain from other draws of the same seed.
+const DRAINS: u64 = 0xd4a1_0000;
+
 /// Faults with their instants, in milliseconds since the world began.
 #[derive(Debug)]
 pub(crate) struct Plan(Vec<(u64, Fault)>);
@@ -84,6 +93,19 @@ impl Plan {
         }
         plan.sort_by_key(|(at, _)| *at);
         Self(plan)
+    }
+
+    /// The same with executors that drain.
+    pub(crate) fn with_drains(mut self, seed: u64, profile: &Profile) -> Self {
+        let mut chance = Chance::new(mix(seed ^ DRAINS));
+        let count = if profile.executor_faults && profile.fault_count > 0 { chance.below(4) } else { 0 };
+        for _ in 0..count {
+            let at = chance.between(1_500, profile.faulty_ms);
+            let executor = chance.index(profile.executor_count);
+            self.0.push((at, Fault::DrainExecutor { executor, back_after: length(&mut chance) }));
+        }
+        self.0.sort_by_key(|(at, _)| *at);
+        self
     }
 
     /// The same with an outage of all servers in some seeds: longer than executors let runs go on that are to stop, and
@@ -195,6 +217,7 @@ impl Hosts {
                 self.executors[executor].start_later(back_after);
             }
             Fault::StopExecutor { executor, length } => self.executors[executor].stop_for(length),
+            Fault::DrainExecutor { executor, back_after } => self.executors[executor].drain(DRAIN_GRACE, back_after),
             Fault::Cut { executor, node, ways, length } => self.cut(executor, node, &ways, now + length),
             Fault::CutAll { executor, ways, length } => {
                 (0..self.nodes.len()).for_each(|node| self.cut(executor, node, &ways, now + length));

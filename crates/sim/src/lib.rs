@@ -10,6 +10,7 @@
 //!   draws;
 //! - `process` stops and kills a node at any of its seams; `store` and `net` are the places at which calls and messages
 //!   are late, lost and doubled; `node` and `executor` are the two kinds of hosts;
+//! - `pumps` is a world of pump jobs, with the same faults;
 //! - `outage`, `neighbours` and `relay` are worlds with one fault each, over which more is known;
 //! - `truth` is what really happened, `check` the rules.
 
@@ -26,6 +27,7 @@ mod node;
 mod outage;
 mod process;
 mod profile;
+mod pumps;
 mod relay;
 mod requests;
 mod simulation;
@@ -38,6 +40,7 @@ mod world;
 
 pub use neighbours::{NeighbourReport, neighbours};
 pub use outage::{Away, OutageReport, outage};
+pub use pumps::pumps;
 pub use relay::{RelayReport, relay};
 pub use rondel_failpoint::mutant::Mutant;
 pub use simulation::{Options, Outcome, simulate};

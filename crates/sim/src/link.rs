@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use rondel::pump::port::Port;
 use rondel::table::{Intake, Item, RunKey, TableLink, TableLog, TableRun};
 use rondel_core::{JobId, Timestamp};
 use rondel_proto::v1;
@@ -58,6 +59,7 @@ impl TableLink for Link {
                 Item::Result(result) => Body::Results(v1::Results { results: vec![result] }),
                 Item::Probe(replies) => Body::ProbeReplies(replies),
                 Item::Fence(reply) => Body::FenceReply(reply),
+                Item::Pump(report) => Body::PumpReports(v1::PumpReports { reports: vec![report] }),
                 Item::Draining => Body::Draining(v1::Draining {}),
             };
             // Where the stream is gone, its session ends by itself.
@@ -82,6 +84,8 @@ pub(crate) struct HeldRun {
     stop: Mutex<Option<Stop>>,
     pub(crate) stopping: CancellationToken,
     log: Arc<NoLog>,
+    /// Of a group of a pump job.
+    pub(crate) port: Port,
 }
 
 impl std::ops::Deref for Held {
@@ -189,6 +193,7 @@ impl Intake for Arrival {
             stop: Mutex::default(),
             stopping: CancellationToken::new(),
             log: Arc::new(NoLog),
+            port: Port::default(),
         }))
     }
 }

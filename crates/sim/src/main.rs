@@ -4,10 +4,10 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rondel_sim::{Mutant, Options, Outcome, simulate};
+use rondel_sim::{Mutant, Options, Outcome, pumps, simulate};
 
-const USAGE: &str = "usage: rondel-sim [--seeds N] [--from SEED] [--jobs N] [--mutant NAME] [--failures N]
-       rondel-sim --seed SEED [--trace] [--mutant NAME]
+const USAGE: &str = "usage: rondel-sim [--seeds N] [--from SEED] [--jobs N] [--mutant NAME] [--failures N] [--pumps]
+       rondel-sim --seed SEED [--trace] [--mutant NAME] [--pumps]
        rondel-sim --mutants";
 
 #[derive(Debug)]
@@ -19,6 +19,15 @@ struct Args {
     seed: Option<u64>,
     is_told: bool,
     mutant: Option<Mutant>,
+    /// The world of pump jobs instead of the general one.
+    has_pumps: bool,
+}
+
+impl Args {
+    fn run(&self, seed: u64) -> Outcome {
+        let options = Options { is_told: self.is_told && self.seed.is_some(), mutant: self.mutant };
+        if self.has_pumps { pumps(seed, options) } else { simulate(seed, options) }
+    }
 }
 
 fn main() -> ExitCode {
@@ -36,7 +45,16 @@ fn main() -> ExitCode {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
-    let mut args = Args { seeds: 1_000, from: 1, jobs: 2, failures: 20, seed: None, is_told: false, mutant: None };
+    let mut args = Args {
+        seeds: 1_000,
+        from: 1,
+        jobs: 2,
+        failures: 20,
+        seed: None,
+        is_told: false,
+        mutant: None,
+        has_pumps: false,
+    };
     while let Some(word) = words.next() {
         let mut number = || {
             let value = words.next().unwrap_or_default();
@@ -48,6 +66,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String
             "--jobs" => args.jobs = number()?.max(1),
             "--failures" => args.failures = number()?.max(1),
             "--seed" => args.seed = Some(number()?),
+            "--pumps" => args.has_pumps = true,
             "--trace" => args.is_told = true,
             "--mutant" => args.mutant = Some(mutant(&words.next().unwrap_or_default())?),
             "--mutants" => {
@@ -74,7 +93,7 @@ fn print(line: &str) {
 }
 
 fn one(seed: u64, args: &Args) -> ExitCode {
-    let outcome = simulate(seed, Options { is_told: args.is_told, mutant: args.mutant });
+    let outcome = args.run(seed);
     outcome.lines.iter().for_each(|line| print(line));
     report(&outcome);
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -100,7 +119,7 @@ fn many(args: &Args) -> ExitCode {
                     if seed >= end || is_over.load(Ordering::Relaxed) {
                         return;
                     }
-                    let outcome = simulate(seed, Options { is_told: false, mutant: args.mutant });
+                    let outcome = args.run(seed);
                     starts.fetch_add(outcome.start_count as u64, Ordering::Relaxed);
                     runs.fetch_add(outcome.run_count as u64, Ordering::Relaxed);
                     seconds.fetch_add(outcome.seconds, Ordering::Relaxed);

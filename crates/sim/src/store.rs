@@ -9,6 +9,7 @@ use rondel_store::{MemStore, Result, StoreError};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::process::Process;
+use crate::pumps;
 use crate::watch;
 use crate::world::World;
 
@@ -133,6 +134,23 @@ rondel_store::delegate_store!(SimStore {
                 Ok(runs)
             };
             self.call("runs", effect).await
+        }
+    }
+    Pumps {
+        async fn change_items(
+            &self,
+            token: LeaseToken,
+            job: JobId,
+            changes: &[(String, Change)],
+            now: Timestamp,
+        ) -> Result<ChangedItems> {
+            let effect = async {
+                let before = self.inner().pump_items(job).await?;
+                let changed = self.inner().change_items(token, job, changes, now).await?;
+                pumps::watch::changed(&self.world, token, (job, changes), &before).await;
+                Ok(changed)
+            };
+            self.call("change_items", effect).await
         }
     }
 });

@@ -14,11 +14,17 @@ use crate::chance::Chance;
 use crate::net::Net;
 use crate::process::Process;
 use crate::profile::Profile;
+use crate::pumps::truth::PumpTruth;
 use crate::trace::Trace;
 use crate::truth::Truth;
 
 /// When the simulated world begins, by the database's clock.
 const BEGINNING: Timestamp = Timestamp::from_millis(1_800_000_000_250);
+
+/// Milliseconds since the world began, by the database's clock where that never stepped.
+pub(crate) fn elapsed_ms(at: Timestamp) -> u64 {
+    u64::try_from(at.as_millis() - BEGINNING.as_millis()).unwrap_or(0)
+}
 
 /// How the database is.
 #[derive(Debug)]
@@ -49,6 +55,7 @@ pub(crate) struct World {
     chance: Mutex<Chance>,
     database: Mutex<Database>,
     truth: Mutex<Truth>,
+    pub(crate) pumps: Mutex<PumpTruth>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,6 +85,7 @@ impl World {
             chance: Mutex::new(Chance::new(seed ^ 0x51E5_7A7E)),
             database: Mutex::new(database),
             truth: Mutex::default(),
+            pumps: Mutex::default(),
             profile,
         })
     }

@@ -5,7 +5,7 @@
 /// The type has `fn inner(&self)`, which gives the other store, and
 /// `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
 /// each call with its name. The wrapper writes `claim` and `finish` itself, in the braces of their traits; one that looks closer
-/// writes `note_running`, `check_runs` and `runs`, too.
+/// writes `note_running`, `check_runs` and `runs`, too, and `change_items`.
 #[macro_export]
 macro_rules! delegate_store {
     ($wrapper:ty { Claim { $($claim:tt)* } Finish { $($finish:tt)* } }) => {
@@ -32,10 +32,35 @@ macro_rules! delegate_store {
         });
     };
     ($wrapper:ty {
+        Claim { $($claim:tt)* }
+        Finish { $($finish:tt)* }
+        Dispatch { $($dispatch:tt)* }
+        Runs { $($runs:tt)* }
+    }) => {
+        $crate::delegate_store!($wrapper {
+            Claim { $($claim)* }
+            Finish { $($finish)* }
+            Dispatch { $($dispatch)* }
+            Runs { $($runs)* }
+            Pumps {
+                async fn change_items(
+                    &self,
+                    token: LeaseToken,
+                    job: JobId,
+                    changes: &[(String, Change)],
+                    now: Timestamp,
+                ) -> $crate::Result<ChangedItems> {
+                    self.call("change_items", $crate::Pumps::change_items(self.inner(), token, job, changes, now)).await
+                }
+            }
+        });
+    };
+    ($wrapper:ty {
         Claim { $($own_claim:tt)* }
         Finish { $($own_finish:tt)* }
         Dispatch { $($own_dispatch:tt)* }
         Runs { $($own_runs:tt)* }
+        Pumps { $($own_pumps:tt)* }
     }) => {
         const _: () = {
             use ::std::time::Duration;
@@ -48,6 +73,7 @@ macro_rules! delegate_store {
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
             use ::rondel_core::outcome::CancelRequest;
+            use ::rondel_core::pump::{Change, Item};
             use ::rondel_core::request::IfOpen;
             use ::rondel_core::run::Attempt;
             use ::rondel_core::sketch::Step;
@@ -78,6 +104,7 @@ macro_rules! delegate_store {
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
+            use $crate::pumps::{ChangedItems, PumpJob};
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
             use $crate::rollups::{
@@ -415,6 +442,12 @@ macro_rules! delegate_store {
                 fn shadow_span(namespace: NamespaceId, source: &str) -> Option<ShadowSpan>;
                 fn forget_shadow_fires(before: Timestamp, limit: u32) -> u64;
             } also {});
+            $crate::delegate_store!(@$wrapper, Pumps {
+                fn pump_jobs() -> Vec<PumpJob>;
+                fn pump_roots(job: JobId, limit: u32) -> Vec<Run>;
+                fn pump_items(job: JobId) -> Vec<Item>;
+                fn forget_pump(job: JobId) -> ();
+            } also { $($own_pumps)* });
         };
     };
     (@$wrapper:ty, $trait:ident {

@@ -17,7 +17,8 @@
 //! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts;
 //!   [`Rollups`]: what charts and overviews read;
 //! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs;
-//! - [`ShadowFires`]: fires of another scheduler, as they were observed there.
+//! - [`ShadowFires`]: fires of another scheduler, as they were observed there;
+//! - [`Pumps`]: pump jobs, and who has which of their items.
 //!
 //! Every transition states its old state and returns who won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
@@ -44,6 +45,7 @@ pub mod logs;
 mod mem;
 pub mod outbox;
 mod parents;
+pub mod pumps;
 pub mod reports;
 pub mod request_keys;
 pub mod rollups;
@@ -74,6 +76,7 @@ pub use logs::Logs;
 #[cfg(feature = "testing")]
 pub use mem::MemStore;
 pub use outbox::Outbox;
+pub use pumps::Pumps;
 pub use reports::Reports;
 pub use request_keys::RequestKeys;
 pub use rollups::Rollups;
@@ -131,5 +134,6 @@ store_of!(
     SavedFilters,
     Reports,
     XxlExecutors,
-    ShadowFires
+    ShadowFires,
+    Pumps
 );

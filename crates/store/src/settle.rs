@@ -136,6 +136,8 @@ fn has_begun(finish: &AttemptEnd) -> bool {
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
+        // What it had fetched it has worked off.
+        Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
         Outcome::Cancelled => Some((RunStatus::Cancelled, Some(Reason::Requested))),
@@ -173,7 +175,8 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
         RunStatus::Unknown => "have an unknown outcome",
         RunStatus::Skipped => "were skipped",
         RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
-            return BroadcastOutcome { status, reason: None, message: None };
+            // Shards that went well have a reason where they are the groups of a pump.
+            return BroadcastOutcome { status, reason, message: None };
         }
     };
     let by = cancel_by.filter(|_| status == RunStatus::Cancelled).map(|by| format!(" by {by}")).unwrap_or_default();
@@ -283,6 +286,7 @@ mod tests {
             at_least_once: true,
             delays: false,
             awaits_children: false,
+            is_pump: false,
         };
         let finish = |outcome, began: bool| AttemptEnd {
             run: RunId::new(1),

@@ -384,6 +384,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
                 at_least_once: true,
                 delays: false,
                 awaits_children: false,
+                is_pump: false,
             },
             executor: Some((ExecutorId::new(1), "executor".to_owned())),
             started_at: None,

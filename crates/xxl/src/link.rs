@@ -367,7 +367,8 @@ impl Link {
                 true
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
-            Down::Drain(_) | Down::DeclarationProblems(_) => true,
+            // Its executors have no pumps.
+            Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) => true,
         }
     }
 

@@ -73,7 +73,7 @@ impl Online {
     /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other one.
     fn is_fit(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
-        self.is_meant(&ready.run) && self.has_handler(&job.handler) && job.select.admits(&self.given_name, &self.labels)
+        self.is_meant(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
     }
 
     /// Whether the run's caller named this executor, or none.
@@ -82,8 +82,9 @@ impl Online {
         only.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
     }
 
-    fn has_handler(&self, handler: &str) -> bool {
-        self.handlers.contains(handler) || self.handlers.contains(ANY_HANDLER)
+    /// Executors that take any handler, as those of XXL-JOB do, have no pumps.
+    fn has_handler(&self, job: &Job) -> bool {
+        self.handlers.contains(&job.handler) || (job.pump.is_none() && self.handlers.contains(ANY_HANDLER))
     }
 
     /// Whether it gets new runs, as soon as it has room: it does not shut down, and is not switched off.
@@ -99,7 +100,7 @@ impl Online {
     /// Why it takes no run of the job now.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
         let unmet = job.select.unmet(&self.given_name, &self.labels);
-        let (kind, condition) = match (self.has_handler(&job.handler), unmet, self.refusal(now)) {
+        let (kind, condition) = match (self.has_handler(job), unmet, self.refusal(now)) {
             (false, ..) => (ObstacleKind::Handler, None),
             (true, Some(Unmet::Name), _) => (ObstacleKind::NotSelected, None),
             (true, Some(Unmet::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),

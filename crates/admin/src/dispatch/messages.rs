@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::Outcome;
-use rondel_core::spec::{Delivery, OnSilence, OverlapPolicy};
+use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::pump::Limits;
+use rondel_core::spec::{Delivery, OnSilence, OverlapPolicy, PumpMode};
 use rondel_core::time::millis;
 use rondel_core::{Job, Reason, RunId, Timestamp, TraceParent};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -64,6 +65,23 @@ pub(crate) fn trigger(
         on_silence: on_silence(&definition.job).into(),
         overlap: overlap(&definition.job).into(),
         silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },
+        pump: definition.job.pump.as_ref().map(|pump| group(pump.limits, definition.job.after)),
+    }
+}
+
+/// How a group of a pump job works.
+fn group(limits: Limits, rows: AfterPolicy) -> v1::Pump {
+    v1::Pump {
+        threads: limits.threads,
+        fetch: limits.fetch,
+        batch: limits.batch,
+        not_sleep: limits.mode == PumpMode::NotSleep,
+        idle_ms: millis(limits.idle),
+        pause_ms: millis(limits.pause),
+        hand_over_ms: millis(limits.hand_over),
+        row_retry_max: rows.retry_max,
+        row_backoff_ms: millis(rows.backoff),
+        row_backoff_max_ms: millis(rows.backoff_max),
     }
 }
 
@@ -110,6 +128,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         Status::TimedOut => Outcome::TimedOut,
         Status::Cancelled => Outcome::Cancelled,
         Status::Skipped => Outcome::Skipped(Reason::Handler),
+        Status::Yielded => Outcome::Yielded,
         Status::Unspecified => Outcome::Failed { retryable: false },
     };
     let text = |text: String| (!text.is_empty()).then_some(text);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::pump::{Load, Room, least_loaded};
 use rondel_core::route::trace::{self, Waited};
 use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, question};
 use rondel_core::{ExecutorId, Job, Route, Run, RunId, Timestamp};
@@ -56,6 +57,9 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
     if run.only_executor.is_some() {
         return only(&probe.ready, &online, now);
     }
+    if let Some(pump) = &job.pump {
+        return evenly(d, &probe.ready, &online, pump.per_executor);
+    }
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
     // Who left triggers unanswered lately is passed by, where there is another one. A broadcast goes to all.
@@ -89,6 +93,26 @@ fn asks(ready: &Ready) -> Option<Question> {
 fn only(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
+        Some(index) => {
+            let (id, name) = (online[index].session.executor, online[index].name.clone());
+            Chosen::Executor(id, name, trace_of(ready, candidates, Some(index), now))
+        }
+        None => Chosen::NoExecutor,
+    }
+}
+
+/// A group of a pump job goes to the executor that has the fewest of its groups.
+fn evenly(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> Chosen {
+    let now = d.now;
+    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
+    let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
+        let groups = d.state.runs.of_executor(online.session.executor);
+        let count = groups.filter(|active| active.ready.run.job == ready.run.job).count();
+        let room = if candidate.refusal.is_none() { Room::Open } else { Room::Full };
+        Load { groups: u32::try_from(count).unwrap_or(u32::MAX), room }
+    };
+    let loads: Vec<Load> = online.iter().zip(&candidates).map(load).collect();
+    match least_loaded(&loads, per_executor) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
             Chosen::Executor(id, name, trace_of(ready, candidates, Some(index), now))

@@ -8,6 +8,7 @@ use rondel_core::{ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::InHand;
 
+use super::active::Active;
 use super::executors::Executors;
 use super::queue::limits::{LimitKey, Limits};
 use super::queue::noted::Waits;
@@ -133,7 +134,9 @@ impl State {
 
     /// Whether nothing is in an executor's hands, nor is a mark being taken off.
     pub(crate) fn is_drained(&self) -> bool {
-        self.runs.active_count() == 0 && self.pending.unmarking_count == 0
+        // Groups of pump jobs have no end of their own: the next server goes on with them.
+        let waits_for = |active: &Active| active.ready.definition.job.pump.is_none();
+        self.pending.unmarking_count == 0 && !self.runs.actives().any(waits_for)
     }
 }
 

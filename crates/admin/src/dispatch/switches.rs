@@ -70,12 +70,14 @@ pub(super) fn heed(d: &mut Decision<'_>) {
     }
 }
 
-/// Runs in the hands of executors that are stopped are to end, as those of a stopped app.
+/// Runs in the hands of executors that are stopped are to end, as those of a stopped app. Groups of pumps go on elsewhere: their loop
+/// orders them to leave.
 pub(super) fn stop_executors(d: &mut Decision<'_>) {
     let is_stopped =
         |active: &&Active| d.state.executors.get(active.executor).is_some_and(|one| one.switch == Switch::Stopped);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped);
+    let is_group = |active: &&Active| active.ready.definition.job.pump.is_some();
+    let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_group(active));
     let mut runs: Vec<RunId> = stopped.map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {

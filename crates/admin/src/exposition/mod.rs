@@ -16,6 +16,7 @@ use crate::node::Shared;
 
 mod family;
 mod process;
+mod pumps;
 
 pub use self::family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
 
@@ -35,7 +36,7 @@ pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     families.extend(executors(shared));
     families.extend(cluster(shared, now));
     families.extend(rare(shared));
-    families.extend(jobs(shared).await);
+    families.extend(jobs(shared, now).await);
     families.extend(process::families());
     text_of(families)
 }
@@ -328,7 +329,7 @@ fn rare(shared: &Shared) -> Vec<Family> {
 }
 
 /// Series of single jobs, of those that still exist. Where the database does not answer, there are none.
-async fn jobs(shared: &Shared) -> Vec<Family> {
+async fn jobs(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let known = shared.definitions.jobs.all();
     let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobState>> = BTreeMap::new();
     for state in &known {
@@ -363,7 +364,9 @@ async fn jobs(shared: &Shared) -> Vec<Family> {
         let status = label("status", state.last_status?.as_str());
         Some((of(state).into_iter().chain([status]).collect(), 1.0))
     });
-    vec![
+    let totals = shared.pumps.totals();
+    let pumps = shown.iter().filter_map(|(state, _)| Some((of(state), *totals.get(&state.job)?))).collect::<Vec<_>>();
+    let of_jobs = vec![
         Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
         Family::gauges(
             "rondel_job_next_fire_timestamp_seconds",
@@ -381,5 +384,6 @@ async fn jobs(shared: &Shared) -> Vec<Family> {
             "Runs of a job that failed since the last one that succeeded",
             shown.iter().map(|(state, _)| (of(state), to_f64(state.failures))),
         ),
-    ]
+    ];
+    of_jobs.into_iter().chain(pumps::families(&pumps, now)).collect()
 }

@@ -18,6 +18,10 @@ pub(super) fn check(body: &Body) -> Result<(), Status> {
         Body::Logs(logs) => check_logs(logs),
         Body::ProbeReplies(replies) => at_most("free_job_ids", replies.free_job_ids.len(), PROBED_COUNT_MAX),
         Body::FenceReply(reply) => check_attempts(&reply.held, &reply.finished),
+        Body::PumpReports(reports) => {
+            let items = reports.reports.iter().map(|report| report.items.len() + 1).sum();
+            at_most("reports and their items", items, ITEM_COUNT_MAX)
+        }
         Body::Hello(_) | Body::Heartbeat(_) | Body::Draining(_) => Ok(()),
     }
 }

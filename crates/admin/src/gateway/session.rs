@@ -90,6 +90,7 @@ impl Session {
         );
         let (namespace, app) = (greeted.online.namespace, greeted.online.app);
         shared.registry.insert(greeted.online.clone());
+        shared.pumps.join(handle.clone());
         shared.declared.join(Declaring {
             session: handle.clone(),
             namespace: greeted.online.namespace,
@@ -199,6 +200,7 @@ impl Session {
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
+        shared.pumps.leave(id, handle.number);
         let (done, has_left) = oneshot::channel();
         // The receiver waits below.
         let answer = Answer::new(|is_gone| {
@@ -261,6 +263,10 @@ impl Session {
             Body::FenceReply(reply) => {
                 self.shared.registry.heard(id, now, None);
                 self.notify(Event::FenceAnswered(id, self.handle.number, answer(reply, now))).await;
+            }
+            Body::PumpReports(reports) => {
+                self.shared.registry.heard(id, now, None);
+                self.shared.pumps.take(id, reports.reports);
             }
             // A second hello changes nothing.
             Body::Hello(_) => {}

@@ -4,15 +4,20 @@ use crate::jobs::overrides;
 use crate::jobs::params;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rondel_core::calendar::Calendar;
 use rondel_core::spec::ExpectSpec;
+use rondel_core::time::format_duration;
 use rondel_core::{FieldError, Job, JobSpec, NamespaceId, Timestamp, name};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
 use super::JobError;
 use crate::node::Node;
+
+/// How long an executor lets a handler end that it stops: the SDK's default.
+const EXECUTOR_GRACE: Duration = Duration::from_secs(10);
 
 /// A definition as it is saved.
 #[derive(Debug)]
@@ -126,6 +131,7 @@ pub(super) fn check_with(
         errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
     }
     errors.extend(past(&spec, now, before));
+    errors.extend(hand_over(&spec, before, node.shared().config.silence));
     errors.extend(params::params_complaints(node, namespace, &spec, before));
     errors.extend(overrides::overrides_complaints(node, namespace, &spec, before));
     match compiled {
@@ -163,6 +169,24 @@ pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldErro
         format!("/expect/channels/{}", index.unwrap_or_default()),
         format!("there is no channel {name:?}: it was deleted meanwhile"),
     )
+}
+
+/// A group that hears no server stops after the silence, and has ended after the grace: an item that goes to another group before that has
+/// two groups that execute its rows. A value that `before` has stays as it is, so that the job can still be paused.
+fn hand_over(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
+    let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
+    let (given, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);
+    let is_wrong = given <= stops_within && before.and_then(of) != Some(given);
+    let message = || {
+        format!(
+            "{} is not longer than {}: so long a group that hears no server may still execute rows ({} of silence, {} to end)",
+            format_duration(given),
+            format_duration(stops_within),
+            format_duration(silence),
+            format_duration(EXECUTOR_GRACE)
+        )
+    };
+    is_wrong.then(|| FieldError::new("/pump/hand_over", message()))
 }
 
 /// Instants that are past when they are set. Those that `before` has are history and stay as they are.
@@ -212,13 +236,33 @@ mod tests {
     }
 
     #[test]
+    fn a_hand_over_is_longer_than_a_group_may_go_on_unheard() {
+        let pump = |hand_over: &str| {
+            let pump = json!({"items": {"count": 4}, "groups": 2, "hand_over": hand_over});
+            let spec = json!({"name": "a", "app": "b", "handler": "c", "pump": pump});
+            serde_json::from_value::<JobSpec>(spec).unwrap()
+        };
+        let refused = |wanted: &str, before: Option<&str>, silence| {
+            let before = before.map(pump);
+            hand_over(&pump(wanted), before.as_ref(), Duration::from_millis(silence)).map(|error| error.to_string())
+        };
+        let message = "/pump/hand_over: 25s is not longer than 25s: so long a group that hears no server may still execute rows \
+                       (15s of silence, 10s to end)";
+        assert_eq!(refused("25s", None, 15_000).as_deref(), Some(message));
+        assert!(refused("25s", Some("45s"), 15_000).is_some());
+        assert!(refused("25s", Some("25s"), 15_000).is_none(), "it was saved under a shorter silence");
+        assert!(refused("26s", None, 15_000).is_none() && refused("11s", None, 200).is_none());
+        assert!(hand_over(&spec(&json!(null)), None, Duration::from_secs(15)).is_none());
+    }
+
+    #[test]
     fn a_past_instant_that_runs_at_once_does_so_once() {
         let now: Timestamp = "2026-11-20T12:00:00Z".parse().unwrap();
         let mut saved = spec(&json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
         saved.run_past_at(now, None);
         assert_eq!(saved.once_instants(), [("/schedule/at".to_owned(), now)]);
         let mut again = saved.clone();
-        again.run_past_at(now + std::time::Duration::from_secs(60), Some(&saved));
+        again.run_past_at(now + Duration::from_secs(60), Some(&saved));
         assert_eq!(again, saved);
     }
 
@@ -226,7 +270,7 @@ mod tests {
     #[test]
     fn an_instant_that_runs_at_once_does_so_when_it_is_saved() {
         let now: Timestamp = "2026-11-20T12:00:00Z".parse().unwrap();
-        let later = now + std::time::Duration::from_secs(60);
+        let later = now + Duration::from_secs(60);
         let checked = |schedule| {
             let mut spec = spec(&schedule);
             spec.run_past_at(just_after(now), None);
@@ -237,7 +281,7 @@ mod tests {
         assert_eq!(past.job.timetable.next_after(later, later).map(|fire| fire.at), Some(just_after(later)));
         assert_eq!(past.spec.once_instants()[0].1, just_after(later));
         let ahead = checked(json!({"at": "2026-11-20T12:00:30Z"}));
-        assert_eq!(ahead.spec.once_instants()[0].1, now + std::time::Duration::from_secs(30), "as its author wrote it");
+        assert_eq!(ahead.spec.once_instants()[0].1, now + Duration::from_secs(30), "as its author wrote it");
         assert_eq!(ahead.job.timetable.once_within(ahead.checked_at, later), Some(ahead.spec.once_instants()[0].1));
     }
 }

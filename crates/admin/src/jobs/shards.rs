@@ -23,6 +23,9 @@ pub enum ShardsError {
     /// The job has none any more.
     #[error("the job is not cut into shards any more; run it again as a whole")]
     JobNotSharded,
+    /// Groups have no work of their own that could be left.
+    #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
+    IsPump,
     /// Nothing is left to do.
     #[error("each of its shards succeeded")]
     NoneFailed,
@@ -73,6 +76,9 @@ pub async fn request_failed_shards(
     }
     if !record.spec.is_sharded() {
         return Err(ShardsError::JobNotSharded);
+    }
+    if record.spec.pump.is_some() {
+        return Err(ShardsError::IsPump);
     }
     let failed = unsuccessful_shards(node, whole).await?;
     if failed.is_empty() {

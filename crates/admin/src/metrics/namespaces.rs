@@ -84,7 +84,10 @@ impl FireOutcome {
                 | Reason::ExecutorLost
                 | Reason::NotReceived
                 | Reason::Requested
-                | Reason::Handler => return None,
+                | Reason::Handler
+                | Reason::WindowOver
+                | Reason::Dry
+                | Reason::Moved => return None,
             }),
             Outcome::Cancelled => Some(Self::Cancelled),
             Outcome::Succeeded
@@ -92,7 +95,8 @@ impl FireOutcome {
             | Outcome::TimedOut
             | Outcome::Lost(_)
             | Outcome::Silenced { .. }
-            | Outcome::Unreported => None,
+            | Outcome::Unreported
+            | Outcome::Yielded => None,
         }
     }
 }

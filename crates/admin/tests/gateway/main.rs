@@ -13,6 +13,7 @@ mod local;
 mod overload;
 mod pass;
 mod permissions;
+mod pumps;
 mod same_app;
 mod slow;
 mod tenants;

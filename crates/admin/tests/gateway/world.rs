@@ -174,6 +174,17 @@ impl Line {
         tokio::time::timeout(LIMIT, next).await.unwrap()
     }
 
+    /// The next message, however long that takes; nothing more comes once the stream has ended.
+    pub(crate) async fn receive_forever(&mut self) -> Down {
+        loop {
+            match self.down.message().await {
+                Ok(Some(v1::ServerMessage { body: Some(body) })) => return body,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
     pub(crate) async fn trigger(&mut self) -> v1::Trigger {
         self.receive(|body| match body {
             Down::Triggers(triggers) => triggers.triggers.into_iter().next(),

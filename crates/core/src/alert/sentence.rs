@@ -166,6 +166,9 @@ const fn reason_in_chinese(reason: Reason) -> &'static str {
         Reason::Stopped => "应用已停用",
         Reason::Maintenance => "维护窗口",
         Reason::Shadow => "影子模式",
+        Reason::WindowOver => "窗口已结束",
+        Reason::Dry => "没有剩余的行",
+        Reason::Moved => "转到另一个执行器",
     }
 }
 

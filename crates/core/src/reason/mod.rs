@@ -68,6 +68,12 @@ words! {
         Maintenance = "maintenance",
         /// The job is in shadow mode.
         Shadow = "shadow",
+        /// A pump's window is over.
+        WindowOver = "window_over",
+        /// No item of a pump had rows left.
+        Dry = "dry",
+        /// A group of a pump left its executor for another one.
+        Moved = "moved",
     }
 }
 
@@ -87,9 +93,22 @@ impl Reason {
             | Self::Covered
             | Self::Stopped
             | Self::Maintenance
-            | Self::Shadow => true,
-            Self::Retry | Self::ExecutorLost | Self::NotReceived | Self::Requested | Self::Handler => false,
+            | Self::Shadow
+            | Self::WindowOver => true,
+            Self::Retry
+            | Self::ExecutorLost
+            | Self::NotReceived
+            | Self::Requested
+            | Self::Handler
+            | Self::Dry
+            | Self::Moved => false,
         }
+    }
+
+    /// Whether a pump that ends for it has done what was wanted of it.
+    #[must_use]
+    pub const fn ends_pump(self) -> bool {
+        matches!(self, Self::WindowOver | Self::Dry | Self::Paused | Self::Changed)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ready-made handlers of the agent: `shell` runs a program, `python`, `node`, `php` and `powershell` run scripts,
+//! The ready-made handlers of the agent: `shell` runs a program, `pump` two of them for the groups of pump jobs, `python`, `node`, `php` and `powershell` run scripts,
 //! `http` makes a request.
 //!
 //! An agent is an executor with these handlers, for users without a program of their own to put the SDK in.
@@ -11,6 +11,7 @@ mod http;
 mod lines;
 mod output;
 mod program;
+mod pump;
 mod script;
 mod shell;
 
@@ -20,6 +21,7 @@ use crate::builder::Builder;
 use crate::error::ExecutorError;
 use crate::extract::{Cancel, Log, Params};
 use crate::job_error::JobError;
+use crate::pump::PumpHandler;
 use crate::run::RunContext;
 use crate::secrets::Secrets;
 
@@ -32,7 +34,7 @@ use program::ProgramResult;
 pub use rondel_core::outgoing::AllowedAddresses;
 use script::Interpreter;
 
-/// Adds the handlers `shell` and `http`, those of the script languages whose interpreter this host has, and the secrets
+/// Adds the handlers `shell`, `pump` and `http`, those of the script languages whose interpreter this host has, and the secrets
 /// for their params.
 ///
 /// `shell` takes `{"argv": ["program", "argument"]}` or, where scripts are allowed, `{"script": "…", "args": "…",
@@ -43,6 +45,9 @@ use script::Interpreter;
 /// What a program prints is the run's log. Exit code 0 is a success, 77 passes the run over, 99 is a failure that no retry
 /// mends, every other one a failure. It runs in a fresh working directory, removed at its end, and is ended with all
 /// processes that it started when the run is to stop.
+///
+/// `pump` is for pump jobs and takes `{"select": ["program", "argument"], "execute": ["program", "argument"]}`, beside them
+/// `env` and `cwd`. The first program reads items and prints rows, the second reads rows and executes them, as lines of JSON.
 ///
 /// `http` takes `{"url": "…"}` and beside it `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
 /// `"2xx"`, or a list), `timeout` and `max_body_bytes`. Requests go to the public internet, and where
@@ -81,6 +86,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
             builder = with_language(builder, interpreter, (&folders, &confinement));
         }
     }
+    let builder = builder.pump_handler("pump", program_pump(&folders, &confinement));
     let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
         let (folders, confinement) = (Arc::clone(&folders), Arc::clone(&confinement));
         async move {
@@ -95,7 +101,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
 #[must_use]
 pub fn handlers(config: &AgentConfig) -> Vec<&'static str> {
     let found = if config.allow_scripts { interpreters(config) } else { Vec::new() };
-    ["shell", "http"].into_iter().chain(found.iter().map(|found| found.language.name)).collect()
+    ["shell", "http", "pump"].into_iter().chain(found.iter().map(|found| found.language.name)).collect()
 }
 
 /// The interpreters that this host has and this agent may start.
@@ -130,6 +136,11 @@ fn with_language(
     builder.handler(interpreter.language.name, handler)
 }
 
+fn program_pump(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> PumpHandler<pump::ProgramPump> {
+    let pump = PumpHandler::new(pump::ProgramPump::new(folders, confinement));
+    pump.with_schema(schemars::schema_for!(pump::PumpParams))
+}
+
 fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
     let base = config.work_dir.clone().unwrap_or_else(folder::default_base);
     let folders = Folders::open(&base, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
@@ -150,6 +161,7 @@ mod tests {
         let schemas = [
             ("shell", "shell", schema_for!(shell::ShellParams)),
             ("http", "http", schema_for!(http::HttpParams)),
+            ("pump", "pump", schema_for!(pump::PumpParams)),
             ("script", "python", schema_for!(script::ScriptParams)),
         ];
         for (file, handler, schema) in schemas {

@@ -6,7 +6,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
 use super::lines::Lines;
+use super::program::CaptureLimit;
 use crate::extract::Log;
+use crate::job_error::JobError;
+use crate::log::Bytes;
 
 /// Read at once: few calls for a flood, little memory for a thousand quiet processes.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -50,6 +53,30 @@ pub(super) async fn pump(
         }
     }
     output.finish(&mut seen);
+}
+
+/// Reads a pipe to its end and returns what came.
+pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
+    let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
+    let (mut captured, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
+    loop {
+        let length = pipe.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(captured);
+        }
+        captured.extend_from_slice(&buffer[..length]);
+        lines += count_lines(&buffer[..length]);
+        if captured.len() > limit.bytes {
+            let bytes = Bytes(limit.bytes as u64);
+            return Err(JobError::failed(format_args!("it printed more than {bytes}, and was killed")));
+        }
+        if lines > limit.lines as u64 {
+            let lines = limit.lines;
+            return Err(JobError::failed(format_args!(
+                "it printed more than the {lines} lines asked for, and was killed"
+            )));
+        }
+    }
 }
 
 struct Output<'a> {

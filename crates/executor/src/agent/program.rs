@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin};
 
 use super::confine::Confinement;
 use super::family::{Family, WORK_DIR};
-use super::output::pump;
+use super::output::{capture, pump};
 use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
 use crate::lifecycle::lock;
@@ -38,8 +38,17 @@ pub(super) struct Program {
     pub(super) env: BTreeMap<String, String>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) stdin: Option<String>,
+    /// More variables of the run's own.
+    pub(super) own: Vec<(&'static str, String)>,
     /// The run's working directory: the current one, unless `cwd` names another.
     pub(super) folder: TempDir,
+}
+
+/// The most that a program may print where its output is captured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CaptureLimit {
+    pub(super) bytes: usize,
+    pub(super) lines: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,9 +96,31 @@ impl Program {
         verdict
     }
 
+    /// Runs it to its own end, and returns what it printed on its standard output where that is captured; else that goes to
+    /// the log. Where it prints more than the limit, and where this is dropped, all of its processes are killed.
+    pub(super) async fn run_to_end(
+        self,
+        confinement: &Confinement,
+        run: &RunContext,
+        log: &Log,
+        limit: Option<CaptureLimit>,
+    ) -> Result<Vec<u8>, JobError> {
+        let mut child = self.spawn(confinement, run)?;
+        let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
+        let last_error = Mutex::new(String::new());
+        let (status, printed) = match limit {
+            None => (work(&mut child, self.stdin, log, &last_error).await?, Vec::new()),
+            Some(limit) => work_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
+        };
+        family.disarm();
+        let verdict = verdict(status, &lock(&last_error));
+        remove(self.folder).await;
+        verdict.map(|_| printed)
+    }
+
     fn spawn(&self, confinement: &Confinement, run: &RunContext) -> Result<Child, JobError> {
         let cwd = self.cwd.as_deref().unwrap_or_else(|| self.folder.path());
-        let texts = run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run));
+        let texts = run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run)).chain(self.own.clone());
         let mut own: BTreeMap<&str, OsString> = texts.map(|(name, value)| (name, value.into())).collect();
         own.insert(WORK_DIR, self.folder.path().into());
         let mut command = confinement.command(&self.argv, &self.env, own, cwd)?;
@@ -142,11 +173,7 @@ async fn work(
 ) -> Result<ExitStatus, JobError> {
     let feed = feed(child.stdin.take(), stdin);
     let out = pump(child.stdout.take(), "stdout", log, |_| {});
-    let err = pump(child.stderr.take(), "stderr", log, |line| {
-        if !line.trim().is_empty() {
-            line.clone_into(&mut lock(last_error));
-        }
-    });
+    let err = pump(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
     let pipes = futures_util::future::join3(feed, out, err);
     tokio::pin!(pipes);
     let ended = tokio::select! {
@@ -158,6 +185,38 @@ async fn work(
         log.warn("processes in the background hold the output open; it is not read any further");
     }
     Ok(status)
+}
+
+/// The same where its standard output is captured.
+async fn work_captured(
+    child: &mut Child,
+    stdin: Option<String>,
+    (log, last_error): (&Log, &Mutex<String>),
+    limit: CaptureLimit,
+) -> Result<(ExitStatus, Vec<u8>), JobError> {
+    let feed = feed(child.stdin.take(), stdin);
+    let out = capture(child.stdout.take(), limit);
+    let err = pump(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
+    let others = async {
+        futures_util::future::join(feed, err).await;
+        Ok(())
+    };
+    let pipes = futures_util::future::try_join(out, others);
+    tokio::pin!(pipes);
+    let status = tokio::select! {
+        printed = &mut pipes => return Ok((child.wait().await?, printed?.0)),
+        status = child.wait() => status?,
+    };
+    match tokio::time::timeout(LEFTOVER_GRACE, pipes).await {
+        Ok(printed) => Ok((status, printed?.0)),
+        Err(_) => Err(JobError::failed("processes in the background hold the output open: it may not be complete")),
+    }
+}
+
+fn note_error(line: &str, last_error: &Mutex<String>) {
+    if !line.trim().is_empty() {
+        line.clone_into(&mut lock(last_error));
+    }
 }
 
 async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {

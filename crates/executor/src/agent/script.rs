@@ -96,7 +96,7 @@ impl Interpreter {
         for (name, value) in language.env {
             env.entry((*name).to_owned()).or_insert_with(|| (*value).to_owned());
         }
-        Ok(Program { argv, env, cwd, stdin, folder })
+        Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn program(
             return Err(JobError::terminal("params: give either argv or script"));
         }
     };
-    Ok(Program { argv, env, cwd, stdin, folder })
+    Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
 }
 
 #[cfg(test)]

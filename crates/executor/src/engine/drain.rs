@@ -17,6 +17,7 @@ impl Engine {
     pub(crate) async fn drain(self: &Arc<Self>, drain_grace: Duration) {
         let timing = &self.setup.timing;
         self.table().drain();
+        self.end_pumps();
         if !self.settles_within(drain_grace, |table| table.is_empty()).await {
             self.stop(&StopCause::Drained, |_| true);
             // Past its grace a run is dropped and reports, so this ends but for what blocks a thread.

@@ -58,7 +58,7 @@ impl TableRun for HeldRun {
     }
 
     fn should_end(&self, now: Instant) -> bool {
-        self.0.stop_cause().is_some() || self.0.deadline().is_some_and(|deadline| now >= deadline.into_std())
+        self.0.should_end(now.into())
     }
 }
 

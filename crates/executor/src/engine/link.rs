@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use rondel_proto::encoded_len;
 use rondel_proto::v1::executor_message::Body;
-use rondel_proto::v1::{self, Draining, ExecutorMessage, LogChunk, Logs, Replies, Reply, Results};
+use rondel_proto::v1::{
+    self, Draining, ExecutorMessage, LogChunk, Logs, PumpReport, PumpReports, Replies, Reply, Results,
+};
+use rondel_proto::{ITEM_COUNT_MAX, encoded_len};
 use tokio::sync::Notify;
 
 use crate::lifecycle::lock;
@@ -17,6 +19,9 @@ const BATCH_MAX: usize = 500;
 /// Bytes in one round of messages, as they are sent, unless one item alone has more: well below what a server takes in one
 /// message.
 const BATCH_BYTES_MAX: usize = rondel_proto::MESSAGE_BYTES_MAX / 2;
+
+/// Bytes of the reports of groups in one message, unless one report alone has more.
+const REPORTS_BYTES_MAX: usize = 500 * 1024;
 
 /// What an item takes in its message beside itself: its tag and its length.
 const ITEM_OVERHEAD: usize = 8;
@@ -61,8 +66,8 @@ impl Link {
         lock(&self.queue).items.is_empty()
     }
 
-    /// The next round of messages. Within a round logs stand before results, so that a run's lines are always on the
-    /// stream before its result.
+    /// The next round of messages. Within a round logs and the reports of groups stand before results, so that they are
+    /// always on the stream before the result of their run.
     pub(crate) fn take(&self) -> Vec<ExecutorMessage> {
         let mut round = Round::default();
         let mut queue = lock(&self.queue);
@@ -119,6 +124,7 @@ fn bytes(item: &Item) -> usize {
             Item::Result(result) => encoded_len(result),
             Item::Probe(replies) => encoded_len(replies),
             Item::Fence(reply) => encoded_len(reply),
+            Item::Pump(report) => encoded_len(report),
             Item::Draining => 0,
         }
 }
@@ -127,6 +133,7 @@ fn bytes(item: &Item) -> usize {
 struct Round {
     replies: Vec<Reply>,
     chunks: Vec<LogChunk>,
+    pumps: Vec<PumpReport>,
     results: Vec<v1::Result>,
     others: Vec<Body>,
 }
@@ -139,18 +146,41 @@ impl Round {
             Item::Result(result) => self.results.push(result),
             Item::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
             Item::Fence(reply) => self.others.push(Body::FenceReply(reply)),
+            Item::Pump(report) => self.pumps.push(report),
             Item::Draining => self.others.push(Body::Draining(Draining {})),
         }
     }
 
     fn into_messages(self) -> Vec<ExecutorMessage> {
-        let Self { replies, chunks, results, others } = self;
+        let Self { replies, chunks, pumps, results, others } = self;
         let replies = (!replies.is_empty()).then_some(Body::Replies(Replies { replies }));
         let logs = (!chunks.is_empty()).then_some(Body::Logs(Logs { chunks }));
         let results = (!results.is_empty()).then_some(Body::Results(Results { results }));
-        let bodies = replies.into_iter().chain(logs).chain(results).chain(others);
+        let pumps = bounded(pumps).into_iter().map(|reports| Body::PumpReports(PumpReports { reports }));
+        let bodies = replies.into_iter().chain(logs).chain(pumps).chain(results).chain(others);
         bodies.map(|body| ExecutorMessage { body: Some(body) }).collect()
     }
+}
+
+/// Reports in messages that a server takes: the items of all reports in one are counted, and so are their bytes.
+fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
+    let mut messages: Vec<Vec<PumpReport>> = Vec::new();
+    let (mut items, mut bytes) = (0, 0);
+    for report in reports {
+        let (more_items, more_bytes) = (report.items.len(), encoded_len(&report) + ITEM_OVERHEAD);
+        let fits = items + more_items <= ITEM_COUNT_MAX && bytes + more_bytes <= REPORTS_BYTES_MAX;
+        match messages.last_mut() {
+            Some(last) if fits => {
+                last.push(report);
+                (items, bytes) = (items + more_items, bytes + more_bytes);
+            }
+            _ => {
+                messages.push(vec![report]);
+                (items, bytes) = (more_items, more_bytes);
+            }
+        }
+    }
+    messages
 }
 
 #[cfg(test)]
@@ -202,5 +232,28 @@ mod tests {
                 assert!(encoded_len(&message) <= BATCH_BYTES_MAX + ITEM_OVERHEAD, "{}", encoded_len(&message));
             }
         }
+    }
+
+    #[test]
+    fn reports_of_groups_are_in_messages_that_a_server_takes() {
+        let link = Link::new(1, 1);
+        let progress = v1::PumpProgress { checkpoint: "x".repeat(200), ..v1::PumpProgress::default() };
+        for run_id in 0..40 {
+            let items = vec![progress.clone(); if run_id < 20 { 300 } else { 900 }];
+            link.push(Item::Pump(PumpReport { run_id, items, ..PumpReport::default() }));
+        }
+        let mut run_ids = Vec::new();
+        while !link.is_empty() {
+            for message in link.take() {
+                let Some(Body::PumpReports(PumpReports { reports })) = &message.body else { panic!("{message:?}") };
+                let items: usize = reports.iter().map(|report| report.items.len()).sum();
+                assert!(
+                    items <= ITEM_COUNT_MAX && encoded_len(&message) <= REPORTS_BYTES_MAX + ITEM_OVERHEAD,
+                    "{items}"
+                );
+                run_ids.extend(reports.iter().map(|report| report.run_id));
+            }
+        }
+        assert_eq!(run_ids, (0..40).collect::<Vec<_>>());
     }
 }

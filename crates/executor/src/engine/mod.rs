@@ -4,6 +4,7 @@ mod drain;
 mod intake;
 mod link;
 pub(crate) mod loops;
+mod pumps;
 mod silence;
 mod sweep;
 mod write_behind;
@@ -32,8 +33,7 @@ use crate::table::{Item, RunKey, RunTable, TableLink as _};
 use crate::trace;
 use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
-pub(crate) use silence::silence_limit;
-use silence::{Silence, Silent};
+pub(crate) use silence::{Silence, Silent, silence_limit};
 
 /// A handler that can be dropped is, after the grace; only after that margin does it count as stuck.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
@@ -58,7 +58,6 @@ pub(crate) struct Engine {
     pub(crate) identity: Identity,
     pub(crate) servers: Servers,
     table: Mutex<RunTable<HeldRun, Link>>,
-    silence: Silence,
     journal: Option<Arc<Journal>>,
     /// Results wait for the journal, or results in it were acknowledged.
     journal_wake: Notify,
@@ -86,7 +85,6 @@ impl Engine {
             Arc::new(journal)
         });
         Arc::new(Self {
-            silence: Silence::new(setup.timing.silence),
             setup,
             catalog,
             identity,
@@ -142,9 +140,24 @@ impl Engine {
         let Ended { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
         rondel_failpoint::pass("executor.finished");
-        let startable = self.table().finish(run.key(), result, now());
+        let startable = self.finish(&run, result);
         self.start(startable);
         self.poke();
+    }
+
+    /// The last state of a group's items goes out before the result.
+    fn finish(&self, run: &RunContext, result: v1::Result) -> Vec<HeldRun> {
+        if run.pump().is_some() {
+            self.send_reports();
+        }
+        let mut table = self.table();
+        let startable = table.finish(run.key(), result, now());
+        let is_answered = !table.outbox.is_unacked(run.key());
+        drop(table);
+        if is_answered {
+            self.setup.pumps.forget(run.key());
+        }
+        startable
     }
 
     /// Stops all runs of which `which` holds, whether they run or wait for a slot.
@@ -159,7 +172,7 @@ impl Engine {
     /// Where no server has answered for too long, what must not run twice stops. That is also looked at before each run begins: a
     /// process that stood still may come to itself there, and the run be another executor's by now.
     fn heed_silence(&self) {
-        self.stop_after(self.silence.exceeded(host::uptime()));
+        self.stop_after(self.setup.silence.exceeded(host::uptime()));
     }
 
     /// Stops each run for which the silence was too long.
@@ -240,14 +253,15 @@ impl Engine {
     /// A session begins whose hello was sent at that uptime; `None` where another one to the same node lives.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = now();
-        self.stop_after(self.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
+        self.stop_after(self.setup.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
         let mut table = self.table();
         if table.outbox.links().any(|link| link.node_id() == welcome.node_id) {
             return None;
         }
         welcome.fences.iter().for_each(|fence| table.fence(fence));
         let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
-        let link = Arc::new(link.opened_after(self.silence.over_count()));
+        let link = Arc::new(link.opened_after(self.setup.silence.over_count()));
+        self.repeat_reports(&link);
         table.link_up(&link, now);
         drop(table);
         if let Some(journal) = &self.journal {
@@ -275,10 +289,10 @@ impl Engine {
     /// Records that a server was heard. Returns false if the silence before was too long: runs that must not run twice are
     /// stopped, and this session and all older ones must be reopened, because their triggers may have gone to other executors.
     pub(crate) fn heard(&self, link: &Link) -> bool {
-        if link.silence_count != self.silence.over_count() {
+        if link.silence_count != self.setup.silence.over_count() {
             return false;
         }
-        let exceeded = self.silence.heard(host::uptime());
+        let exceeded = self.setup.silence.heard(host::uptime());
         self.stop_after(exceeded);
         exceeded.is_none()
     }
@@ -299,6 +313,7 @@ impl Engine {
     pub(crate) fn acked(&self, acks: &[v1::ResultAck]) {
         rondel_failpoint::pass("executor.acknowledged");
         self.table().acked(acks, now());
+        self.forget_reports(acks);
         self.poke();
     }
 

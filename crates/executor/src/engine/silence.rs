@@ -17,6 +17,10 @@ pub(crate) struct Silent {
 
 /// After how long without any server's answer a run stops; nothing where it goes on.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
+    if trigger.pump.is_some() {
+        // Its items may be another group's by then.
+        return Some(limit);
+    }
     match trigger.on_silence() {
         v1::OnSilence::Unspecified => (trigger.serial || trigger.at_most_once).then_some(limit),
         v1::OnSilence::Stop => Some(limit),

@@ -10,6 +10,7 @@ mod tail;
 
 pub(crate) use buffer::{LogText, RunLog};
 pub use layer::{LogLayer, log_layer};
+pub(crate) use limit::Bytes;
 pub use limit::LogLimit;
 pub(crate) use line::LINE_BYTES_MAX;
 pub(crate) use shipping::Shipping;

@@ -17,6 +17,8 @@ use crate::engine::silence_limit;
 use crate::lifecycle::lock;
 use crate::log::RunLog;
 use crate::masks::Masks;
+use crate::pump::Port;
+use crate::pump::group::Limits;
 use crate::setup::Setup;
 use crate::shard::Shard;
 use crate::table::RunKey;
@@ -66,6 +68,8 @@ struct Inner {
     started: OnceLock<(Instant, Timestamp)>,
     /// The run's own span, where this program exports it.
     exported: OnceLock<TraceParent>,
+    /// Of a group of a pump job.
+    pump: Option<Arc<Port>>,
 }
 
 #[derive(Default)]
@@ -183,6 +187,7 @@ impl RunContext {
     pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
         let log = RunLog::new(key, link, setup.shipping.clone(), setup.log_limit);
+        let pump = trigger.pump.is_some().then(Arc::default);
         Self {
             inner: Arc::new(Inner {
                 key,
@@ -196,6 +201,7 @@ impl RunContext {
                 arrived: Instant::now(),
                 started: OnceLock::new(),
                 exported: OnceLock::new(),
+                pump,
             }),
         }
     }
@@ -273,6 +279,19 @@ impl RunContext {
         self.inner.started.get().map_or(Duration::ZERO, |(started, _)| started.duration_since(arrived))
     }
 
+    /// How long the run may take to end once it is to stop. What a group of a pump job has in execution may take as long as
+    /// its items' hand-over.
+    pub(crate) fn stop_grace(&self) -> Duration {
+        let limits = self.pump_limits().filter(|_| matches!(self.stop_cause(), Some(StopCause::Cancelled { .. })));
+        limits.map_or(self.inner.setup.timing.cancel_grace, |limits| limits.hand_over)
+    }
+
+    /// Whether the run should have ended: it is to stop and had the longer grace of a pump, or its time is over.
+    pub(crate) fn should_end(&self, now: Instant) -> bool {
+        let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
+        self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)
+    }
+
     pub(crate) fn stop(&self, cause: StopCause) {
         self.inner.stop.set(cause);
     }
@@ -308,6 +327,18 @@ impl RunContext {
         for task in std::mem::take(&mut *lock(&self.inner.tasks)) {
             task.abort();
         }
+    }
+}
+
+/// A group of a pump job.
+impl RunContext {
+    /// Where its orders come in; nothing for an ordinary run.
+    pub(crate) fn pump(&self) -> Option<&Arc<Port>> {
+        self.inner.pump.as_ref()
+    }
+
+    pub(crate) fn pump_limits(&self) -> Option<Limits> {
+        self.inner.trigger.pump.as_ref().map(Limits::from)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rondel_core::RunStatus;
 use rondel_core::time::format_duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ending::Ending;
@@ -69,20 +70,25 @@ impl StopCause {
 /// Set once, read and awaited by many.
 #[derive(Debug, Default)]
 pub(crate) struct StopCell {
-    cause: OnceLock<StopCause>,
+    cause: OnceLock<(StopCause, Instant)>,
     token: CancellationToken,
     was_told: AtomicBool,
 }
 
 impl StopCell {
     pub(crate) fn set(&self, cause: StopCause) {
-        if self.cause.set(cause).is_ok() {
+        if self.cause.set((cause, Instant::now())).is_ok() {
             self.token.cancel();
         }
     }
 
     pub(crate) fn cause(&self) -> Option<&StopCause> {
-        self.cause.get()
+        self.cause.get().map(|(cause, _)| cause)
+    }
+
+    /// When it was set.
+    pub(crate) fn set_at(&self) -> Option<Instant> {
+        self.cause.get().map(|(_, at)| *at)
     }
 
     pub(crate) async fn stopped(&self) {
@@ -91,7 +97,7 @@ impl StopCell {
 
     /// The cause, for the handler: from now on it may have left something undone.
     pub(crate) fn read_by_handler(&self) -> Option<&StopCause> {
-        let cause = self.cause.get()?;
+        let cause = self.cause()?;
         self.was_told.store(true, Ordering::Relaxed);
         Some(cause)
     }

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use rondel_core::JobId;
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1::reply::Kind;
-use rondel_proto::v1::{self, Fence, FenceReply, LogAck, RefusedWhy, Reply, ResultAck, RunRef, Trigger, Triggers};
+use rondel_proto::v1::{
+    self, Fence, FenceReply, LogAck, PumpOrder, PumpOrders, RefusedWhy, Reply, ResultAck, RunRef, Trigger, Triggers,
+};
 
 pub use key::RunKey;
 pub use outbox::Outbox;
@@ -109,8 +111,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
                 return TriggerAnswer::Done(Box::new(result.clone()));
             }
         }
-        let is_fenced = self.fenced(node_id).is_some_and(|fenced| epoch <= fenced);
-        if is_fenced && !mutant::on(Mutant::NoFenceOnExecutor) {
+        if self.is_fenced(node_id, epoch) {
             return TriggerAnswer::Refuse(RefusedWhy::Fenced);
         }
         if self.draining {
@@ -124,6 +125,21 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             return TriggerAnswer::Refuse(RefusedWhy::Full);
         }
         TriggerAnswer::Accept
+    }
+
+    /// The orders that are for groups which are here, unless the lease of the server that sends them has been fenced.
+    #[must_use]
+    pub fn pump_orders(&self, orders: PumpOrders) -> Vec<(R, PumpOrder)> {
+        if self.is_fenced(orders.node_id, orders.node_epoch) && !mutant::on(Mutant::OrdersOfFenced) {
+            return Vec::new();
+        }
+        let held = |order: &PumpOrder| self.runs.get(RunKey::new(order.run_id, order.attempt)).cloned();
+        orders.orders.into_iter().filter_map(|order| Some((held(&order)?, order))).collect()
+    }
+
+    fn is_fenced(&self, node_id: i64, epoch: i64) -> bool {
+        let is_fenced = self.fenced(node_id).is_some_and(|fenced| epoch <= fenced);
+        is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
     /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run, by the stream
@@ -221,6 +237,11 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     #[must_use]
     pub fn get(&self, key: RunKey) -> Option<&R> {
         self.runs.get(key)
+    }
+
+    /// The runs that have not ended.
+    pub fn runs(&self) -> impl Iterator<Item = &R> {
+        self.runs.iter()
     }
 
     /// Whether every run has ended.

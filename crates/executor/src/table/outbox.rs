@@ -82,7 +82,9 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked.keys().copied()
     }
 
-    pub(super) fn is_unacked(&self, key: RunKey) -> bool {
+    /// Whether a result of the attempt waits for an acknowledgement.
+    #[must_use]
+    pub fn is_unacked(&self, key: RunKey) -> bool {
         self.unacked.contains_key(&key)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rondel_core::JobId;
-use rondel_proto::v1::{self, FenceReply, LogChunk, ProbeReplies, Reply, Trigger};
+use rondel_proto::v1::{self, FenceReply, LogChunk, ProbeReplies, PumpReport, Reply, Trigger};
 
 use super::RunKey;
 
@@ -88,6 +88,8 @@ pub enum Item {
     Probe(ProbeReplies),
     /// The attempts of a fenced server.
     Fence(FenceReply),
+    /// The items of a group of a pump job.
+    Pump(PumpReport),
     /// No more triggers are accepted.
     Draining,
 }

@@ -7,6 +7,7 @@ mod declared;
 mod durability;
 mod fake;
 mod logs;
+mod pumps;
 mod stopping;
 mod stuck;
 

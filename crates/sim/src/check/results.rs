@@ -10,7 +10,7 @@ use crate::truth::{Acked, Start, Truth};
 
 const fn verdict(status: Status) -> RunStatus {
     match status {
-        Status::Succeeded => RunStatus::Succeeded,
+        Status::Succeeded | Status::Yielded => RunStatus::Succeeded,
         Status::TimedOut => RunStatus::TimedOut,
         Status::Cancelled => RunStatus::Cancelled,
         Status::Skipped => RunStatus::Skipped,
@@ -27,6 +27,13 @@ fn stored(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
     facts.attempts.get(&(run, attempt)).map(|attempt| attempt.status)
 }
 
+fn is_end_of_group(facts: &Facts, acked: &Acked) -> bool {
+    let job = facts.runs.get(&acked.run).and_then(|run| facts.jobs.get(&run.job));
+    // A deleted job is not among them.
+    let is_pump = job.is_none_or(|job| job.spec.pump.is_some());
+    is_pump && matches!(acked.status, Status::Cancelled | Status::Yielded)
+}
+
 /// I6: a result that was acknowledged as stored is in the ledger.
 pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &Acked| {
@@ -35,6 +42,10 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
             // It was stopped before its handler began, or it was to be cancelled anyway.
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
+            }
+            // A group of a pump has ended as planned where the pump itself was asked to end.
+            Kind::Stored | Kind::Late | Kind::Superseded if is_end_of_group(facts, acked) => {
+                matches!(stored, Some(RunStatus::Succeeded | RunStatus::Cancelled))
             }
             Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
             // A handler's own end stands, or the timeout that it ran past.

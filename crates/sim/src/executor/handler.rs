@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel::table::RunKey;
+use rondel::table::{RunKey, TableRun as _};
 use rondel_core::{JobId, RunId, Timestamp};
 use rondel_proto::v1;
 use tokio::time::sleep;
 
+use super::group::Driver;
 use super::{Executor, now};
 use crate::chance::{Chance, mix};
 use crate::link::{Held, Stop};
@@ -25,6 +26,10 @@ impl Executor {
             return self.end(key, never_begun(result(&trigger, stopped(cause), self.world().now()), cause));
         }
         let place = self.note_start(&held);
+        if let Some(pump) = &trigger.pump {
+            let status = Driver::new(&self, held.clone(), pump).drive().await;
+            return self.conclude(place, &held, status);
+        }
         let mut chance = Chance::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
         let (length, ending) = plan(&mut chance);
         let deadline = (trigger.timeout_ms > 0).then(|| Duration::from_millis(trigger.timeout_ms.unsigned_abs()));
@@ -40,10 +45,14 @@ impl Executor {
                 if is_late { stopped(Stop::TimedOut) } else { ending }
             }
         };
+        self.conclude(place, &held, status);
+    }
+
+    fn conclude(self: &Arc<Self>, place: usize, held: &Held, status: (v1::result::Status, bool)) {
         self.note_end(place, status.0);
         let silent = held.stopped() == Some(Stop::Silence) && status == stopped(Stop::Silence);
-        let result = result(&trigger, status, self.world().now());
-        self.end(key, v1::Result { silent_ms: i64::from(silent), ..result });
+        let result = result(&held.trigger, status, self.world().now());
+        self.end(held.key(), v1::Result { silent_ms: i64::from(silent), ..result });
     }
 
     /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.

@@ -28,6 +28,7 @@ mod logs;
 mod maintenance;
 mod outbox;
 mod pages;
+mod pumps;
 mod relay;
 mod reports;
 mod request_keys;
@@ -80,6 +81,7 @@ pub use self::logs::*;
 pub use self::maintenance::*;
 pub use self::outbox::*;
 pub use self::pages::*;
+pub use self::pumps::*;
 pub use self::relay::*;
 pub use self::reports::*;
 pub use self::request_keys::*;
@@ -274,6 +276,11 @@ macro_rules! for_each_conformance_check {
             declared_sets_are_as_old_as_first_seen,
             saved_filters_are_kept_by_name_and_bounded,
             observed_fires_are_kept_once_and_removed_by_age,
+            a_pump_job_is_known_until_it_is_forgotten,
+            items_change_hands_one_owner_at_a_time,
+            items_are_changed_by_their_home_alone,
+            many_items_are_dealt_at_once,
+            a_group_that_yields_goes_on_as_its_next_attempt,
             a_keyed_call_is_made_once,
             keyed_calls_are_forgotten
         }
@@ -445,6 +452,7 @@ const POLICY: AfterPolicy = AfterPolicy {
     at_least_once: true,
     delays: false,
     awaits_children: false,
+    is_pump: false,
 };
 
 fn finish(run: &Run, outcome: Outcome) -> AttemptEnd {

@@ -16,6 +16,7 @@ mod executors;
 mod heal;
 mod logs;
 mod outbox;
+mod pumps;
 mod reports;
 mod request_keys;
 mod rollups;
@@ -113,6 +114,9 @@ struct State {
     runs: BTreeMap<RunId, Run>,
     keys: HashMap<RunKey, RunId>,
     attempts: BTreeMap<(RunId, i32), Attempt>,
+    /// Jobs that are or were pump jobs.
+    pumps: BTreeSet<JobId>,
+    pump_items: BTreeMap<JobId, BTreeMap<String, rondel_core::pump::Item>>,
     cancels: BTreeSet<RunId>,
     /// Which run of a job has a key, or had it last.
     trigger_keys: HashMap<(JobId, String), RunId>,

@@ -28,6 +28,7 @@ mod outbox;
 mod planner;
 #[cfg(test)]
 mod plans;
+mod pumps;
 mod query;
 mod reports;
 mod request_keys;

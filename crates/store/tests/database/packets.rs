@@ -123,6 +123,7 @@ fn succeeded(run: &Run, result: String) -> AttemptEnd {
             at_least_once: true,
             delays: false,
             awaits_children: false,
+            is_pump: false,
         },
         executor: Some((ExecutorId::new(1), "executor".to_owned())),
         started_at: None,

@@ -153,6 +153,7 @@ impl Server {
                 at_least_once: true,
                 delays: false,
                 awaits_children: false,
+                is_pump: false,
             },
             executor: None,
             started_at: Some(self.engine.now()),

@@ -83,7 +83,14 @@ impl StepLoop {
                 self.tell(Event::Unmarked).await;
                 unmarked
             }
-            Step::NoteRunning(runs) => store.note_running(token, &runs).await,
+            Step::NoteRunning(runs) => {
+                let noted = store.note_running(token, &runs).await;
+                if noted.is_err() {
+                    // The next round asks for it again: the groups of a pump get no items before.
+                    self.tell(Event::StepRefused(Step::NoteRunning(runs))).await;
+                }
+                noted
+            }
             Step::NoteWaits(waits) => store.note_waits(token, &waits).await,
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;

@@ -135,6 +135,9 @@ impl State {
     pub(in crate::mem) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> Changed {
         let job: &Job = change.job;
         let version = record.version + 1;
+        if job.pump.is_some() {
+            self.pumps.insert(record.id);
+        }
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
         self.settle(&plan.settle, plan.reason, change.now);
         self.skip_row(passed_row(record, Some(change.before), &plan, change.spare, change.now));

@@ -44,6 +44,9 @@ impl State {
     }
 
     fn create(&mut self, job: NewJob) -> JobRecord {
+        if job.spec.pump.is_some() {
+            self.pumps.insert(job.id);
+        }
         let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
         let record = JobRecord {
             id: job.id,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use rondel_core::graph::Edge;
 use rondel_core::time::millis;
-use rondel_core::{CalendarId, NamespaceId};
+use rondel_core::{CalendarId, JobId, NamespaceId};
 
 use crate::catalog::{Created, Declared, JobRecord, NewJob, PinnedCalendar};
 use crate::parents::check_all;
@@ -206,6 +206,8 @@ impl Tx<'_> {
         for (insert, chunk) in size.queries(&INSERT_VERSIONS, &documents, add) {
             self.execute_all(insert, chunk.len()).await?;
         }
+        let pumps: Vec<JobId> = jobs.iter().filter(|job| job.spec.pump.is_some()).map(|job| job.id).collect();
+        self.note_pumps(&pumps).await?;
         let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
             let (next, delay) = (job.next_fire_at, job.delay.map(millis));
             let due = query.int(job.id.get()).opt_at(next).int(next.is_none().into());

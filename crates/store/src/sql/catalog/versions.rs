@@ -35,7 +35,11 @@ impl Tx<'_> {
             .text(&json(new.spec)?)
             .text(&clean_name(new.author))
             .at(new.now);
-        self.execute_all(pins(insert, new.calendar), 1).await
+        self.execute_all(pins(insert, new.calendar), 1).await?;
+        if new.spec.pump.is_some() {
+            self.note_pumps(&[new.job]).await?;
+        }
+        Ok(())
     }
 }
 

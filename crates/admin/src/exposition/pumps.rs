@@ -1,0 +1,35 @@
+//! Pump jobs among those that have series of their own.
+
+use rondel_core::Timestamp;
+use rondel_core::pump::{ItemState, Totals};
+
+use super::family::{Family, Label, label};
+use super::to_f64;
+
+/// What the items of jobs add up to, each with the labels of its job.
+pub(super) fn families(pumps: &[(Vec<Label>, Totals)], now: Timestamp) -> Vec<Family> {
+    let with = |labels: &[Label], name: &'static str, value: &str| {
+        labels.iter().cloned().chain([label(name, value)]).collect::<Vec<_>>()
+    };
+    let items = pumps.iter().flat_map(|(labels, totals)| {
+        let states = [
+            (ItemState::Free, totals.free),
+            (ItemState::Dealt, totals.dealt),
+            (ItemState::Releasing, totals.releasing),
+        ];
+        states.map(|(state, count)| (with(labels, "state", state.as_str()), f64::from(count)))
+    });
+    let rows = pumps.iter().flat_map(|(labels, totals)| {
+        let results = [("done", totals.counts.done), ("failed", totals.counts.failed)];
+        results.map(|(result, count)| (with(labels, "result", result), u64::try_from(count).unwrap_or(0)))
+    });
+    let oldest = pumps.iter().filter_map(|(labels, totals)| {
+        let age = now.since(totals.oldest_at?);
+        Some((labels.clone(), to_f64(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)) / 1_000.0))
+    });
+    vec![
+        Family::gauges("rondel_pump_items", "Items of a pump job, by whether a group has them", items),
+        Family::counters("rondel_pump_rows", "Rows of a pump job that were executed, by their result", rows),
+        Family::gauges("rondel_pump_oldest_row_age_seconds", "Since the oldest row in work was fetched", oldest),
+    ]
+}

@@ -1,0 +1,197 @@
+//! The groups of pump jobs: where they run, which of them leaves its executor, and what they were ordered to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rondel_core::homes::Switch;
+use rondel_core::pump::{Change, Group, Item, Load, Owner, Pump, Room, Stand, surplus};
+use rondel_core::{ExecutorId, JobId, Run, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::StoreError;
+use rondel_store::pumps::PumpJob;
+
+use super::board::Report;
+use super::orders::{Content, message};
+use super::{Look, progress};
+use crate::dispatch::given_name;
+use crate::node::Shared;
+use crate::registry::OnlineExecutor;
+
+/// An order that the group has not reported to have taken is sent again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// How long an attempt is remembered that is over: its last report may come after its result.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// A group as it was seen last.
+#[derive(Debug)]
+struct Seen {
+    executor: ExecutorId,
+    stand: Stand,
+    seen_at: Timestamp,
+    /// It leaves its executor for another one.
+    leaves: bool,
+    /// What was ordered last, under which number, and when.
+    ordered: Option<(Content, (i64, i64), Timestamp)>,
+    /// The last order that it has taken.
+    taken: (i64, i64),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    by_job: BTreeMap<JobId, BTreeMap<Owner, Seen>>,
+    /// Rises with each order, and is never behind the clock: so it rises beyond a restart.
+    number: i64,
+}
+
+impl Groups {
+    /// Forgets the groups of jobs that are no pump jobs any more.
+    pub(super) fn keep(&mut self, records: &[PumpJob]) {
+        let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
+        self.by_job.retain(|job, _| jobs.contains(job));
+    }
+
+    /// The changes that executors report, of groups that were theirs.
+    pub(super) fn reported(
+        &mut self,
+        job: JobId,
+        reports: &BTreeMap<(ExecutorId, Owner), Report>,
+    ) -> Vec<(String, Change)> {
+        let Some(groups) = self.by_job.get_mut(&job) else { return Vec::new() };
+        let mut changes = Vec::new();
+        for ((executor, owner), report) in reports {
+            let Some(seen) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
+            seen.taken = seen.taken.max(report.taken);
+            changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
+        }
+        changes
+    }
+
+    /// The groups of a job that deserve items, or have some.
+    pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
+        let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
+        let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, stand: seen.stand }).collect();
+        groups.sort_by_key(|group| group.owner);
+        groups
+    }
+
+    /// Reads where the groups of open root runs are, and decides which of them leaves its executor.
+    pub(super) async fn see(
+        &mut self,
+        shared: &Shared,
+        look: &Look<'_>,
+        pump: &Pump,
+        roots: &[&Run],
+    ) -> Result<(), StoreError> {
+        let expanded: Vec<_> = roots.iter().filter(|root| root.shard_total.is_some()).map(|root| root.id).collect();
+        let ending: BTreeSet<_> = roots.iter().filter(|root| root.is_asked_to_end()).map(|root| root.id).collect();
+        let runs = match expanded.is_empty() {
+            true => Vec::new(),
+            false => shared.store.runs_below(&expanded, rondel_core::job::SHARD_COUNT_MAX).await?,
+        };
+        let groups = self.by_job.entry(look.record.job).or_default();
+        for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
+            let Some(executor) = run.executor_id else { continue };
+            let owner = Owner { run: run.id, attempt: run.attempt };
+            let seen = groups.entry(owner).or_insert_with(|| Seen {
+                executor,
+                stand: Stand::Takes,
+                seen_at: look.now,
+                leaves: false,
+                ordered: None,
+                taken: (0, 0),
+            });
+            (seen.executor, seen.seen_at) = (executor, look.now);
+            let ends = run.is_asked_to_end() || run.parent.is_some_and(|root| ending.contains(&root));
+            seen.stand = if ends || seen.leaves {
+                Stand::Leaves
+            } else if shared.pumps.stream(executor).is_some() {
+                Stand::Takes
+            } else {
+                Stand::Keeps
+            };
+        }
+        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > look.now);
+        choose_leaving(groups, shared, look, pump);
+        Ok(())
+    }
+
+    /// Sends each group what it has to do, where that is news or may have been lost.
+    pub(super) fn order(&mut self, shared: &Shared, look: &Look<'_>, pump: &Pump, items: &BTreeMap<String, Item>) {
+        let now = look.now;
+        let Some(groups) = self.by_job.get_mut(&look.record.job) else { return };
+        let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
+        for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
+            let content = Content::of(*owner, items, seen.leaves);
+            let is_sent = seen.ordered.as_ref().is_some_and(|(sent, number, sent_at)| {
+                let is_taken = mutant::on(Mutant::OrderOnce);
+                *sent == content && (is_taken || seen.taken >= *number || now < *sent_at + AGAIN_AFTER)
+            });
+            if is_sent {
+                continue;
+            }
+            self.number = now.as_millis().max(self.number + 1);
+            let number = (look.record.term, self.number);
+            orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
+            seen.ordered = Some((content, number, now));
+        }
+        for (executor, orders) in orders {
+            if let Some(stream) = shared.pumps.stream(executor) {
+                // What does not fit is sent again.
+                stream.send(message(shared.membership.token(), orders));
+            }
+        }
+    }
+}
+
+/// Lets groups leave where an executor takes none any more, and one at a time where another executor has fewer.
+fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
+    let now = look.now;
+    let online = online(shared, look);
+    let count = |groups: &BTreeMap<Owner, Seen>, id, leaves| {
+        let is_there = |seen: &&Seen| seen.seen_at == now && seen.executor == id && seen.leaves == leaves;
+        u32::try_from(groups.values().filter(is_there).count()).unwrap_or(u32::MAX)
+    };
+    let mut loads: Vec<Load> =
+        online.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
+    for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, look, one)) {
+        // Whether or not another one takes them.
+        for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
+            (seen.leaves, seen.stand) = (true, Stand::Leaves);
+        }
+    }
+    // Those that are on their way to the executors with the fewest.
+    let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.leaves);
+    while let Some(from) = surplus(&loads, pump.per_executor) {
+        if is_moving && loads[from].room != Room::Off {
+            return;
+        }
+        let stays = |(_, seen): &(&Owner, &mut Seen)| {
+            seen.seen_at == now && seen.executor == online[from].0.id && seen.stand == Stand::Takes
+        };
+        let Some((owner, seen)) = groups.iter_mut().filter(stays).max_by_key(|(owner, _)| **owner) else { return };
+        tracing::info!(run = %owner.run, executor = online[from].0.name, "a group of a pump leaves its executor");
+        (seen.leaves, seen.stand) = (true, Stand::Leaves);
+        loads[from].groups -= 1;
+        is_moving = true;
+    }
+}
+
+fn is_stopped(shared: &Shared, look: &Look<'_>, executor: &OnlineExecutor) -> bool {
+    shared.switches.of_executor(look.compiled.app, given_name(&executor.name)) == Switch::Stopped
+}
+
+/// The executors that have the job's handler, by name, and whether they take groups.
+fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
+    let (job, app) = (look.job(), look.compiled.app);
+    let is_app_on = shared.switches.of_app(app) == Switch::Active;
+    let room = |one: &OnlineExecutor| {
+        let name = given_name(&one.name);
+        let is_on = is_app_on && shared.switches.of_executor(app, name) == Switch::Active;
+        if one.draining || !is_on || !job.select.admits(name, &one.labels) {
+            return Room::Off;
+        }
+        if one.running < one.slots { Room::Open } else { Room::Full }
+    };
+    let has_handler = |one: &OnlineExecutor| one.app == app && one.handlers.contains(&job.handler);
+    shared.registry.all().into_iter().filter(has_handler).map(|one| (one.clone(), room(&one))).collect()
+}

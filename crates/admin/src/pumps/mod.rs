@@ -1,0 +1,194 @@
+//! Pump jobs: their root runs begin and end, their groups move between executors, their items change hands.
+//!
+//! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
+//! whose home this node is, decides with [`rondel_core::pump`], writes what items change, and then orders executors what to do. It remembers
+//! nothing that it could not read again: an order that is lost, or a server that dies, is made up for by the next look.
+
+mod board;
+mod groups;
+mod orders;
+mod progress;
+mod roots;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::pump::{Change, Item, Owner, Pump, Totals, Wanted, deal};
+use rondel_core::{ExecutorId, Job, JobId, Run, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::StoreError;
+use rondel_store::pumps::{PumpJob, apply_change};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::board::PumpBoard;
+use self::board::Report;
+use self::groups::Groups;
+use crate::background::{Background, TickError};
+use crate::definitions::Compiled;
+use crate::node::Node;
+
+const PERIOD: Duration = Duration::from_secs(1);
+/// Reports that come close together are written at once.
+const GATHER: Duration = Duration::from_millis(200);
+/// Root runs of a job that are looked at: an open one, one that waits behind it, and some that are over.
+const ROOT_COUNT: u32 = 8;
+
+pub(crate) struct PumpLoop {
+    node: Node,
+    groups: Groups,
+    /// What the items add up to of the jobs that this look has worked on.
+    totals: BTreeMap<JobId, Totals>,
+}
+
+/// What is known of a pump job in one look.
+struct Look<'a> {
+    record: PumpJob,
+    compiled: &'a Arc<Compiled>,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    fn job(&self) -> &Job {
+        &self.compiled.job
+    }
+}
+
+impl Background for PumpLoop {
+    const NAME: &'static str = "pumps";
+    const WORK: &'static str = "deal the items of pump jobs";
+
+    fn period(&self) -> Option<Duration> {
+        Some(PERIOD)
+    }
+
+    async fn woken(&mut self) {
+        self.node.shared().pumps.news().await;
+        tokio::time::sleep(GATHER).await;
+    }
+
+    async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
+        Ok(self.look().await?)
+    }
+}
+
+impl PumpLoop {
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node, groups: Groups::default(), totals: BTreeMap::new() }
+    }
+
+    /// Looks at all pump jobs, and answers how many changes were made. What fails for one job does not keep the others waiting.
+    async fn look(&mut self) -> Result<u64, StoreError> {
+        let shared = Arc::clone(self.node.shared());
+        let mut reports = shared.pumps.reports();
+        if !shared.membership.holds() || !shared.has_adopted() {
+            return Ok(0);
+        }
+        let records = shared.store.pump_jobs().await?;
+        self.groups.keep(&records);
+        if records.is_empty() {
+            shared.pumps.show(BTreeMap::new());
+            return Ok(0);
+        }
+        let now = shared.clock.now();
+        let living = records.iter().filter(|record| !record.is_deleted);
+        let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
+        let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
+        let (mut count, mut failed) = (0, None);
+        for record in records {
+            let done = match definitions.get(&(record.job, record.version)) {
+                _ if record.is_deleted => self.end_deleted(record).await,
+                Some(compiled) if record.home == own => {
+                    let look = Look { record, compiled, now };
+                    self.work(&look, reports.remove(&record.job).unwrap_or_default()).await
+                }
+                Some(compiled) if claimable.contains(&record.home) => {
+                    self.begin_first(&Look { record, compiled, now }).await
+                }
+                _ => Ok(0),
+            };
+            match done {
+                Ok(done) => count += done,
+                Err(error) => failed = Some(error),
+            }
+        }
+        shared.pumps.show(std::mem::take(&mut self.totals));
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// A job whose home this node is.
+    async fn work(
+        &mut self,
+        look: &Look<'_>,
+        reports: BTreeMap<(ExecutorId, Owner), Report>,
+    ) -> Result<u64, StoreError> {
+        let shared = Arc::clone(self.node.shared());
+        let job = look.record.job;
+        let items = shared.store.pump_items(job).await?;
+        let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
+        let reported = self.groups.reported(job, &reports);
+        let mut count = self.change(look, &mut items, reported).await?;
+        let roots = shared.store.pump_roots(job, ROOT_COUNT).await?;
+        let Some(pump) = look.job().pump.clone() else {
+            return Ok(count + self.end_as_no_pump(look, &roots, &items).await?);
+        };
+        count += self.step_roots(look, &pump, &roots, is_dry(&pump, &items)).await?;
+        let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
+        self.groups.see(&shared, look, &pump, &open).await?;
+        let wanted = Wanted { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
+        let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
+        let changes = weakened(changes, &items);
+        count += self.change(look, &mut items, changes).await?;
+        self.groups.order(&shared, look, &pump, &items);
+        let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
+        self.totals.insert(job, Totals::of(items.values().filter(is_shown)));
+        Ok(count)
+    }
+
+    /// Writes changes of items, and makes those of them that were made in `items` too.
+    async fn change(
+        &self,
+        look: &Look<'_>,
+        items: &mut BTreeMap<String, Item>,
+        changes: Vec<(String, Change)>,
+    ) -> Result<u64, StoreError> {
+        let mut after = items.clone();
+        // What changes nothing is not written: reports repeat.
+        let changes: Vec<_> =
+            changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, look.now)).collect();
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let (store, token) = (self.node.store(), self.node.token());
+        let changed = store.change_items(token, look.record.job, &changes, look.now).await?;
+        let is_all = !changed.is_refused && usize::try_from(changed.made_count).is_ok_and(|made| made == changes.len());
+        *items = if is_all {
+            after
+        } else {
+            // Another one was faster: the rows say what holds.
+            let items = store.pump_items(look.record.job).await?;
+            items.into_iter().map(|item| (item.name.clone(), item)).collect()
+        };
+        Ok(changed.made_count)
+    }
+}
+
+/// The same changes, unless a test has taken out one of their safeguards.
+fn weakened(changes: Vec<(String, Change)>, items: &BTreeMap<String, Item>) -> Vec<(String, Change)> {
+    let weaken = |(name, change): (String, Change)| match change {
+        Change::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
+        Change::Ask { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
+            let owner = items.get(&name).and_then(|item| item.owner)?;
+            Some((name, Change::Free { owner }))
+        }
+        change => Some((name, change)),
+    };
+    changes.into_iter().filter_map(weaken).collect()
+}
+
+/// Whether each item of the definition is with an owner that has found no rows for it.
+fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>) -> bool {
+    let has_owner = |item: &Item| item.owner.is_some() || mutant::on(Mutant::DryWithoutOwner);
+    let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;
+    pump.items.keys().all(|name| items.get(name).is_some_and(is_dry))
+}

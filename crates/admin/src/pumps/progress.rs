@@ -1,0 +1,27 @@
+//! Reports of executors, as changes of items.
+
+use rondel_core::Timestamp;
+use rondel_core::pump::{Change, Counts, Owner, Progress};
+use rondel_proto::v1;
+
+/// A report of one item. Numbers that no executor of ours sends count as 0.
+pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, Change) {
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let progress = Progress {
+        owner,
+        epoch: item.epoch,
+        sequence: item.sequence,
+        counts: Counts {
+            fetches: number(item.fetches),
+            rows: number(item.rows),
+            done: number(item.done),
+            failed: number(item.failed),
+        },
+        per_minute: item.per_minute,
+        oldest_at: (item.oldest_at_ms > 0).then(|| Timestamp::from_millis(item.oldest_at_ms)),
+        dry: item.dry,
+        checkpoint: (!item.checkpoint.is_empty()).then(|| item.checkpoint.clone()),
+        released: item.released,
+    };
+    (item.name.clone(), Change::Report(progress))
+}

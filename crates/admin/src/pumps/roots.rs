@@ -1,0 +1,132 @@
+//! Root runs of pump jobs: when they begin, and what ends them.
+
+use std::collections::BTreeMap;
+
+use rondel_core::outcome::CancelRequest;
+use rondel_core::pump::{Item, Pump, Root, RootStep, next_step};
+use rondel_core::{Reason, Run, RunId, Timestamp, Trigger};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::StoreError;
+use rondel_store::pumps::PumpJob;
+
+use super::{Look, PumpLoop, ROOT_COUNT};
+
+/// Who ends a root run whose time is over.
+const BY: &str = "the end of the pump";
+
+impl PumpLoop {
+    /// Ends the open root runs that are to end, or begins one where none is open.
+    pub(super) async fn step_roots(
+        &self,
+        look: &Look<'_>,
+        pump: &Pump,
+        roots: &[Run],
+        is_dry: bool,
+    ) -> Result<u64, StoreError> {
+        let saved = (look.record.version, look.record.saved_at);
+        let step = |root, is_dry| next_step((look.job(), pump), saved, root, is_dry, look.now);
+        let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
+        if open.is_empty() {
+            return match step(roots.first().map(root), false) {
+                RootStep::Begin(fire_at) => self.begin(look, fire_at).await,
+                RootStep::Stay | RootStep::End(_) => Ok(0),
+            };
+        }
+        let mut count = 0;
+        for run in open {
+            // One that waits behind another has no items yet.
+            let is_dry = is_dry && run.shard_total.is_some();
+            if let RootStep::End(reason) = step(Some(root(run)), is_dry) {
+                count += self.end(run, reason).await?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Begins a root run of a job that has no living home: that makes this node its home.
+    pub(super) async fn begin_first(&self, look: &Look<'_>) -> Result<u64, StoreError> {
+        let Some(pump) = look.job().pump.clone() else { return Ok(0) };
+        let roots = self.node.store().pump_roots(look.record.job, ROOT_COUNT).await?;
+        if roots.iter().any(|run| !run.status.is_terminal()) {
+            // It is taken over with its runs.
+            return Ok(0);
+        }
+        self.step_roots(look, &pump, &roots, false).await
+    }
+
+    async fn begin(&self, look: &Look<'_>, fire_at: Timestamp) -> Result<u64, StoreError> {
+        let trigger = if look.job().timetable.schedules.is_empty() { Trigger::Once } else { Trigger::Misfire };
+        let token = self.node.token();
+        let id = RunId::new(self.node.new_id());
+        let run = Run::new(id, look.compiled.run_of(), fire_at, trigger, (token.node, token.epoch));
+        let run = Run { due_at: look.now.max(fire_at), ..run }.for_all_shards();
+        let stored = self.node.store().request_run(token, run).await?;
+        let is_new = stored.id == id;
+        self.node.shared().put_own(vec![stored]).await;
+        Ok(u64::from(is_new))
+    }
+
+    /// Asks a root run and its groups to end. They work off what they have fetched.
+    async fn end(&self, root: &Run, reason: Reason) -> Result<u64, StoreError> {
+        let (store, now) = (self.node.store(), self.node.now());
+        let request = CancelRequest { by: BY, reason };
+        tracing::info!(run = %root.id, job = %root.job, %reason, "a pump ends");
+        store.ask_cancel(root.id, request, now).await?;
+        let groups: Vec<RunId> = self.node.shared().open_shards(root).await?.iter().map(|run| run.id).collect();
+        store.ask_cancels(&groups, request, now).await?;
+        self.node.poke_cancels(root);
+        Ok(1)
+    }
+
+    /// Ends what is open of a deleted job, and forgets that it was a pump job.
+    pub(super) async fn end_deleted(&self, record: PumpJob) -> Result<u64, StoreError> {
+        let roots = self.node.store().pump_roots(record.job, ROOT_COUNT).await?;
+        let count = self.end_all(&roots, Reason::Deleted).await?;
+        if roots.iter().all(|run| run.status.is_terminal()) {
+            self.node.store().forget_pump(record.job).await?;
+        }
+        Ok(count)
+    }
+
+    /// The same of a job that is no pump job any more.
+    pub(super) async fn end_as_no_pump(
+        &self,
+        look: &Look<'_>,
+        roots: &[Run],
+        items: &BTreeMap<String, Item>,
+    ) -> Result<u64, StoreError> {
+        // Its later runs may have shards too.
+        let is_older = |run: &&Run| run.job_version < look.record.version;
+        let roots: Vec<Run> = roots.iter().filter(is_older).cloned().collect();
+        let count = self.end_all(&roots, Reason::Changed).await?;
+        if roots.iter().all(|run| run.status.is_terminal()) {
+            tracing::debug!(job = %look.record.job, items = items.len(), "a job is no pump job any more");
+            self.node.store().forget_pump(look.record.job).await?;
+        }
+        Ok(count)
+    }
+
+    async fn end_all(&self, roots: &[Run], reason: Reason) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for root in roots {
+            if !root.status.is_terminal() && root.cancel_by.is_none() {
+                count += self.end(root, reason).await?;
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn root(run: &Run) -> Root {
+    let reason = run.cancel_reason.or(run.reason);
+    let forgets = mutant::on(Mutant::CancelledPumpBeginsAgain) && reason == Some(Reason::Requested);
+    Root {
+        fire_at: run.fire_at,
+        version: run.job_version,
+        trigger: run.trigger,
+        status: run.status,
+        reason: if forgets { Some(Reason::Changed) } else { reason },
+        finished_at: run.finished_at,
+        ends: run.cancel_by.is_some(),
+    }
+}

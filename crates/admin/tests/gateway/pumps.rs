@@ -1,0 +1,322 @@
+//! Pump jobs over the wire: groups are sent, items dealt, handed over and fenced, root runs begin and end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rondel_admin::EngineConfig;
+use rondel_core::homes::Switch;
+use rondel_core::pump::Item;
+use rondel_core::{Reason, Run, RunId, RunStatus};
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::catalog::JobRecord;
+use rondel_store::{Cluster as _, Pumps as _, Runs as _};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use super::world::{LIMIT, Line, World, begun, create, hello, runs, store};
+
+/// Its groups: by run and attempt, what it was ordered last.
+#[derive(Debug, Default)]
+struct Hands {
+    groups: BTreeMap<(i64, i32), Group>,
+    /// It answers no order.
+    is_stubborn: bool,
+    /// It has found no rows at all.
+    is_dry: bool,
+    /// All that it ever had, by item: epochs.
+    epochs: Vec<(String, i64)>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    job: i64,
+    order: v1::PumpOrder,
+    released: BTreeMap<String, i64>,
+}
+
+/// An executor that works for groups of a pump.
+struct Worker {
+    hands: Arc<Mutex<Hands>>,
+    task: JoinHandle<()>,
+}
+
+impl Worker {
+    async fn start(world: &World, name: &str, incarnation: i64) -> Self {
+        let line = world.dial(Some(&world.token), hello(name, incarnation)).await.unwrap().beat();
+        let hands = Arc::new(Mutex::new(Hands::default()));
+        #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+        let task = tokio::spawn(work(line, Arc::clone(&hands)));
+        Self { hands, task }
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Hands) -> T) -> T {
+        look(&mut self.hands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The items that it has now, with their epochs.
+    fn items(&self) -> Vec<(String, i64)> {
+        self.with(|hands| {
+            let groups = hands.groups.values();
+            let held = groups.flat_map(|group| group.order.items.iter().filter(|item| !item.release));
+            held.map(|item| (item.name.clone(), item.epoch)).collect()
+        })
+    }
+
+    fn group_count(&self) -> usize {
+        self.with(|hands| hands.groups.len())
+    }
+
+    fn die(&self) {
+        self.task.abort();
+    }
+}
+
+async fn work(mut line: Line, hands: Arc<Mutex<Hands>>) {
+    loop {
+        let body = line.receive_forever().await;
+        let answers = answers(&mut hands.lock().unwrap_or_else(PoisonError::into_inner), body);
+        for answer in answers {
+            line.send(answer).await;
+        }
+    }
+}
+
+fn answers(hands: &mut Hands, body: Down) -> Vec<Up> {
+    match body {
+        Down::Triggers(triggers) => {
+            for trigger in &triggers.triggers {
+                let group = Group { job: trigger.job_id, ..Group::default() };
+                hands.groups.insert((trigger.run_id, trigger.attempt), group);
+            }
+            triggers.triggers.iter().map(begun).collect()
+        }
+        Down::PumpOrders(orders) => orders.orders.iter().flat_map(|order| obey(hands, order)).collect(),
+        Down::Cancels(cancels) => {
+            let ends = cancels.cancels.iter().filter_map(|cancel| {
+                let group = hands.groups.remove(&(cancel.run_id, cancel.attempt))?;
+                Some(result(&group, v1::result::Status::Cancelled, cancel.run_id, cancel.attempt))
+            });
+            ends.collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Releases what is asked back at once.
+fn obey(hands: &mut Hands, order: &v1::PumpOrder) -> Vec<Up> {
+    let key = (order.run_id, order.attempt);
+    let (is_stubborn, is_dry) = (hands.is_stubborn, hands.is_dry);
+    hands.epochs.extend(order.items.iter().map(|item| (item.name.clone(), item.epoch)));
+    let Some(group) = hands.groups.get_mut(&key) else { return Vec::new() };
+    group.order = order.clone();
+    if is_stubborn {
+        return Vec::new();
+    }
+    let progress = |item: &v1::PumpItem| v1::PumpProgress {
+        name: item.name.clone(),
+        epoch: item.epoch,
+        sequence: 1 + i64::from(item.release),
+        fetches: 1,
+        rows: 3,
+        done: 3,
+        dry: is_dry,
+        checkpoint: format!("{} at {}", item.name, item.epoch),
+        released: item.release,
+        ..v1::PumpProgress::default()
+    };
+    let items: Vec<_> = order.items.iter().map(progress).collect();
+    for item in order.items.iter().filter(|item| item.release) {
+        group.released.insert(item.name.clone(), item.epoch);
+    }
+    let report = v1::PumpReport {
+        run_id: key.0,
+        attempt: key.1,
+        job_id: group.job,
+        term: order.term,
+        number: order.number,
+        items,
+    };
+    let mut answers = vec![Up::PumpReports(v1::PumpReports { reports: vec![report] })];
+    if order.r#yield {
+        answers.push(result(group, v1::result::Status::Yielded, key.0, key.1));
+        hands.groups.remove(&key);
+    }
+    answers
+}
+
+fn result(group: &Group, status: v1::result::Status, run_id: i64, attempt: i32) -> Up {
+    let result = v1::Result { run_id, attempt, job_id: group.job, status: status.into(), ..v1::Result::default() };
+    Up::Results(v1::Results { results: vec![result] })
+}
+
+/// With a silence so short that items are fenced soon.
+fn config() -> EngineConfig {
+    EngineConfig { silence: Duration::from_millis(500), ..EngineConfig::default() }
+}
+
+async fn pump(world: &World, more: serde_json::Value) -> JobRecord {
+    let mut pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
+    pump.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    create(world, json!({"pump": pump})).await
+}
+
+async fn items(world: &World, job: &JobRecord) -> Vec<Item> {
+    world.store.pump_items(job.id).await.unwrap()
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !is_so().await {
+        assert!(tokio::time::Instant::now() < deadline, "not seen: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// All items have an owner that an executor knows of, at the same epoch.
+async fn all_dealt(world: &World, job: &JobRecord, workers: &[&Worker]) -> bool {
+    let rows: BTreeMap<String, i64> = items(world, job)
+        .await
+        .into_iter()
+        .filter(|item| item.owner.is_some() && item.asked_at.is_none())
+        .map(|item| (item.name, item.epoch))
+        .collect();
+    let mut held: Vec<(String, i64)> = workers.iter().flat_map(|worker| worker.items()).collect();
+    held.sort();
+    rows.len() == 8 && held == rows.into_iter().collect::<Vec<_>>()
+}
+
+async fn root(world: &World) -> Run {
+    runs(world).await.into_iter().filter(Run::is_root).max_by_key(|run| run.id).unwrap()
+}
+
+#[tokio::test]
+async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switched_off() {
+    let world = World::start_on(store(), config()).await;
+    let job = pump(&world, json!({})).await;
+    let first = Worker::start(&world, "a", 1).await;
+    until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    assert_eq!(first.group_count(), 4);
+
+    let second = Worker::start(&world, "b", 2).await;
+    until("both have half", async || {
+        all_dealt(&world, &job, &[&first, &second]).await && first.group_count() == 2 && second.group_count() == 2
+    })
+    .await;
+    let rows = items(&world, &job).await;
+    assert!(rows.iter().all(|item| item.checkpoint.is_some()), "checkpoints go with their items: {rows:?}");
+    let moved: Vec<Run> = runs(&world).await.into_iter().filter(|run| run.attempt > 1).collect();
+    assert!(moved.iter().all(|run| run.reason == Some(Reason::Moved)), "{moved:?}");
+
+    world.store.set_executor_switch(job.app, "a", Switch::Stopped, world.engine.now()).await.unwrap();
+    world.engine.poke_beat();
+    until("the one that is switched off is empty", async || {
+        first.group_count() == 0 && all_dealt(&world, &job, &[&second]).await
+    })
+    .await;
+    assert_eq!(root(&world).await.status, RunStatus::Running);
+    world.die().await;
+}
+
+#[tokio::test]
+async fn an_item_that_is_not_given_back_is_fenced_and_its_owners_words_are_refused() {
+    let world = World::start_on(store(), config()).await;
+    let job = pump(&world, json!({"groups": 2})).await;
+    let first = Worker::start(&world, "a", 1).await;
+    until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    first.with(|hands| hands.is_stubborn = true);
+    let second = Worker::start(&world, "b", 2).await;
+    until("what was asked back is fenced", async || {
+        items(&world, &job).await.iter().filter(|item| item.epoch >= 3).count() == 4
+    })
+    .await;
+    assert_eq!(first.group_count(), 2, "it has answered nothing");
+    drop(second);
+    world.die().await;
+}
+
+#[tokio::test]
+async fn the_items_of_a_dead_executor_go_to_another_one() {
+    let config = EngineConfig { lost_after: Duration::from_secs(2), ..config() };
+    let world = World::start_on(store(), config).await;
+    let job = pump(&world, json!({})).await;
+    let (first, second) = (Worker::start(&world, "a", 1).await, Worker::start(&world, "b", 2).await);
+    until("all are dealt", async || all_dealt(&world, &job, &[&first, &second]).await).await;
+    first.die();
+    until("the other one has all", async || all_dealt(&world, &job, &[&second]).await).await;
+    let mut dealt: Vec<(String, i64)> = first.with(|hands| hands.epochs.clone());
+    let of_second = second.with(|hands| hands.epochs.clone());
+    dealt.retain(|one| of_second.contains(one));
+    assert_eq!(dealt, [], "no item was with both at one epoch");
+    world.die().await;
+}
+
+#[tokio::test]
+async fn a_pump_until_empty_ends_when_all_items_are_dry_and_a_paused_one_begins_anew() {
+    let world = World::start_on(store(), config()).await;
+    let job = pump(&world, json!({"until": "empty"})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    let first = root(&world).await;
+    let paused = rondel_admin::jobs::set_enabled(&world.engine, &job, false, "test").await.unwrap();
+    until("the pause ends it", async || root(&world).await.status.is_terminal()).await;
+    let ended = world.store.runs(&[first.id]).await.unwrap().remove(0);
+    assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::Paused)), "{ended:?}");
+    until("its items are free", async || items(&world, &job).await.iter().all(|item| item.owner.is_none())).await;
+
+    worker.with(|hands| hands.is_dry = true);
+    rondel_admin::jobs::set_enabled(&world.engine, &paused, true, "test").await.unwrap();
+    until("it begins anew and ends dry", async || {
+        let root = root(&world).await;
+        root.id != first.id && root.status.is_terminal()
+    })
+    .await;
+    let ended = root(&world).await;
+    assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::Dry)), "{ended:?}");
+    let shards = world.store.runs_below(&[RunId::new(ended.id.get())], 9).await.unwrap();
+    assert!(
+        shards.iter().all(|run| (run.status, run.reason) == (RunStatus::Succeeded, Some(Reason::Dry))),
+        "{shards:?}"
+    );
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(root(&world).await.id, ended.id, "it has nothing to do until it is started again");
+    world.die().await;
+}
+
+#[tokio::test]
+async fn another_server_goes_on_where_the_first_one_died() {
+    let memory = store();
+    let config = |name: &str| EngineConfig { node_name: name.to_owned(), ..config() };
+    let world = World::start_on(Arc::clone(&memory), config("one")).await;
+    let job = pump(&world, json!({})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    let before = items(&world, &job).await;
+    world.die().await;
+    let held = || {
+        let run_ref =
+            |(run_id, attempt): &(i64, i32)| v1::RunRef { run_id: *run_id, attempt: *attempt, ..v1::RunRef::default() };
+        worker.with(|hands| hands.groups.keys().map(run_ref).collect::<Vec<_>>())
+    };
+    let world = World::start_on(Arc::clone(&memory), config("two")).await;
+    let again = v1::Hello { held: held(), ..hello("a", 1) };
+    let mut line = world.dial(Some(&world.token), again).await.unwrap().beat();
+    let orders = loop {
+        match line.receive_forever().await {
+            Down::Fence(v1::Fence { node_id, node_epoch }) => {
+                let reply = v1::FenceReply { node_id, node_epoch, held: held(), finished: Vec::new() };
+                line.send(Up::FenceReply(reply)).await;
+            }
+            Down::PumpOrders(orders) => break orders,
+            _ => {}
+        }
+    };
+    assert!(!orders.orders.is_empty());
+    let after = items(&world, &job).await;
+    let owners =
+        |items: &[Item]| items.iter().map(|item| (item.name.clone(), item.owner, item.epoch)).collect::<Vec<_>>();
+    assert_eq!(owners(&after), owners(&before), "nothing changed hands");
+    world.die().await;
+}

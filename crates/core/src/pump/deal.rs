@@ -1,0 +1,301 @@
+//! Who has which item: evenly, with as few changes as possible.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::item::{Change, Item, Owner};
+use crate::time::Timestamp;
+
+/// How long an item is kept that the definition has no longer: one that comes back goes on with its epoch and its checkpoint.
+const REMOVED_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A group that an executor works for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its run and attempt.
+    pub owner: Owner,
+    /// What it does with items.
+    pub stand: Stand,
+}
+
+/// What a group does with items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// It takes them.
+    Takes,
+    /// Its executor is not connected now: it keeps what it has.
+    Keeps,
+    /// It leaves its executor: it gives everything back.
+    Leaves,
+}
+
+/// What is wanted of a deal.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The items of the definition.
+    pub names: &'a BTreeMap<String, String>,
+    /// How many one group has at most.
+    pub per_group: Option<u32>,
+    /// How long an item that is asked back may take.
+    pub hand_over: Duration,
+}
+
+/// The changes after which each item of the definition has an owner, as far as there are groups: what the groups that take items have
+/// differs by at most one, and nothing moves that need not.
+///
+/// The changes are in the order in which they are to be made. An item that a group must give back is asked for and dealt only when it has
+/// been released.
+#[must_use]
+pub fn deal(
+    items: &BTreeMap<String, Item>,
+    groups: &[Group],
+    wanted: Wanted<'_>,
+    now: Timestamp,
+) -> Vec<(String, Change)> {
+    let mut changes = Vec::new();
+    let by_owner: HashMap<Owner, usize> =
+        groups.iter().enumerate().map(|(index, group)| (group.owner, index)).collect();
+    let mut kept: Vec<Vec<&str>> = vec![Vec::new(); groups.len()];
+    let mut free: Vec<(&str, i64)> = Vec::new();
+    for name in wanted.names.keys().filter(|name| !items.contains_key(*name)) {
+        changes.push((name.clone(), Change::Add));
+        free.push((name, 0));
+    }
+    for (name, item) in items {
+        let is_wanted = wanted.names.contains_key(name);
+        let mut change = |change| changes.push((name.clone(), change));
+        let epoch = match item.owner {
+            None => Some(item.epoch),
+            Some(owner) => match by_owner.get(&owner) {
+                None => {
+                    change(Change::Free { owner });
+                    Some(item.epoch)
+                }
+                Some(_) if item.asked_at.is_some_and(|asked_at| now >= asked_at + wanted.hand_over) => {
+                    change(Change::Fence { epoch: item.epoch });
+                    Some(item.epoch + 1)
+                }
+                Some(_) if item.asked_at.is_some() => None,
+                Some(index) if groups[*index].stand != Stand::Leaves && is_wanted => {
+                    kept[*index].push(name);
+                    None
+                }
+                Some(_) => {
+                    change(Change::Ask { epoch: item.epoch });
+                    None
+                }
+            },
+        };
+        match epoch {
+            Some(epoch) if is_wanted => free.push((name, epoch)),
+            Some(_) if item.owner.is_none() && now >= item.updated_at + REMOVED_AFTER => change(Change::Remove),
+            Some(_) | None => {}
+        }
+    }
+    let quotas = quotas(groups, &kept, wanted);
+    for (index, names) in kept.iter().enumerate() {
+        for name in names.iter().skip(quotas[index]) {
+            changes.push(((*name).to_owned(), Change::Ask { epoch: items[*name].epoch }));
+        }
+    }
+    let mut room = quotas.iter().zip(&kept).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
+    let mut next = 0;
+    for (name, epoch) in free {
+        // Each in turn, so that the first groups do not have theirs long before the last ones.
+        let Some(step) = (0..groups.len()).find(|step| room[(next + step) % groups.len()] > 0) else { break };
+        let index = (next + step) % groups.len();
+        room[index] -= 1;
+        next = index + 1;
+        changes.push((name.to_owned(), Change::Deal { epoch, to: groups[index].owner }));
+    }
+    changes
+}
+
+/// How many items each group is to have. Those that have the most get the remainder: so the fewest move.
+fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: Wanted<'_>) -> Vec<usize> {
+    let of_stand = |stand| (0..groups.len()).filter(move |index| groups[*index].stand == stand);
+    let mut takers: Vec<usize> = of_stand(Stand::Takes).collect();
+    let mut quotas = vec![0; groups.len()];
+    of_stand(Stand::Keeps).for_each(|index| quotas[index] = kept[index].len());
+    if takers.is_empty() {
+        return quotas;
+    }
+    let count = wanted.names.len() - quotas.iter().sum::<usize>();
+    let (each, more) = (count / takers.len(), count % takers.len());
+    let most = wanted.per_group.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    takers.sort_by_key(|index| std::cmp::Reverse(kept[*index].len()));
+    for (place, index) in takers.into_iter().enumerate() {
+        quotas[index] = (each + usize::from(place < more)).min(most);
+    }
+    quotas
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::item::{Progress, apply};
+    use super::*;
+    use crate::id::RunId;
+    use crate::pump::Counts;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+    const HAND_OVER: Duration = Duration::from_secs(45);
+
+    fn owner(run: i64) -> Owner {
+        Owner { run: RunId::new(run), attempt: 1 }
+    }
+
+    fn groups(runs: impl IntoIterator<Item = i64>) -> Vec<Group> {
+        runs.into_iter().map(|run| Group { owner: owner(run), stand: Stand::Takes }).collect()
+    }
+
+    fn names(count: usize) -> BTreeMap<String, String> {
+        (0..count).map(|item| (format!("{item:05}"), String::new())).collect()
+    }
+
+    /// Deals once, and answers how many items were asked back.
+    fn step(items: &mut BTreeMap<String, Item>, groups: &[Group], names: &BTreeMap<String, String>) -> usize {
+        let wanted = Wanted { names, per_group: None, hand_over: HAND_OVER };
+        let changes = deal(items, groups, wanted, NOW);
+        for (name, change) in &changes {
+            assert!(apply(items, name, change, NOW), "{name}: {change:?}");
+        }
+        changes.iter().filter(|(_, change)| matches!(change, Change::Ask { .. })).count()
+    }
+
+    /// Everyone gives back what was asked for.
+    fn give_back(items: &mut BTreeMap<String, Item>) {
+        for item in items.values_mut().filter(|item| item.asked_at.is_some()) {
+            let Some(owner) = item.owner else { continue };
+            let progress = Progress {
+                owner,
+                epoch: item.epoch,
+                sequence: item.sequence + 1,
+                counts: Counts::default(),
+                per_minute: 0,
+                oldest_at: None,
+                dry: false,
+                checkpoint: None,
+                released: true,
+            };
+            let mut one = BTreeMap::from([(item.name.clone(), item.clone())]);
+            assert!(apply(&mut one, &item.name.clone(), &Change::Report(progress), NOW));
+            *item = one.remove(&item.name).unwrap();
+        }
+    }
+
+    fn loads(items: &BTreeMap<String, Item>, groups: &[Group]) -> Vec<usize> {
+        groups.iter().map(|group| items.values().filter(|item| item.owner == Some(group.owner)).count()).collect()
+    }
+
+    proptest! {
+        /// Whoever comes and goes: the loads differ by at most one, and no more items move than must.
+        #[test]
+        fn items_are_shared_evenly_and_few_move(
+            count in 1..200_usize,
+            turns in prop::collection::vec(prop::collection::btree_set(0..12_i64, 1..12), 1..8),
+        ) {
+            let (names, mut items) = (names(count), BTreeMap::new());
+            for runs in turns {
+                let groups = groups(runs);
+                let before = loads(&items, &groups);
+                let asked = step(&mut items, &groups, &names);
+                let (each, more) = (count / groups.len(), count % groups.len());
+                let mut sorted = before.clone();
+                sorted.sort_unstable_by(|a, b| b.cmp(a));
+                let must_move: usize = sorted
+                    .iter()
+                    .enumerate()
+                    .map(|(place, load)| load.saturating_sub(each + usize::from(place < more)))
+                    .sum();
+                prop_assert_eq!(asked, must_move, "loads {:?}", before);
+                give_back(&mut items);
+                prop_assert_eq!(step(&mut items, &groups, &names), 0);
+                let loads = loads(&items, &groups);
+                prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{:?}", loads);
+                prop_assert_eq!(loads.iter().sum::<usize>(), count);
+                let wanted = Wanted { names: &names, per_group: None, hand_over: HAND_OVER };
+                prop_assert_eq!(deal(&items, &groups, wanted, NOW), vec![]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_item_that_is_not_given_back_is_fenced() {
+        let (names, mut items) = (names(2), BTreeMap::new());
+        step(&mut items, &groups([1]), &names);
+        assert_eq!(step(&mut items, &groups([1, 2]), &names), 1);
+        assert_eq!(step(&mut items, &groups([1, 2]), &names), 0, "it was asked for");
+        let wanted = Wanted { names: &names, per_group: None, hand_over: HAND_OVER };
+        assert_eq!(deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER - Duration::from_millis(1)), []);
+        let late = deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER);
+        let fenced = ("00001".to_owned(), Change::Fence { epoch: 1 });
+        assert_eq!(late, [fenced, ("00001".to_owned(), Change::Deal { epoch: 2, to: owner(2) })]);
+    }
+
+    #[test]
+    fn items_that_the_definition_has_no_longer_are_given_back_and_go_on_with_their_epoch_when_they_come_back() {
+        let mut items = BTreeMap::new();
+        step(&mut items, &groups([1]), &names(3));
+        assert_eq!(step(&mut items, &groups([1]), &names(2)), 1);
+        give_back(&mut items);
+        step(&mut items, &groups([1]), &names(2));
+        assert_eq!((items["00002"].owner, items["00002"].epoch), (None, 1));
+        step(&mut items, &groups([1]), &names(3));
+        assert_eq!((items["00002"].owner, items["00002"].epoch), (Some(owner(1)), 2));
+    }
+
+    #[test]
+    fn items_that_the_definition_has_not_had_for_long_are_removed() {
+        let (names, mut items) = (names(1), BTreeMap::new());
+        step(&mut items, &groups([1]), &names);
+        items.insert("old".to_owned(), Item::new("old", NOW));
+        let wanted = Wanted { names: &names, per_group: None, hand_over: HAND_OVER };
+        assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER - Duration::from_millis(1)), []);
+        let removed = [("old".to_owned(), Change::Remove)];
+        assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER), removed);
+    }
+
+    #[test]
+    fn a_group_has_at_most_as_many_as_it_may() {
+        let (names, mut items) = (names(10), BTreeMap::new());
+        let wanted = Wanted { names: &names, per_group: Some(3), hand_over: HAND_OVER };
+        for (name, change) in deal(&items, &groups([1, 2]), wanted, NOW) {
+            apply(&mut items, &name, &change, NOW);
+        }
+        assert_eq!(loads(&items, &groups([1, 2])), [3, 3]);
+    }
+
+    #[test]
+    fn a_group_that_leaves_gives_everything_back_and_gets_nothing() {
+        let (names, mut items) = (names(4), BTreeMap::new());
+        step(&mut items, &groups([1, 2]), &names);
+        let mut leaving = groups([1, 2]);
+        leaving[0].stand = Stand::Leaves;
+        assert_eq!(step(&mut items, &leaving, &names), 2);
+        give_back(&mut items);
+        step(&mut items, &leaving, &names);
+        assert_eq!(loads(&items, &leaving), [0, 4]);
+    }
+
+    #[test]
+    fn a_group_without_a_connection_keeps_what_it_has_and_gets_nothing() {
+        let (names, mut items) = (names(6), BTreeMap::new());
+        step(&mut items, &groups([1, 2]), &names);
+        let mut some = groups([1, 2, 3]);
+        some[0].stand = Stand::Keeps;
+        assert_eq!(step(&mut items, &some, &names), 1);
+        give_back(&mut items);
+        step(&mut items, &some, &names);
+        assert_eq!(loads(&items, &some), [3, 2, 1]);
+    }
+
+    #[test]
+    fn many_items_are_dealt_at_once() {
+        let (names, mut items) = (names(10_000), BTreeMap::new());
+        let groups = groups(0..200);
+        step(&mut items, &groups, &names);
+        assert!(loads(&items, &groups).iter().all(|load| *load == 50));
+    }
+}

@@ -1,0 +1,378 @@
+//! The items of a pump job: one owner each, and an epoch that rises with each owner.
+
+use std::collections::BTreeMap;
+
+use crate::id::RunId;
+use crate::time::Timestamp;
+use crate::word_enum::words;
+
+/// Who has an item: one attempt of a group's run. The next attempt of the same group has nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// The group's run.
+    pub run: RunId,
+    /// Its attempt.
+    pub attempt: i32,
+}
+
+/// What was done with rows of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Selects that asked for it.
+    pub fetches: i64,
+    /// Rows that they returned.
+    pub rows: i64,
+    /// Rows that were executed.
+    pub done: i64,
+    /// Executions of rows that failed.
+    pub failed: i64,
+}
+
+impl Counts {
+    /// The sum of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            fetches: self.fetches.saturating_add(other.fetches),
+            rows: self.rows.saturating_add(other.rows),
+            done: self.done.saturating_add(other.done),
+            failed: self.failed.saturating_add(other.failed),
+        }
+    }
+}
+
+words! {
+    /// Whether an item of a pump job has an owner.
+    ItemState {
+        /// No group has it.
+        Free = "free",
+        /// A group has it.
+        Dealt = "dealt",
+        /// The group that has it was asked to give it back.
+        Releasing = "releasing",
+    }
+}
+
+/// An item as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its name.
+    pub name: String,
+    /// Who has it; `None` where it is free.
+    pub owner: Option<Owner>,
+    /// Rises with each owner.
+    pub epoch: i64,
+    /// When its owner was asked to give it back.
+    pub asked_at: Option<Timestamp>,
+    /// The number of the last progress at this epoch; 0 for none.
+    pub sequence: i64,
+    /// Where the last owner stopped, in its own words.
+    pub checkpoint: Option<String>,
+    /// What was done at epochs before this one.
+    pub before: Counts,
+    /// What was done at this epoch.
+    pub counts: Counts,
+    /// Rows that were done in the minute before the last progress.
+    pub per_minute: u32,
+    /// When the oldest row in work was fetched.
+    pub oldest_at: Option<Timestamp>,
+    /// The last select at this epoch returned no rows, and none is in work.
+    pub dry: bool,
+    /// When the row was last written.
+    pub updated_at: Timestamp,
+}
+
+impl Item {
+    /// A new item, which nobody has had.
+    #[must_use]
+    pub fn new(name: &str, now: Timestamp) -> Self {
+        Self {
+            name: name.to_owned(),
+            owner: None,
+            epoch: 0,
+            asked_at: None,
+            sequence: 0,
+            checkpoint: None,
+            before: Counts::default(),
+            counts: Counts::default(),
+            per_minute: 0,
+            oldest_at: None,
+            dry: false,
+            updated_at: now,
+        }
+    }
+
+    /// Whether it has an owner.
+    #[must_use]
+    pub const fn state(&self) -> ItemState {
+        match (self.owner.is_some(), self.asked_at.is_some()) {
+            (false, _) => ItemState::Free,
+            (true, false) => ItemState::Dealt,
+            (true, true) => ItemState::Releasing,
+        }
+    }
+
+    /// What was done with it at all epochs.
+    #[must_use]
+    pub const fn total(&self) -> Counts {
+        self.before.plus(self.counts)
+    }
+
+    fn release(&mut self) {
+        (self.owner, self.asked_at, self.oldest_at, self.per_minute) = (None, None, None, 0);
+    }
+}
+
+/// What an owner reports of an item. The counts are of its epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Who reports.
+    pub owner: Owner,
+    /// The epoch at which it has the item.
+    pub epoch: i64,
+    /// Rises with each change.
+    pub sequence: i64,
+    /// What was done.
+    pub counts: Counts,
+    /// Rows of the last minute.
+    pub per_minute: u32,
+    /// When the oldest row in work was fetched.
+    pub oldest_at: Option<Timestamp>,
+    /// The last select returned no rows, and none is in work.
+    pub dry: bool,
+    /// Where it stands, in its own words.
+    pub checkpoint: Option<String>,
+    /// It is given back.
+    pub released: bool,
+}
+
+/// A change of an item. Each states what it expects; one that meets something else does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The definition has a new item.
+    Add,
+    /// The definition has it no longer, and nobody has it.
+    Remove,
+    /// A free item goes to an owner, under the next epoch.
+    Deal {
+        /// The epoch before.
+        epoch: i64,
+        /// The new owner.
+        to: Owner,
+    },
+    /// Its owner is asked to give it back.
+    Ask {
+        /// At which epoch it has it.
+        epoch: i64,
+    },
+    /// Its owner's attempt is over.
+    Free {
+        /// Whose.
+        owner: Owner,
+    },
+    /// It was not given back in time: its owner has it no longer, whatever it says later.
+    Fence {
+        /// The epoch that ends.
+        epoch: i64,
+    },
+    /// Its owner reports.
+    Report(Progress),
+}
+
+/// Makes a change, and answers whether it was made.
+///
+/// ```
+/// use rondel_core::pump::{Change, Item, Owner, apply};
+/// use rondel_core::{RunId, Timestamp};
+///
+/// let now = Timestamp::from_secs(1);
+/// let mut items = std::collections::BTreeMap::new();
+/// let (first, second) = (Owner { run: RunId::new(1), attempt: 1 }, Owner { run: RunId::new(2), attempt: 1 });
+/// assert!(apply(&mut items, "eu", &Change::Add, now));
+/// assert!(apply(&mut items, "eu", &Change::Deal { epoch: 0, to: first }, now));
+/// // It has an owner.
+/// assert!(!apply(&mut items, "eu", &Change::Deal { epoch: 1, to: second }, now));
+/// assert!(apply(&mut items, "eu", &Change::Free { owner: first }, now));
+/// assert!(apply(&mut items, "eu", &Change::Deal { epoch: 1, to: second }, now));
+/// assert_eq!(items["eu"].epoch, 2);
+/// ```
+pub fn apply(items: &mut BTreeMap<String, Item>, name: &str, change: &Change, now: Timestamp) -> bool {
+    match change {
+        Change::Add => {
+            let is_new = !items.contains_key(name);
+            items.entry(name.to_owned()).or_insert_with(|| Item::new(name, now));
+            return is_new;
+        }
+        Change::Remove => {
+            let is_free = items.get(name).is_some_and(|item| item.owner.is_none());
+            if is_free {
+                items.remove(name);
+            }
+            return is_free;
+        }
+        _ => {}
+    }
+    let Some(item) = items.get_mut(name) else { return false };
+    let is_made = change_item(item, change, now);
+    if is_made {
+        item.updated_at = now;
+    }
+    is_made
+}
+
+fn change_item(item: &mut Item, change: &Change, now: Timestamp) -> bool {
+    match change {
+        Change::Add | Change::Remove => false,
+        Change::Deal { epoch, to } => {
+            let may = item.owner.is_none() && item.epoch == *epoch;
+            if may {
+                item.before = item.total();
+                (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
+                (item.owner, item.epoch) = (Some(*to), epoch + 1);
+            }
+            may
+        }
+        Change::Ask { epoch } => {
+            let may = item.owner.is_some() && item.epoch == *epoch && item.asked_at.is_none();
+            if may {
+                item.asked_at = Some(now);
+            }
+            may
+        }
+        Change::Free { owner } => {
+            let may = item.owner == Some(*owner);
+            if may {
+                item.release();
+            }
+            may
+        }
+        Change::Fence { epoch } => {
+            let may = item.owner.is_some() && item.epoch == *epoch;
+            if may {
+                item.before = item.total();
+                (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
+                item.epoch += 1;
+                item.release();
+            }
+            may
+        }
+        Change::Report(progress) => report(item, progress),
+    }
+}
+
+/// The epoch is what counts: the last words of an owner whose attempt has ended are taken until the item is dealt on.
+fn report(item: &mut Item, progress: &Progress) -> bool {
+    if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
+        return false;
+    }
+    let is_news = progress.sequence > item.sequence;
+    if is_news {
+        item.sequence = progress.sequence;
+        (item.counts, item.per_minute, item.oldest_at) = (progress.counts, progress.per_minute, progress.oldest_at);
+        item.dry = progress.dry;
+        item.checkpoint.clone_from(&progress.checkpoint);
+    }
+    let is_back = progress.released && item.owner.is_some();
+    if is_back {
+        item.release();
+    }
+    is_news || is_back
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    fn owner(run: i64, attempt: i32) -> Owner {
+        Owner { run: RunId::new(run), attempt }
+    }
+
+    fn progress(owner: Owner, epoch: i64, sequence: i64, done: i64) -> Progress {
+        Progress {
+            owner,
+            epoch,
+            sequence,
+            counts: Counts { fetches: sequence, rows: done, done, failed: 0 },
+            per_minute: 0,
+            oldest_at: None,
+            dry: false,
+            checkpoint: Some(format!("row {done}")),
+            released: false,
+        }
+    }
+
+    fn item() -> Item {
+        let mut items = BTreeMap::new();
+        assert!(apply(&mut items, "a", &Change::Add, NOW));
+        assert!(apply(&mut items, "a", &Change::Deal { epoch: 0, to: owner(1, 1) }, NOW));
+        items.remove("a").unwrap()
+    }
+
+    fn change(item: &mut Item, change: &Change) -> bool {
+        change_item(item, change, NOW)
+    }
+
+    #[test]
+    fn an_item_has_one_owner() {
+        let mut one = item();
+        for epoch in [0, 1, 2] {
+            assert!(!change(&mut one, &Change::Deal { epoch, to: owner(2, 1) }));
+        }
+        assert!(!change(&mut one, &Change::Free { owner: owner(1, 2) }), "another attempt of its owner");
+        assert!(change(&mut one, &Change::Free { owner: owner(1, 1) }));
+        assert!(!change(&mut one, &Change::Deal { epoch: 0, to: owner(2, 1) }), "an older epoch");
+        assert!(change(&mut one, &Change::Deal { epoch: 1, to: owner(2, 1) }));
+        assert_eq!((one.epoch, one.owner), (2, Some(owner(2, 1))));
+    }
+
+    #[test]
+    fn a_late_report_of_an_earlier_owner_is_refused() {
+        let mut one = item();
+        assert!(change(&mut one, &Change::Report(progress(owner(1, 1), 1, 5, 50))));
+        assert!(change(&mut one, &Change::Fence { epoch: 1 }));
+        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, 6, 60))), "it was fenced");
+        assert!(change(&mut one, &Change::Deal { epoch: 2, to: owner(2, 1) }));
+        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, 7, 70))));
+        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 3, 7, 70))), "the epoch of another owner");
+        assert_eq!(one.checkpoint.as_deref(), Some("row 50"));
+        assert!(change(&mut one, &Change::Report(progress(owner(2, 1), 3, 1, 5))));
+        assert_eq!((one.total().done, one.counts.done), (55, 5));
+    }
+
+    #[test]
+    fn the_last_words_of_an_attempt_that_is_over_count_until_the_item_is_dealt_on() {
+        let mut one = item();
+        assert!(change(&mut one, &Change::Free { owner: owner(1, 1) }));
+        assert!(change(&mut one, &Change::Report(progress(owner(1, 1), 1, 1, 10))));
+        assert!(change(&mut one, &Change::Deal { epoch: 1, to: owner(2, 1) }));
+        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, 2, 20))));
+        assert_eq!(one.total().done, 10);
+    }
+
+    #[test]
+    fn a_checkpoint_never_goes_back() {
+        let mut one = item();
+        assert!(change(&mut one, &Change::Report(progress(owner(1, 1), 1, 3, 30))));
+        for sequence in [1, 2, 3] {
+            assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, sequence, 20))));
+        }
+        assert_eq!((one.checkpoint.as_deref(), one.counts.done), (Some("row 30"), 30));
+    }
+
+    #[test]
+    fn an_item_that_is_asked_back_is_free_once_its_owner_releases_it() {
+        let mut one = item();
+        assert!(!change(&mut one, &Change::Ask { epoch: 2 }));
+        assert_eq!(one.state(), ItemState::Dealt);
+        assert!(change(&mut one, &Change::Ask { epoch: 1 }));
+        assert_eq!(one.state(), ItemState::Releasing);
+        assert!(!change(&mut one, &Change::Ask { epoch: 1 }), "it was asked already, and the time runs from then");
+        let released = Progress { released: true, ..progress(owner(1, 1), 1, 0, 0) };
+        assert!(change(&mut one, &Change::Report(released.clone())));
+        assert_eq!((one.owner, one.asked_at, one.state()), (None, None, ItemState::Free));
+        assert!(!change(&mut one, &Change::Report(released)), "the same report again");
+        assert!(!change(&mut one, &Change::Ask { epoch: 1 }), "nobody has it");
+    }
+}

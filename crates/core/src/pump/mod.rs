@@ -1,0 +1,82 @@
+//! Pump jobs: which group has which item, who gives one back, and when the whole begins and ends.
+//!
+//! A pump job keeps groups running, each a long run below the root run of its fire. Its items are dealt to the groups ([`deal`]). An item has one
+//! owner at a time, an attempt of a group's run, and an epoch that rises with each owner. It changes hands only after its owner has released it, after that
+//! owner's attempt is over, or after `hand_over` has passed ([`item`]). [`root`] decides when a root run begins and ends, [`place`] how many groups an
+//! executor has, [`totals`] adds items up.
+
+pub mod deal;
+pub mod item;
+pub mod place;
+pub mod root;
+pub mod totals;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use self::deal::{Group, Stand, Wanted, deal};
+pub use self::item::{Change, Counts, Item, ItemState, Owner, Progress, apply};
+pub use self::place::{Load, Room, least_loaded, surplus};
+pub use self::root::{Root, RootStep, next_step};
+pub use self::totals::Totals;
+use crate::schedule::Schedule;
+use crate::spec::PumpMode;
+use crate::time::Timestamp;
+
+/// A pump job's definition, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pump {
+    /// The items by name, with their parameters as JSON text; empty for none.
+    pub items: BTreeMap<String, String>,
+    /// How many groups run.
+    pub groups: u32,
+    /// How many of them one executor has at most.
+    pub per_executor: Option<u32>,
+    /// How many items one group has at most.
+    pub items_per_group: Option<u32>,
+    /// How a group works.
+    pub limits: Limits,
+    /// When it ends.
+    pub until: Until,
+}
+
+/// How a group works off its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many workers execute rows at the same time.
+    pub threads: u32,
+    /// How many rows one select may return.
+    pub fetch: u32,
+    /// How many rows one execute gets.
+    pub batch: u32,
+    /// Who fetches.
+    pub mode: PumpMode,
+    /// The wait after a select without rows.
+    pub idle: Duration,
+    /// The wait after each select with rows.
+    pub pause: Duration,
+    /// How long an item that is asked back may take to be released.
+    pub hand_over: Duration,
+}
+
+/// When a pump ends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Until {
+    /// When it is paused or cancelled.
+    Stopped,
+    /// When no item has rows left.
+    Empty,
+    /// At the first of these instants after its start.
+    At(Box<Schedule>),
+}
+
+impl Until {
+    /// When a root run that was planned for `start` ends at the latest; `None` where no instant ends it.
+    #[must_use]
+    pub fn end_of(&self, start: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Stopped | Self::Empty => None,
+            Self::At(schedule) => schedule.next_after(Timestamp::EPOCH, start),
+        }
+    }
+}

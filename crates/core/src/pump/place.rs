@@ -1,0 +1,98 @@
+//! How many groups of a pump job an executor has.
+
+/// Groups of one pump job on an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// How many it has.
+    pub groups: u32,
+    /// Whether it takes more.
+    pub room: Room,
+}
+
+/// Whether an executor takes groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It does.
+    Open,
+    /// It has no free slot: it keeps what it has.
+    Full,
+    /// It shuts down or is switched off: what it has is to leave.
+    Off,
+}
+
+/// The executor that gets the next group: the first of those with the fewest.
+///
+/// ```
+/// use rondel_core::pump::{Load, Room, least_loaded};
+///
+/// let load = |groups| Load { groups, room: Room::Open };
+/// assert_eq!(least_loaded(&[load(2), load(1), load(1)], None), Some(1));
+/// assert_eq!(least_loaded(&[load(2), Load { groups: 0, room: Room::Full }], Some(2)), None);
+/// ```
+#[must_use]
+pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
+    let has_room = |load: &Load| load.room == Room::Open && per_executor.is_none_or(|most| load.groups < most);
+    let open = loads.iter().enumerate().filter(|(_, load)| has_room(load));
+    open.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
+}
+
+/// The executor that a group leaves for another one: one that takes none any more, or the one with the most where another has at least two
+/// fewer. `None` where all is well, or no other executor has room.
+#[must_use]
+pub fn surplus(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
+    let to = least_loaded(loads, per_executor)?;
+    let with_groups = || loads.iter().enumerate().filter(|(index, load)| *index != to && load.groups > 0);
+    let leaving = with_groups().find(|(_, load)| load.room == Room::Off);
+    let fullest =
+        with_groups().filter(|(_, load)| load.groups >= loads[to].groups + 2).max_by_key(|(_, load)| load.groups);
+    leaving.or(fullest).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(groups: &[u32]) -> Vec<Load> {
+        groups.iter().map(|groups| Load { groups: *groups, room: Room::Open }).collect()
+    }
+
+    #[test]
+    fn a_group_moves_only_where_that_evens_out() {
+        assert_eq!(surplus(&loads(&[2, 2, 1]), None), None);
+        assert_eq!(surplus(&loads(&[2, 2, 0]), None), Some(1));
+        assert_eq!(surplus(&loads(&[3, 1]), Some(1)), None, "the other one is full");
+        assert_eq!(surplus(&loads(&[1]), None), None);
+        assert_eq!(surplus(&loads(&[]), None), None);
+    }
+
+    #[test]
+    fn whoever_takes_none_any_more_is_emptied_first() {
+        let mut loads = loads(&[1, 5, 0]);
+        loads[0].room = Room::Off;
+        assert_eq!(surplus(&loads, None), Some(0));
+        loads[1].room = Room::Off;
+        loads[2].room = Room::Full;
+        assert_eq!(surplus(&loads, None), None, "nobody takes it");
+    }
+
+    #[test]
+    fn whoever_is_full_keeps_what_it_has() {
+        let mut loads = loads(&[1, 0]);
+        loads[0].room = Room::Full;
+        assert_eq!(surplus(&loads, None), None);
+    }
+
+    #[test]
+    fn moves_come_to_an_end() {
+        let mut loads = loads(&[8, 0, 0, 0, 0]);
+        for _ in 0..6 {
+            if let Some(from) = surplus(&loads, None) {
+                let to = least_loaded(&loads, None).unwrap();
+                loads[from].groups -= 1;
+                loads[to].groups += 1;
+            }
+        }
+        assert_eq!(loads.iter().map(|load| load.groups).collect::<Vec<_>>(), [2, 2, 2, 1, 1]);
+        assert_eq!(surplus(&loads, None), None);
+    }
+}

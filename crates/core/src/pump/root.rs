@@ -1,0 +1,243 @@
+//! When a root run of a pump job begins and ends.
+
+use std::time::Duration;
+
+use super::{Pump, Until};
+use crate::job::Job;
+use crate::reason::Reason;
+use crate::status::{RunStatus, Trigger};
+use crate::time::Timestamp;
+
+/// How long after a root run that failed, or was skipped, the next one begins.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// How long after its instant a start that the schedule has not made is made up for.
+const AFTER_START: Duration = Duration::from_secs(10);
+
+/// The newest root run of a pump job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// Its planned instant.
+    pub fire_at: Timestamp,
+    /// The definition that it runs under.
+    pub version: i64,
+    /// Why it exists.
+    pub trigger: Trigger,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// Why it ended.
+    pub reason: Option<Reason>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// Whether it was asked to end.
+    pub ends: bool,
+}
+
+/// What is to happen to the root run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootStep {
+    /// Nothing.
+    Stay,
+    /// A new one begins, planned for this instant.
+    Begin(Timestamp),
+    /// It ends.
+    End(Reason),
+}
+
+/// Decides what is to happen to the root run of a pump job. `switched_on` is when the current definition was saved, `is_dry` whether every item is dry at
+/// its current epoch.
+#[must_use]
+pub fn next_step(
+    (job, pump): (&Job, &Pump),
+    (version, switched_on): (i64, Timestamp),
+    newest: Option<Root>,
+    is_dry: bool,
+    now: Timestamp,
+) -> RootStep {
+    match newest {
+        Some(root) if !root.status.is_terminal() => end_of(job, pump, version, root, is_dry, now),
+        newest if job.enabled => begin(job, pump, switched_on, newest, now),
+        _ => RootStep::Stay,
+    }
+}
+
+fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
+    // A run that was triggered by hand goes on while the schedule is paused.
+    let is_by_schedule = !matches!(root.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill);
+    let reason = if root.ends {
+        None
+    } else if !job.enabled && is_by_schedule {
+        Some(Reason::Paused)
+    } else if root.version != version {
+        Some(Reason::Changed)
+    } else if pump.until.end_of(root.fire_at).is_some_and(|end| end <= now) {
+        Some(Reason::WindowOver)
+    } else if pump.until == Until::Empty && is_dry {
+        Some(Reason::Dry)
+    } else {
+        None
+    };
+    reason.map_or(RootStep::Stay, RootStep::End)
+}
+
+/// The schedule begins root runs itself, at its instants. What remains: a pump without a schedule, a window that a server or a definition comes into,
+/// and what must begin anew after an edit or a failure.
+fn begin(job: &Job, pump: &Pump, switched_on: Timestamp, newest: Option<Root>, now: Timestamp) -> RootStep {
+    let Some(start) = window_start(job, pump, switched_on, now) else { return RootStep::Stay };
+    let Some(root) = newest.filter(|root| root.fire_at >= start) else { return RootStep::Begin(start) };
+    let was_interrupted = match (root.status, root.reason) {
+        (_, Some(Reason::Requested | Reason::Covered | Reason::WindowOver | Reason::Dry | Reason::Shadow)) => false,
+        (RunStatus::Succeeded, reason) => matches!(reason, Some(Reason::Paused | Reason::Changed)),
+        _ => true,
+    };
+    let rested = matches!(root.reason, Some(Reason::Paused | Reason::Changed))
+        || root.finished_at.is_none_or(|finished_at| now >= finished_at + AFTER_FAILURE);
+    if was_interrupted && rested {
+        RootStep::Begin(now.max(root.fire_at + Duration::from_millis(1)))
+    } else {
+        RootStep::Stay
+    }
+}
+
+/// When the window began that is open now; `None` where none is.
+fn window_start(job: &Job, pump: &Pump, switched_on: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    let schedules = &job.timetable.schedules;
+    let start = if schedules.is_empty() {
+        switched_on
+    } else {
+        // Only an end makes a window that one can come into later.
+        if !matches!(pump.until, Until::At(_)) {
+            return None;
+        }
+        let before = now.saturating_sub(AFTER_START) + Duration::from_millis(1);
+        let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(switched_on, before)).max()?;
+        job.timetable.fire_at(switched_on, newest)?.at
+    };
+    let is_open = start <= now && pump.until.end_of(start).is_none_or(|end| now < end);
+    is_open.then_some(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::spec::JobSpec;
+
+    fn job(schedule: &Value, until: &Value, enabled: bool) -> Job {
+        let mut pump = json!({"items": {"count": 4}, "groups": 2});
+        if !until.is_null() {
+            pump["until"] = until.clone();
+        }
+        let spec =
+            json!({"name": "p", "app": "a", "handler": "h", "schedule": schedule, "pump": pump, "enabled": enabled});
+        serde_json::from_value::<JobSpec>(spec).unwrap().compile().unwrap()
+    }
+
+    fn nightly(enabled: bool) -> Job {
+        let from = json!({"cron": "0 0 22 * * ?", "time_zone": "Asia/Shanghai"});
+        job(&from, &json!({"cron": "0 0 6 * * ?"}), enabled)
+    }
+
+    fn at(text: &str) -> Timestamp {
+        format!("2026-11-{text}:00+08:00").parse().unwrap()
+    }
+
+    fn root(fire_at: Timestamp) -> Root {
+        let (version, trigger, status) = (1, Trigger::Cron, RunStatus::Running);
+        Root { fire_at, version, trigger, status, reason: None, finished_at: None, ends: false }
+    }
+
+    fn ended(fire_at: Timestamp, status: RunStatus, reason: Option<Reason>) -> Root {
+        Root { status, reason, finished_at: Some(fire_at), ..root(fire_at) }
+    }
+
+    #[track_caller]
+    fn check(job: &Job, newest: Option<Root>, now: &str, expected: RootStep) {
+        let pump = job.pump.clone().unwrap();
+        assert_eq!(next_step((job, &pump), (1, at("20T12:00")), newest, false, at(now)), expected, "at {now}");
+    }
+
+    #[test]
+    fn a_window_is_open_from_its_start_to_its_end() {
+        let job = nightly(true);
+        check(&job, None, "25T21:59", RootStep::Stay);
+        check(&job, None, "25T22:00", RootStep::Stay);
+        check(&job, None, "25T22:01", RootStep::Begin(at("25T22:00")));
+        check(&job, None, "26T05:59", RootStep::Begin(at("25T22:00")));
+        check(&job, None, "26T06:00", RootStep::Stay);
+        let before = ended(at("24T22:00"), RunStatus::Succeeded, Some(Reason::WindowOver));
+        check(&job, Some(before), "25T23:00", RootStep::Begin(at("25T22:00")));
+    }
+
+    #[test]
+    fn a_root_run_ends_with_its_window() {
+        let (job, open) = (nightly(true), Some(root(at("25T22:00"))));
+        check(&job, open, "26T05:59", RootStep::Stay);
+        check(&job, open, "26T06:00", RootStep::End(Reason::WindowOver));
+        check(&job, open.map(|root| Root { ends: true, ..root }), "26T06:00", RootStep::Stay);
+        check(&nightly(false), open, "25T23:00", RootStep::End(Reason::Paused));
+        check(&job, open.map(|root| Root { version: 0, ..root }), "25T23:00", RootStep::End(Reason::Changed));
+        let by_hand = open.map(|root| Root { trigger: Trigger::Api, ..root });
+        check(&nightly(false), by_hand, "25T23:00", RootStep::Stay);
+    }
+
+    #[test]
+    fn what_ended_within_its_window_begins_anew_only_where_nobody_wanted_it_to_end() {
+        let job = nightly(true);
+        let again = RootStep::Begin(at("25T23:00"));
+        for (status, reason, expected) in [
+            (RunStatus::Cancelled, Some(Reason::Requested), RootStep::Stay),
+            (RunStatus::Succeeded, Some(Reason::Dry), RootStep::Stay),
+            (RunStatus::Succeeded, None, RootStep::Stay),
+            (RunStatus::Succeeded, Some(Reason::Paused), again),
+            (RunStatus::Skipped, Some(Reason::Paused), again),
+            (RunStatus::Succeeded, Some(Reason::Changed), again),
+            (RunStatus::Skipped, Some(Reason::Misfire), again),
+            (RunStatus::Failed, None, again),
+        ] {
+            check(&job, Some(ended(at("25T22:00"), status, reason)), "25T23:00", expected);
+        }
+        check(&nightly(false), None, "25T23:00", RootStep::Stay);
+    }
+
+    #[test]
+    fn a_pump_without_a_schedule_runs_from_when_it_was_saved() {
+        let job = job(&Value::Null, &Value::Null, true);
+        check(&job, None, "25T21:59", RootStep::Begin(at("20T12:00")));
+        check(&job, Some(root(at("20T12:00"))), "25T21:59", RootStep::Stay);
+        let stopped = ended(at("20T12:00"), RunStatus::Cancelled, Some(Reason::Requested));
+        check(&job, Some(stopped), "25T21:59", RootStep::Stay);
+        let older = ended(at("19T12:00"), RunStatus::Cancelled, Some(Reason::Requested));
+        check(&job, Some(older), "25T21:59", RootStep::Begin(at("20T12:00")));
+    }
+
+    #[test]
+    fn a_window_follows_its_zone_over_a_clock_change() {
+        let from = json!({"cron": "0 0 22 * * ?", "time_zone": "Europe/Berlin"});
+        let job = job(&from, &json!({"cron": "0 30 2 * * ?"}), true);
+        let pump = job.pump.clone().unwrap();
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        for (start, end) in [
+            // Clocks go back at 3:00, to 2:00: half past two comes first in summer time.
+            ("2026-10-24T22:00:00+02:00", "2026-10-25T02:30:00+02:00"),
+            // Clocks go forward at 2:00, to 3:00: there is no half past two.
+            ("2026-03-28T22:00:00+01:00", "2026-03-29T03:00:00+02:00"),
+            ("2026-06-01T22:00:00+02:00", "2026-06-02T02:30:00+02:00"),
+        ] {
+            assert_eq!(pump.until.end_of(at(start)), Some(at(end)), "{start}");
+            let step = |now| next_step((&job, &pump), (1, at("2026-01-01T00:00:00Z")), None, false, now);
+            let just_before = Timestamp::from_millis(at(end).as_millis() - 1);
+            assert_eq!((step(just_before), step(at(end))), (RootStep::Begin(at(start)), RootStep::Stay), "{start}");
+        }
+    }
+
+    #[test]
+    fn a_pump_until_empty_ends_when_every_item_is_dry() {
+        let job = job(&json!({"cron": "0 0 22 * * ?"}), &json!("empty"), true);
+        let pump = job.pump.clone().unwrap();
+        let step =
+            |is_dry| next_step((&job, &pump), (1, at("20T12:00")), Some(root(at("25T22:00"))), is_dry, at("25T23:00"));
+        assert_eq!((step(false), step(true)), (RootStep::Stay, RootStep::End(Reason::Dry)));
+        check(&job, None, "26T08:00", RootStep::Stay);
+    }
+}

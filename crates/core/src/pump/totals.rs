@@ -1,0 +1,78 @@
+//! What the items of a pump job add up to.
+
+use super::item::{Counts, Item, ItemState};
+use crate::time::Timestamp;
+
+/// Sums over items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Items without an owner.
+    pub free: u32,
+    /// Items that a group has.
+    pub dealt: u32,
+    /// Items that a group was asked to give back.
+    pub releasing: u32,
+    /// Items whose last select returned no rows, with none in work.
+    pub dry: u32,
+    /// What was done at all epochs.
+    pub counts: Counts,
+    /// Rows that were done in the last minute.
+    pub per_minute: u64,
+    /// When the oldest row in work was fetched.
+    pub oldest_at: Option<Timestamp>,
+}
+
+impl Totals {
+    /// Adds them up.
+    pub fn of<'i>(items: impl IntoIterator<Item = &'i Item>) -> Self {
+        let mut totals = Self::default();
+        for item in items {
+            match item.state() {
+                ItemState::Free => totals.free += 1,
+                ItemState::Dealt => totals.dealt += 1,
+                ItemState::Releasing => totals.releasing += 1,
+            }
+            totals.dry += u32::from(item.dry);
+            totals.counts = totals.counts.plus(item.total());
+            totals.per_minute += u64::from(item.per_minute);
+            totals.oldest_at = totals.oldest_at.into_iter().chain(item.oldest_at).min();
+        }
+        totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Owner;
+    use super::*;
+    use crate::id::RunId;
+
+    #[test]
+    fn items_add_up() {
+        let now = Timestamp::from_secs(100);
+        let owner = Some(Owner { run: RunId::new(1), attempt: 1 });
+        let done = |done| Counts { done, ..Counts::default() };
+        let items = [
+            Item::new("free", now),
+            Item {
+                owner,
+                counts: done(7),
+                before: done(3),
+                oldest_at: Some(now),
+                per_minute: 60,
+                ..Item::new("a", now)
+            },
+            Item {
+                owner,
+                asked_at: Some(now),
+                oldest_at: Some(Timestamp::from_secs(50)),
+                dry: true,
+                ..Item::new("b", now)
+            },
+        ];
+        let totals = Totals::of(&items);
+        assert_eq!((totals.free, totals.dealt, totals.releasing, totals.dry), (1, 1, 1, 1));
+        assert_eq!((totals.counts.done, totals.per_minute), (10, 60));
+        assert_eq!(totals.oldest_at, Some(Timestamp::from_secs(50)));
+    }
+}

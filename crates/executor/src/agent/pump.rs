@@ -1,0 +1,134 @@
+//! The handler `pump`: one program selects rows, another executes them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::confine::Confinement;
+use super::folder::Folders;
+use super::program::{CaptureLimit, Program};
+use crate::job_error::JobError;
+use crate::pump::{Item, Pump, PumpContext};
+
+/// The most that a select may print.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PumpParams {
+    /// A program and its arguments: it reads items and prints rows.
+    select: Vec<String>,
+    /// A program and its arguments: it reads rows and executes them.
+    execute: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+}
+
+/// A line that a select printed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Row {
+    item: String,
+    key: String,
+    #[serde(default)]
+    row: Value,
+    #[serde(default, skip_serializing)]
+    checkpoint: Option<String>,
+}
+
+/// An item as a select reads it.
+#[derive(Serialize)]
+struct ItemLine<'a> {
+    name: &'a str,
+    params: &'a RawValue,
+    epoch: i64,
+    checkpoint: &'a str,
+}
+
+pub(super) struct ProgramPump {
+    folders: Arc<Folders>,
+    confinement: Arc<Confinement>,
+}
+
+impl ProgramPump {
+    pub(super) fn new(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> Self {
+        Self { folders: Arc::clone(folders), confinement: Arc::clone(confinement) }
+    }
+
+    /// Runs one of the programs of the group's parameters, and returns what it printed where that is asked for.
+    async fn call(
+        &self,
+        cx: &PumpContext,
+        choose: impl FnOnce(&mut PumpParams) -> Vec<String>,
+        (stdin, own): (String, Vec<(&'static str, String)>),
+        capture: Option<CaptureLimit>,
+    ) -> Result<Vec<u8>, JobError> {
+        let wrong = |error| JobError::terminal(format_args!("params: {error}"));
+        let mut params: PumpParams = serde_json::from_str(cx.run().params()).map_err(wrong)?;
+        let argv = choose(&mut params);
+        let PumpParams { env, cwd, .. } = params;
+        let folder = self.folders.make(cx.run())?;
+        let program = Program { argv, env, cwd, stdin: Some(stdin), own, folder };
+        program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture).await
+    }
+}
+
+impl Pump for ProgramPump {
+    type Row = Row;
+    type Error = JobError;
+
+    async fn select(&self, cx: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Row>, JobError> {
+        let stdin = items.iter().map(item_line).collect::<Result<String, JobError>>()?;
+        let own = vec![("RONDEL_PUMP_LIMIT", limit.to_string())];
+        let capture = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
+        let printed = self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own), Some(capture)).await?;
+        read_rows(&printed)
+    }
+
+    async fn execute(&self, cx: &PumpContext, rows: Vec<Row>) -> Result<(), JobError> {
+        let item = rows.first().map(|row| row.item.clone()).unwrap_or_default();
+        let mut stdin = String::new();
+        for row in &rows {
+            stdin.push_str(&serde_json::to_string(row)?);
+            stdin.push('\n');
+        }
+        let own = vec![("RONDEL_PUMP_EPOCH", cx.epoch(&item).to_string()), ("RONDEL_PUMP_ITEM", item.clone())];
+        self.call(cx, |params| std::mem::take(&mut params.execute), (stdin, own), None).await?;
+        if let Some(checkpoint) = rows.iter().rev().find_map(|row| row.checkpoint.as_ref()) {
+            cx.checkpoint(&item, checkpoint)?;
+        }
+        Ok(())
+    }
+
+    fn item(row: &Row) -> String {
+        row.item.clone()
+    }
+
+    fn key(row: &Row) -> String {
+        row.key.clone()
+    }
+}
+
+fn item_line(item: &Item) -> Result<String, JobError> {
+    let params = serde_json::from_str(item.raw_params())?;
+    let line = ItemLine { name: &item.name, params, epoch: item.epoch, checkpoint: &item.checkpoint };
+    Ok(serde_json::to_string(&line)? + "\n")
+}
+
+fn read_rows(printed: &[u8]) -> Result<Vec<Row>, JobError> {
+    let lines = printed.split(|byte| *byte == b'\n').enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+    let read = |(number, line)| {
+        let wrong = |error| JobError::failed(format_args!("line {} of the select is not a row: {error}", number + 1));
+        serde_json::from_slice(line).map_err(wrong)
+    };
+    lines.map(read).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use std::path::Path;
+use std::time::Duration;
+
+use rondel_core::RunStatus;
+use serde_json::json;
+
+use super::*;
+use crate::agent::config::AgentConfig;
+use crate::pump::{PumpOutcome, TestPump};
+
+fn pump(config: &AgentConfig, params: &Value) -> TestPump {
+    let base = config.work_dir.clone().unwrap();
+    let folders = Arc::new(Folders::open(&base, false, None, None).unwrap());
+    let confinement = Arc::new(Confinement::new(config));
+    TestPump::of(ProgramPump::new(&folders, &confinement)).params(params)
+}
+
+fn in_dir(dir: &Path) -> AgentConfig {
+    AgentConfig { work_dir: Some(dir.to_owned()), ..AgentConfig::default() }
+}
+
+fn sh(script: &str) -> Value {
+    json!(["sh", "-c", script])
+}
+
+/// A select whose first output is `script`'s, and that has no rows from then on.
+fn once(dir: &Path, script: &str) -> Value {
+    sh(&format!("test -e {0}/selected && exit 0; cat > {0}/selected; {script}", dir.display()))
+}
+
+async fn run(dir: &Path, select: &str, execute: &str) -> PumpOutcome {
+    let params = json!({"select": once(dir, select), "execute": sh(execute)});
+    pump(&in_dir(&dir.join("work")), &params).item("eu", 7).run().await
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn rows_go_from_one_program_to_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (dir.path(), dir.path().join("out"));
+    let select = r#"echo "{\"item\": \"eu\", \"key\": \"1\", \"row\": {\"limit\": $RONDEL_PUMP_LIMIT}}"
+        echo; echo '{"item": "eu", "key": "2", "checkpoint": "two"}'"#;
+    let execute = format!(
+        "echo \"$RONDEL_PUMP_ITEM $RONDEL_PUMP_EPOCH $RONDEL_JOB\" >> {0}; cat >> {0}; echo done",
+        out.display()
+    );
+    let params = json!({"select": once(path, select), "execute": sh(&execute)});
+    let test = pump(&in_dir(&path.join("work")), &params).item("eu", 7).item_params(json!({"schema": "e"}));
+    let outcome = test.item_checkpoint("one").batch(2).fetch(9).run().await;
+    assert_eq!((outcome.is_complete(), outcome.fetched(), outcome.done()), (true, 2, 2), "{outcome:?}");
+    assert_eq!(
+        read(path.join("selected")),
+        "{\"name\":\"eu\",\"params\":{\"schema\": \"e\"},\"epoch\":7,\"checkpoint\":\"one\"}\n".replace(": ", ":")
+    );
+    let rows = "{\"item\":\"eu\",\"key\":\"1\",\"row\":{\"limit\":9}}\n{\"item\":\"eu\",\"key\":\"2\",\"row\":null}\n";
+    assert_eq!(read(&out), format!("eu 7 test\n{rows}"));
+    assert_eq!(outcome.checkpoint("eu"), "two");
+    assert!(outcome.log().contains("stdout done\n") && !outcome.log().contains("limit"), "{}", outcome.log());
+    assert_eq!(std::fs::read_dir(path.join("work")).unwrap().count(), 0, "working directories are removed");
+}
+
+#[tokio::test]
+async fn a_program_that_fails_is_a_failed_row_or_a_failed_select() {
+    let dir = tempfile::tempdir().unwrap();
+    let outcome = run(dir.path(), r#"echo '{"item": "eu", "key": "1"}'"#, "echo no such order >&2; exit 3").await;
+    assert_eq!((outcome.done(), outcome.failed()), (0, 1));
+    assert!(outcome.log().contains("warn row 1 of item eu failed: exit code 3: no such order\n"), "{}", outcome.log());
+    for (select, words) in [
+        ("exit 9", "select failed: exit code 9;"),
+        ("echo '{\"item\": \"eu\"}'", "line 1 of the select is not a row: missing field `key`"),
+        ("echo; echo rows", "line 2 of the select is not a row: expected value"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let outcome = run(dir.path(), select, "true").await;
+        assert!(outcome.log().contains(words), "{}", outcome.log());
+    }
+}
+
+#[tokio::test]
+async fn a_select_that_prints_too_much_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let many = format!("echo $$ > {}/pid; yes '{{\"item\": \"eu\", \"key\": \"1\"}}'", dir.path().display());
+    let outcome = run(dir.path(), &many, "true").await;
+    assert!(
+        outcome.log().contains("it printed more than the 500 lines asked for, and was killed"),
+        "{}",
+        outcome.log()
+    );
+    let pid = read(dir.path().join("pid"));
+    let stat = read(format!("/proc/{}/stat", pid.trim()));
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    let dir = tempfile::tempdir().unwrap();
+    let outcome = run(dir.path(), "yes x | tr -d '\\n' | head -c 1000000000", "true").await;
+    assert!(outcome.log().contains("it printed more than 64 MiB, and was killed"), "{}", outcome.log());
+}
+
+#[tokio::test]
+async fn an_execution_that_is_aborted_leaves_no_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    let execute =
+        format!("trap '' TERM; echo $$ >> {0}; sh -c 'echo $$ >> {0}; sleep 60; sleep 60'; sleep 60", pids.display());
+    let params = json!({"select": once(dir.path(), r#"echo '{"item": "eu", "key": "1"}'"#), "execute": sh(&execute)});
+    let test = pump(&in_dir(&dir.path().join("work")), &params).item("eu", 7).hand_over(Duration::from_secs(1));
+    let outcome = test.time_limit(Duration::from_secs(1)).run().await;
+    assert_eq!((outcome.status(), outcome.done(), outcome.failed()), (RunStatus::Cancelled, 0, 1));
+    assert_eq!(read(&pids).lines().count(), 2);
+    for pid in read(&pids).lines() {
+        let stat = read(format!("/proc/{pid}/stat"));
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+}
+
+#[tokio::test]
+async fn only_allowed_programs_are_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let allow_programs = Some(vec!["/usr/bin/true".into()]);
+    let config = AgentConfig { allow_programs, ..in_dir(dir.path()) };
+    let params = json!({"select": ["sh", "-c", "true"], "execute": ["true"]});
+    let outcome = pump(&config, &params).item("eu", 1).time_limit(Duration::from_millis(300)).run().await;
+    assert!(outcome.log().contains("this agent does not start "), "{}", outcome.log());
+    let outcome = pump(&in_dir(dir.path()), &json!({"select": ["true"]})).item("eu", 1);
+    let outcome = outcome.time_limit(Duration::from_millis(300)).run().await;
+    assert!(outcome.log().contains("params: missing field `execute`"), "{}", outcome.log());
+}

@@ -1,0 +1,75 @@
+//! Orders for groups of pump jobs, and their reports.
+
+use std::sync::Arc;
+
+use rondel_proto::v1::{self, PumpOrders};
+
+use super::{Engine, Link};
+use crate::pump::group::split;
+use crate::table::{Item, RunKey, TableLink as _};
+
+/// Sends reports as groups make them.
+pub(super) struct ReportLoop {
+    engine: Arc<Engine>,
+}
+
+impl ReportLoop {
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    pub(super) async fn run(self) {
+        let setup = &self.engine.setup;
+        loop {
+            tokio::select! {
+                () = setup.lifecycle.soft.cancelled() => return,
+                () = setup.pumps.ready() => self.engine.send_reports(),
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Hands each group its order.
+    pub(crate) fn pump_orders(&self, orders: PumpOrders) {
+        let orders = self.table().pump_orders(orders);
+        for (run, order) in orders {
+            if let Some(port) = run.pump() {
+                port.put(order);
+            }
+        }
+    }
+
+    /// A group never ends by itself, so a drain asks it to.
+    pub(super) fn end_pumps(&self) {
+        for run in self.table().runs() {
+            if let Some(port) = run.pump() {
+                port.leave();
+            }
+        }
+    }
+
+    /// Sends the reports that are new on every stream: any of these servers may own the job.
+    pub(super) fn send_reports(&self) {
+        // Under the table's lock, so that two callers do not overtake each other.
+        let table = self.table();
+        for part in self.setup.pumps.take_unsent().into_iter().flat_map(split) {
+            table.outbox.links().for_each(|link| link.push(Item::Pump(part.clone())));
+        }
+    }
+
+    /// Sends the last report of each group on a new stream.
+    pub(super) fn repeat_reports(&self, link: &Link) {
+        link.extend(self.setup.pumps.all().into_iter().flat_map(split).map(Item::Pump));
+    }
+
+    /// Forgets the reports of groups whose results a server has.
+    pub(super) fn forget_reports(&self, acks: &[v1::ResultAck]) {
+        for ack in acks {
+            let key = RunKey::new(ack.run_id, ack.attempt);
+            if self.table().get(key).is_none() {
+                self.setup.pumps.forget(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What one call of a pump knows of its group.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::group::CheckpointError;
+use crate::extract::Log;
+use crate::run::RunContext;
+
+/// Where checkpoints go.
+pub(super) trait Checkpoints: Send + Sync {
+    fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError>;
+}
+
+/// The group that [`Pump::select`](crate::Pump::select) or [`Pump::execute`](crate::Pump::execute) is called for, as of this
+/// call.
+#[derive(Clone)]
+pub struct PumpContext {
+    run: RunContext,
+    /// The epochs of the items of this call.
+    epochs: Arc<BTreeMap<String, i64>>,
+    checkpoints: Arc<dyn Checkpoints>,
+}
+
+impl PumpContext {
+    pub(super) fn new(run: &RunContext, epochs: BTreeMap<String, i64>, checkpoints: Arc<dyn Checkpoints>) -> Self {
+        Self { run: run.clone(), epochs: Arc::new(epochs), checkpoints }
+    }
+
+    /// The item's fencing token: it rises with each owner of the item. 0 for an item that is not one of this call.
+    ///
+    /// An executor that stood still may write after the item has gone to another one; no scheduler can stop that write, but
+    /// your store can. Keep the highest epoch beside what is written for the item, and write only where this one is not lower:
+    ///
+    /// ```sql
+    /// UPDATE orders SET state = 'closed', epoch = $1 WHERE id = $2 AND epoch <= $1
+    /// ```
+    #[must_use]
+    pub fn epoch(&self, item: &str) -> i64 {
+        self.epochs.get(item).copied().unwrap_or(0)
+    }
+
+    /// Stores where the item stands, in your own words, at most 4 KiB. It goes to the server with the next report, within
+    /// about a second, and the item's next owner gets it. Until then the one before counts: what lies between is done again
+    /// if this executor is lost.
+    ///
+    /// # Errors
+    /// The text is too long, or this call's item is no longer held at its epoch.
+    pub fn checkpoint(&self, item: &str, text: impl AsRef<str>) -> Result<(), CheckpointError> {
+        self.checkpoints.store(item, self.epoch(item), text.as_ref())
+    }
+
+    /// The number of this group, from 0.
+    #[must_use]
+    pub fn group(&self) -> u32 {
+        self.run.shard().index
+    }
+
+    /// How many groups the job has.
+    #[must_use]
+    pub fn groups(&self) -> u32 {
+        self.run.shard().total
+    }
+
+    /// Resolves when the group is to end: it fetches nothing more, and what is in execution has a bounded time to finish.
+    pub async fn cancelled(&self) {
+        match self.run.pump() {
+            Some(port) => tokio::select! {
+                () = self.run.stopped() => {}
+                () = port.leaving().cancelled() => {}
+            },
+            None => self.run.stopped().await,
+        }
+    }
+
+    /// Whether the group is to end.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.run.stop_cause().is_some() || self.run.pump().is_some_and(|port| port.leaving().is_cancelled())
+    }
+
+    /// The log of the group's run, for lines that are not events of `tracing`.
+    #[must_use]
+    pub fn log(&self) -> Log {
+        Log::of(&self.run)
+    }
+
+    /// The group's run: the job, its parameters, states of the builder.
+    #[must_use]
+    pub fn run(&self) -> &RunContext {
+        &self.run
+    }
+}
+
+impl fmt::Debug for PumpContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PumpContext").field("run", &self.run).field("epochs", &self.epochs).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,278 @@
+//! One group at work: it calls the pump as the group's state asks for, and reports.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use rondel_core::time::format_duration;
+use tokio::task::{AbortHandle, JoinError};
+use tokio::time::Instant;
+
+use super::context::{Checkpoints, PumpContext};
+use super::ending::ending;
+use super::group::{
+    CheckpointError, Executed, Execution, Failure, Fetched, Group, Limits, Row, Step, Task, without_a_tenth,
+};
+use super::handler::Pump;
+use super::item::Item;
+use super::port::{Port, Until};
+use crate::ending::Ending;
+use crate::engine::Silent;
+use crate::host;
+use crate::job_error::JobError;
+use crate::lifecycle::lock;
+use crate::run::{self, RunContext, StopCause, panic_message};
+
+/// How many keys of failed rows one log line names.
+const NAMED_MAX: usize = 10;
+
+/// What the group's calls share.
+struct Shared<R> {
+    group: Mutex<Group<R>>,
+    port: Arc<Port>,
+}
+
+impl<R: Clone + Send> Checkpoints for Shared<R> {
+    fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
+        lock(&self.group).checkpoint(item, epoch, text)?;
+        self.port.poke();
+        Ok(())
+    }
+}
+
+/// What the task of a call ended with.
+type CallResult<T> = Result<Result<T, JobError>, JoinError>;
+
+/// A call that has returned.
+enum Returned<R> {
+    Fetch(CallResult<Vec<Row<R>>>),
+    Execution { number: u64, item: String, result: CallResult<()> },
+}
+
+struct Driver<P: Pump> {
+    pump: Arc<P>,
+    run: RunContext,
+    limits: Limits,
+    shared: Arc<Shared<P::Row>>,
+    calls: FuturesUnordered<BoxFuture<'static, Returned<P::Row>>>,
+    fetch: Option<AbortHandle>,
+    executions: BTreeMap<u64, AbortHandle>,
+    failed_selects: u64,
+    is_stopped: bool,
+    is_leaving: bool,
+}
+
+/// Runs a group until it has released every item.
+pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
+    let (Some(port), Some(limits)) = (run.pump().cloned(), run.pump_limits()) else {
+        return JobError::terminal("the trigger has no limits of a pump job").into();
+    };
+    let group = Group::new(run.key(), run.job_id().get(), limits, now());
+    let shared = Arc::new(Shared { group: Mutex::new(group), port });
+    let driver = Driver {
+        pump,
+        run,
+        limits,
+        shared,
+        calls: FuturesUnordered::new(),
+        fetch: None,
+        executions: BTreeMap::new(),
+        failed_selects: 0,
+        is_stopped: false,
+        is_leaving: false,
+    };
+    driver.drive().await
+}
+
+/// The present, as the group counts it.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+impl<P: Pump> Driver<P> {
+    async fn drive(mut self) -> Ending {
+        let port = Arc::clone(&self.shared.port);
+        loop {
+            if let Some(order) = port.take() {
+                self.group().order(order, now());
+            }
+            let Some(wake_at) = self.work() else { break };
+            self.publish();
+            let report_at = self.group().report_at();
+            let wake_at = wake_at.into_iter().chain(report_at).min();
+            let woken = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep_until(Instant::from_std(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.returned(returned),
+                () = port.poked() => {}
+                () = self.run.stopped(), if !self.is_stopped => {}
+                () = port.leaving().cancelled(), if !self.is_leaving => {}
+                () = woken => {}
+            }
+        }
+        let (report, total) = {
+            let mut group = self.group();
+            (group.full_report(now()), group.total())
+        };
+        self.run.setup().pumps.publish(report);
+        ending(self.run.stop_cause(), total, self.failed_selects)
+    }
+
+    fn group(&self) -> MutexGuard<'_, Group<P::Row>> {
+        lock(&self.shared.group)
+    }
+
+    /// Does what is to be done, and returns when there is more; nothing where the group is over.
+    fn work(&mut self) -> Option<Option<std::time::Instant>> {
+        loop {
+            // Before each row: what was selected may be another executor's by now.
+            self.heed_stop();
+            let step = self.group().next(now());
+            match step {
+                Step::Fetch { items, limit } => self.select(items, limit),
+                Step::Execute(execution) => self.execute(execution),
+                Step::Abort(Task::Fetch) => self.fetch.iter().for_each(AbortHandle::abort),
+                Step::Abort(Task::Execution(number)) => {
+                    self.executions.get(&number).into_iter().for_each(AbortHandle::abort);
+                }
+                Step::Wait(until) => return Some(until),
+                Step::Over => return None,
+            }
+        }
+    }
+
+    fn heed_stop(&mut self) {
+        if let Some(Silent { limit, lasted }) = self.run.setup().silence.exceeded(host::uptime())
+            && self.run.silence_limit(limit).is_some_and(|own| own <= lasted)
+        {
+            self.run.stop(StopCause::Silence { length: limit });
+        }
+        if self.is_due() {
+            self.shared.port.leave();
+        }
+        if !self.is_leaving && self.shared.port.leaving().is_cancelled() {
+            self.is_leaving = true;
+            self.group().stop(None);
+        }
+        if !self.is_stopped && self.run.stop_cause().is_some() {
+            self.is_stopped = true;
+            let abort_at = now().checked_add(without_a_tenth(self.run.stop_grace()));
+            self.group().stop(abort_at);
+        }
+    }
+
+    /// Whether the test that runs this group has seen enough.
+    fn is_due(&self) -> bool {
+        match self.shared.port.until() {
+            None => false,
+            Some(Until::Dry) => self.group().is_dry(),
+            Some(Until::Rows(count)) => {
+                let total = self.group().total();
+                total.done + total.failed >= count
+            }
+        }
+    }
+
+    fn publish(&self) {
+        if let Some(report) = self.group().report(now()) {
+            self.run.setup().pumps.publish(report);
+        }
+    }
+}
+
+/// Calls of the pump.
+impl<P: Pump> Driver<P> {
+    fn context(&self, epochs: BTreeMap<String, i64>) -> PumpContext {
+        PumpContext::new(&self.run, epochs, Arc::clone(&self.shared) as Arc<dyn Checkpoints>)
+    }
+
+    fn select(&mut self, items: Vec<Item>, limit: usize) {
+        let context = self.context(items.iter().map(|item| (item.name.clone(), item.epoch)).collect());
+        let pump = Arc::clone(&self.pump);
+        let handle = run::spawn(async move {
+            let rows = pump.select(&context, &items, limit).await.map_err(Into::into)?;
+            let row = |value| Row { item: P::item(&value), key: P::key(&value), value };
+            Ok(rows.into_iter().map(row).collect())
+        });
+        self.fetch = Some(handle.abort_handle());
+        self.calls.push(Box::pin(async { Returned::Fetch(handle.await) }));
+    }
+
+    fn execute(&mut self, execution: Execution<P::Row>) {
+        let Execution { number, item, epoch, rows } = execution;
+        let context = self.context(BTreeMap::from([(item.clone(), epoch)]));
+        let pump = Arc::clone(&self.pump);
+        let handle = run::spawn(async move { pump.execute(&context, rows).await.map_err(Into::into) });
+        self.executions.insert(number, handle.abort_handle());
+        self.calls.push(Box::pin(async move { Returned::Execution { number, item, result: handle.await } }));
+    }
+
+    fn returned(&mut self, returned: Returned<P::Row>) {
+        match returned {
+            Returned::Fetch(result) => self.selected(result),
+            Returned::Execution { number, item, result } => {
+                self.executions.remove(&number);
+                let (how, error) = match result {
+                    Ok(Ok(())) => (Executed::Done, String::new()),
+                    Ok(Err(error)) => (Executed::Failed, error.message),
+                    Err(error) if error.is_panic() => (Executed::Failed, panic_message(&*error.into_panic())),
+                    Err(_) => (Executed::Aborted, "aborted before its end".to_owned()),
+                };
+                let failures = self.group().executed(number, how, now());
+                if !failures.is_empty() {
+                    self.run.log_line("warn", &failed_line(&item, &failures, &error));
+                }
+            }
+        }
+    }
+
+    fn selected(&mut self, result: CallResult<Vec<Row<P::Row>>>) {
+        self.fetch = None;
+        let error = match result {
+            Ok(Ok(rows)) => {
+                let fetched_at = self.run.setup().clock.now();
+                let found = self.group().fetched(rows, now(), fetched_at);
+                if let Some(line) = dropped_line(&found, self.limits.fetch) {
+                    self.run.log_line("warn", &line);
+                }
+                return;
+            }
+            Ok(Err(error)) => error.message,
+            Err(error) if error.is_panic() => panic_message(&*error.into_panic()),
+            Err(_) => return self.group().fetch_aborted(),
+        };
+        self.failed_selects += 1;
+        let wait = self.group().fetch_failed(now());
+        self.run.log_line("error", &format!("select failed: {error}; tried again in {}", format_duration(wait)));
+    }
+}
+
+/// What a select returned that is not executed, if anything.
+fn dropped_line(found: &Fetched, limit: usize) -> Option<String> {
+    let Fetched { surplus, strangers, .. } = *found;
+    let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were asked for"));
+    let of_others =
+        (strangers > 0).then(|| format!("{strangers} rows of items that were not asked for or are no longer held"));
+    let parts: Vec<String> = beyond.into_iter().chain(of_others).collect();
+    (!parts.is_empty()).then(|| format!("select returned {}; they are dropped", parts.join(" and ")))
+}
+
+fn failed_line(item: &str, failures: &[Failure], error: &str) -> String {
+    let keys: Vec<&str> = failures.iter().take(NAMED_MAX).map(|failure| failure.key.as_str()).collect();
+    let more = failures.len().saturating_sub(NAMED_MAX);
+    let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let waits: Vec<Duration> = failures.iter().filter_map(|failure| failure.retry_after).collect();
+    let retried = match (waits.len(), waits.iter().min()) {
+        (count, Some(wait)) if count == failures.len() => format!("; tried again in {}", format_duration(*wait)),
+        (count, Some(wait)) => format!("; {count} of them tried again in {}", format_duration(*wait)),
+        _ => String::new(),
+    };
+    let rows = if failures.len() == 1 { "row" } else { "rows" };
+    format!("{rows} {}{and_more} of item {item} failed: {error}{retried}", keys.join(", "))
+}

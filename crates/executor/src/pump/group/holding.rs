@@ -1,0 +1,138 @@
+//! One item as a group has it.
+
+use std::time::Duration;
+
+use rondel_proto::v1::PumpProgress;
+
+/// The longest checkpoint, in bytes.
+pub const CHECKPOINT_BYTES_MAX: usize = 4 * 1024;
+
+/// Why a checkpoint was not stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// It is too long.
+    #[error("a checkpoint of {bytes} bytes; at most {CHECKPOINT_BYTES_MAX} are kept")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The group does not have the item any more at the epoch of this call.
+    #[error("item {item:?} is no longer held at the epoch of this call; its checkpoint is not stored")]
+    NotHeld {
+        /// The item.
+        item: String,
+    },
+}
+
+/// What was done with rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Selects that asked for the item.
+    pub fetches: u64,
+    /// Rows that were fetched to be executed.
+    pub rows: u64,
+    /// Rows that were executed.
+    pub done: u64,
+    /// Executions of rows that failed.
+    pub failed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Held,
+    /// It is asked back. At the instant, if there is one, what is left of it is aborted.
+    Releasing {
+        abort_at: Option<std::time::Instant>,
+    },
+    /// It is given back, and reported as such until an order does not name it.
+    Released,
+}
+
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub(super) epoch: i64,
+    pub(super) params: String,
+    pub(super) checkpoint: String,
+    pub(super) phase: Phase,
+    pub(super) counts: Counts,
+    /// The last select returned no rows for it.
+    pub(super) is_empty: bool,
+    pub(super) rate: Rate,
+    /// As it was last reported.
+    pub(super) reported: PumpProgress,
+}
+
+impl Holding {
+    pub(super) fn new(epoch: i64, params: String, checkpoint: String) -> Self {
+        Self {
+            epoch,
+            params,
+            checkpoint,
+            phase: Phase::Held,
+            counts: Counts::default(),
+            is_empty: false,
+            rate: Rate::default(),
+            reported: PumpProgress::default(),
+        }
+    }
+
+    pub(super) fn set_checkpoint(&mut self, text: &str) -> Result<(), CheckpointError> {
+        if text.len() > CHECKPOINT_BYTES_MAX {
+            return Err(CheckpointError::TooLong { bytes: text.len() });
+        }
+        text.clone_into(&mut self.checkpoint);
+        Ok(())
+    }
+}
+
+const SLOT_COUNT: u64 = 12;
+const SLOTS: usize = 12;
+const SLOT: Duration = Duration::from_secs(5);
+
+/// How many rows were done in the last minute, to within five seconds. Times count from the group's beginning.
+#[derive(Debug, Default)]
+pub(super) struct Rate {
+    slots: [u64; SLOTS],
+    newest: u64,
+}
+
+impl Rate {
+    pub(super) fn add(&mut self, count: u64, at: Duration) {
+        self.advance(at);
+        self.slots[index(self.newest)] += count;
+    }
+
+    pub(super) fn per_minute(&mut self, at: Duration) -> u32 {
+        self.advance(at);
+        u32::try_from(self.slots.iter().sum::<u64>()).unwrap_or(u32::MAX)
+    }
+
+    fn advance(&mut self, at: Duration) {
+        let slot = (at.as_secs() / SLOT.as_secs()).max(self.newest);
+        for passed in self.newest + 1..=slot.min(self.newest + SLOT_COUNT) {
+            self.slots[index(passed)] = 0;
+        }
+        self.newest = slot;
+    }
+}
+
+fn index(slot: u64) -> usize {
+    usize::try_from(slot % SLOT_COUNT).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_last_minute() {
+        let at = Duration::from_secs;
+        let mut rate = Rate::default();
+        rate.add(3, at(1));
+        rate.add(4, at(30));
+        assert_eq!((rate.per_minute(at(30)), rate.per_minute(at(59))), (7, 7));
+        assert_eq!((rate.per_minute(at(61)), rate.per_minute(at(95))), (4, 0));
+        rate.add(5, at(100));
+        assert_eq!((rate.per_minute(at(100)), rate.per_minute(at(10_000))), (5, 0));
+    }
+}

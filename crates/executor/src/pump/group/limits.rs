@@ -1,0 +1,77 @@
+//! How a group works, as its trigger has it.
+
+use std::time::Duration;
+
+use rondel_core::backoff::doubled;
+use rondel_proto::v1;
+
+/// The longest wait after a select that failed.
+const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// The shortest, so that a database that is away is not asked all the time.
+const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
+
+/// How a group works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many executions run at the same time.
+    pub threads: usize,
+    /// How many rows one select may return.
+    pub fetch: usize,
+    /// How many rows one execution gets.
+    pub batch: usize,
+    /// A worker that runs dry fetches at once; else only the last one does.
+    pub not_sleep: bool,
+    /// The wait after a select that brought nothing to execute.
+    pub idle: Duration,
+    /// The wait after one that did.
+    pub pause: Duration,
+    /// How long an item that is asked back may take to be released.
+    pub hand_over: Duration,
+    /// How often a row that failed is tried again.
+    pub row_retry_max: u32,
+    /// The wait before the first further try of a row, doubled for each one after it.
+    pub row_backoff: Duration,
+    /// The longest of these waits.
+    pub row_backoff_max: Duration,
+}
+
+impl Limits {
+    /// When what is left of an item is aborted after it was asked back: early enough for the release to arrive in time.
+    #[must_use]
+    pub fn abort_after(&self) -> Duration {
+        without_a_tenth(self.hand_over)
+    }
+
+    pub(super) fn row_backoff(&self, failures: u32) -> Duration {
+        doubled(self.row_backoff, self.row_backoff_max, failures)
+    }
+
+    pub(super) fn select_backoff(&self, failures: u32) -> Duration {
+        doubled(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failures)
+    }
+}
+
+/// The length less its tenth.
+pub(crate) fn without_a_tenth(length: Duration) -> Duration {
+    length.saturating_sub(length / 10)
+}
+
+impl From<&v1::Pump> for Limits {
+    fn from(pump: &v1::Pump) -> Self {
+        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX).max(1);
+        let length = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+        Self {
+            threads: count(pump.threads),
+            fetch: count(pump.fetch),
+            batch: count(pump.batch),
+            not_sleep: pump.not_sleep,
+            // A server sends no 0; a select without rows must not be repeated at once.
+            idle: length(pump.idle_ms).max(Duration::from_millis(1)),
+            pause: length(pump.pause_ms),
+            hand_over: length(pump.hand_over_ms),
+            row_retry_max: pump.row_retry_max,
+            row_backoff: length(pump.row_backoff_ms),
+            row_backoff_max: length(pump.row_backoff_max_ms.max(pump.row_backoff_ms)),
+        }
+    }
+}

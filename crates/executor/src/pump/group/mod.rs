@@ -1,0 +1,378 @@
+//! The state of one group of a pump job: its items, the rows that it has fetched, and what it does next.
+//!
+//! Each method is one event. It reads no clock and needs no runtime; the simulation of the cluster runs the same group.
+//! [`Group::next`] answers what is to be done, until it answers [`Step::Wait`]. Rows of an item are executed under the epoch
+//! under which they were fetched, and one execution has rows of one item only.
+
+mod holding;
+mod limits;
+mod orders;
+#[cfg(test)]
+mod props;
+mod report;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use rondel_core::Timestamp;
+
+pub use self::holding::{CHECKPOINT_BYTES_MAX, CheckpointError, Counts};
+use self::holding::{Holding, Phase};
+pub use self::limits::Limits;
+pub(crate) use self::limits::without_a_tenth;
+pub use self::report::split;
+use self::rows::Rows;
+pub use self::rows::{Failure, Row};
+use super::Item;
+use crate::table::RunKey;
+
+/// What is to be done next.
+#[derive(Debug)]
+pub enum Step<R> {
+    /// One select for these items. Its end is reported by [`Group::fetched`], [`Group::fetch_failed`] or
+    /// [`Group::fetch_aborted`].
+    Fetch {
+        /// What to ask for.
+        items: Vec<Item>,
+        /// How many rows it may return.
+        limit: usize,
+    },
+    /// One execution. Its end is reported by [`Group::executed`].
+    Execute(Execution<R>),
+    /// Stop this. Its end is reported all the same.
+    Abort(Task),
+    /// Nothing before this instant, or before the next event.
+    Wait(Option<Instant>),
+    /// The group has released every item, and ends.
+    Over,
+}
+
+/// Rows of one item, to be executed by one call.
+#[derive(Debug)]
+pub struct Execution<R> {
+    /// Identifies it.
+    pub number: u64,
+    /// The item that the rows belong to.
+    pub item: String,
+    /// The epoch under which they were fetched.
+    pub epoch: i64,
+    /// The rows.
+    pub rows: Vec<R>,
+}
+
+/// Something that a group has under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// The select.
+    Fetch,
+    /// The execution with this number.
+    Execution(u64),
+}
+
+/// How an execution ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executed {
+    /// Its rows are done.
+    Done,
+    /// None of its rows is done.
+    Failed,
+    /// It was stopped before its end.
+    Aborted,
+}
+
+/// What became of the rows of a select.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Rows that will be executed.
+    pub accepted: usize,
+    /// Rows beyond the number that was asked for.
+    pub surplus: usize,
+    /// Rows of items that were not asked for, or are no longer held.
+    pub strangers: usize,
+    /// Rows that are in work already, or came twice.
+    pub in_work: usize,
+    /// Rows that failed a short while ago.
+    pub resting: usize,
+}
+
+/// The select that is under way.
+#[derive(Debug)]
+struct Fetch {
+    /// The epochs of the items.
+    asked: BTreeMap<String, i64>,
+    /// Rows that ended meanwhile: the select may have read them before.
+    ended: BTreeSet<(String, String)>,
+    is_aborting: bool,
+}
+
+/// One group.
+#[derive(Debug)]
+pub struct Group<R> {
+    key: RunKey,
+    job_id: i64,
+    limits: Limits,
+    /// The last order that was taken.
+    number: Option<(i64, i64)>,
+    items: BTreeMap<String, Holding>,
+    /// The items that are being released.
+    releasing: BTreeSet<String>,
+    /// The highest epoch of each item that was released or dropped.
+    gone: BTreeMap<String, i64>,
+    rows: Rows<R>,
+    fetch: Option<Fetch>,
+    fetch_after: Option<Instant>,
+    /// Selects that failed since the last one that did not.
+    failed_fetches: u32,
+    aborts: VecDeque<Task>,
+    /// It gives everything back and ends.
+    ending: bool,
+    total: Counts,
+    origin: Instant,
+    reported_at: Option<Instant>,
+    is_changed: bool,
+    /// Nothing but the number of selects has changed.
+    is_counted: bool,
+    /// An item was released since the last report.
+    is_urgent: bool,
+}
+
+impl<R: Clone> Group<R> {
+    /// A group without items.
+    #[must_use]
+    pub fn new(key: RunKey, job_id: i64, limits: Limits, now: Instant) -> Self {
+        Self {
+            key,
+            job_id,
+            limits,
+            number: None,
+            items: BTreeMap::new(),
+            releasing: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            rows: Rows::new(),
+            fetch: None,
+            fetch_after: None,
+            failed_fetches: 0,
+            aborts: VecDeque::new(),
+            ending: false,
+            total: Counts::default(),
+            origin: now,
+            reported_at: None,
+            is_changed: false,
+            is_counted: false,
+            is_urgent: false,
+        }
+    }
+}
+
+/// Work.
+impl<R: Clone> Group<R> {
+    /// What is to be done next.
+    pub fn next(&mut self, now: Instant) -> Step<R> {
+        self.expire(now);
+        if let Some(task) = self.aborts.pop_front() {
+            return Step::Abort(task);
+        }
+        self.rows.wake_waiting(now);
+        if self.is_over() {
+            return Step::Over;
+        }
+        if self.rows.executing() < self.limits.threads
+            && let Some(execution) = self.rows.execute(self.limits.batch)
+        {
+            return Step::Execute(execution);
+        }
+        if self.could_fetch() && self.fetch_after.is_none_or(|after| after <= now) {
+            return self.fetch();
+        }
+        Step::Wait(self.wake_at())
+    }
+
+    /// Whether a select is due but for the wait before it.
+    fn could_fetch(&self) -> bool {
+        let executing = self.rows.executing();
+        let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
+        let is_free = self.fetch.is_none() && !self.ending && is_dry && self.rows.nothing_queued();
+        is_free && self.items.values().any(|holding| holding.phase == Phase::Held)
+    }
+
+    fn fetch(&mut self) -> Step<R> {
+        let mut items = Vec::new();
+        let mut asked = BTreeMap::new();
+        for (name, holding) in self.items.iter_mut().filter(|(_, holding)| holding.phase == Phase::Held) {
+            holding.counts.fetches += 1;
+            asked.insert(name.clone(), holding.epoch);
+            items.push(Item::new(name, (holding.epoch, &holding.params, &holding.checkpoint)));
+        }
+        self.total.fetches += 1;
+        self.is_counted = true;
+        self.fetch = Some(Fetch { asked, ended: BTreeSet::new(), is_aborting: false });
+        Step::Fetch { items, limit: self.limits.fetch }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        let abort_at = self.releasing.iter().filter_map(|name| match self.items.get(name)?.phase {
+            Phase::Releasing { abort_at } => abort_at,
+            Phase::Held | Phase::Released => None,
+        });
+        let fetch_at = if self.could_fetch() { self.fetch_after } else { None };
+        abort_at.chain(fetch_at).chain(self.rows.waits_until()).min()
+    }
+
+    /// A select returned these rows. `fetched_at` is the present by the server's clock.
+    pub fn fetched(&mut self, rows: Vec<Row<R>>, now: Instant, fetched_at: Timestamp) -> Fetched {
+        let Some(fetch) = self.fetch.take() else { return Fetched::default() };
+        if fetch.is_aborting {
+            self.settle();
+            return Fetched { strangers: rows.len(), ..Fetched::default() };
+        }
+        let is_full = rows.len() >= self.limits.fetch;
+        let mut found = Fetched { surplus: rows.len().saturating_sub(self.limits.fetch), ..Fetched::default() };
+        let mut returned = BTreeSet::new();
+        for row in rows.into_iter().take(self.limits.fetch) {
+            if let Some(item) = self.accept(row, &fetch, (now, fetched_at), &mut found) {
+                returned.insert(item);
+            }
+        }
+        self.mark_empty(&fetch, |name| !is_full && !returned.contains(name));
+        self.failed_fetches = 0;
+        let wait = if found.accepted > 0 { self.limits.pause } else { self.limits.idle };
+        self.fetch_after = now.checked_add(wait);
+        self.is_changed |= found.accepted > 0;
+        self.settle();
+        found
+    }
+
+    /// Queues a row, and returns its item unless the row does not count as one that the item has.
+    fn accept(
+        &mut self,
+        row: Row<R>,
+        fetch: &Fetch,
+        (now, fetched_at): (Instant, Timestamp),
+        found: &mut Fetched,
+    ) -> Option<String> {
+        let epoch = fetch.asked.get(&row.item);
+        let holding = self.items.get_mut(&row.item).filter(|holding| epoch == Some(&holding.epoch));
+        let Some(holding) = holding.filter(|holding| holding.phase != Phase::Released) else {
+            found.strangers += 1;
+            return None;
+        };
+        let place = (row.item.clone(), row.key.clone());
+        if self.rows.is_resting(&place, now) {
+            found.resting += 1;
+            return None;
+        }
+        if fetch.ended.contains(&place) || !self.rows.queue(row, holding.epoch, fetched_at) {
+            found.in_work += 1;
+        } else {
+            found.accepted += 1;
+            holding.counts.rows += 1;
+            self.total.rows += 1;
+        }
+        Some(place.0)
+    }
+
+    /// A select failed. Returns how long it takes until the next one.
+    pub fn fetch_failed(&mut self, now: Instant) -> Duration {
+        let Some(fetch) = self.fetch.take() else { return Duration::ZERO };
+        self.mark_empty(&fetch, |_| false);
+        self.failed_fetches = self.failed_fetches.saturating_add(1);
+        let wait = self.limits.select_backoff(self.failed_fetches);
+        self.fetch_after = now.checked_add(wait);
+        self.settle();
+        wait
+    }
+
+    /// A select was aborted.
+    pub fn fetch_aborted(&mut self) {
+        self.fetch = None;
+        self.settle();
+    }
+
+    fn mark_empty(&mut self, fetch: &Fetch, is_empty: impl Fn(&str) -> bool) {
+        for (name, epoch) in &fetch.asked {
+            if let Some(holding) = self.items.get_mut(name).filter(|holding| holding.epoch == *epoch) {
+                let is_empty = is_empty(name);
+                self.is_changed |= std::mem::replace(&mut holding.is_empty, is_empty) != is_empty;
+            }
+        }
+    }
+
+    /// An execution ended. Returns the rows that failed.
+    pub fn executed(&mut self, number: u64, how: Executed, now: Instant) -> Vec<Failure> {
+        let Some(ended) = self.rows.take_execution(number) else { return Vec::new() };
+        let count = u64::try_from(ended.entries.len()).unwrap_or(u64::MAX);
+        let holding = self.items.get_mut(&ended.item).filter(|holding| holding.epoch == ended.epoch);
+        let may_retry = how == Executed::Failed && holding.as_ref().is_some_and(|held| held.phase == Phase::Held);
+        if let Some(holding) = holding {
+            let (counts, total) = (&mut holding.counts, &mut self.total);
+            if how == Executed::Done {
+                (counts.done, total.done) = (counts.done + count, total.done + count);
+                holding.rate.add(count, now.saturating_duration_since(self.origin));
+            } else {
+                (counts.failed, total.failed) = (counts.failed + count, total.failed + count);
+            }
+        }
+        let mut failures = Vec::new();
+        for mut entry in ended.entries {
+            let place = (ended.item.clone(), entry.key.clone());
+            if how == Executed::Done {
+                self.row_ended(place);
+                continue;
+            }
+            entry.failures += 1;
+            let wait = self.limits.row_backoff(entry.failures);
+            let is_final = !may_retry || entry.failures > self.limits.row_retry_max;
+            failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
+            if is_final {
+                if may_retry {
+                    self.rows.rest(place.clone(), now, wait.max(self.limits.idle));
+                }
+                self.row_ended(place);
+            } else {
+                self.rows.wait(&ended.item, entry, now + wait);
+            }
+        }
+        self.is_changed = true;
+        self.settle();
+        failures
+    }
+
+    fn row_ended(&mut self, place: (String, String)) {
+        self.rows.forget_key(&place);
+        if let Some(fetch) = &mut self.fetch {
+            fetch.ended.insert(place);
+        }
+    }
+
+    /// Stores a new checkpoint of an item that is held at this epoch.
+    ///
+    /// # Errors
+    /// One that is too long, and one of an item that is not held.
+    pub fn checkpoint(&mut self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
+        let holding = self.items.get_mut(item).filter(|holding| holding.epoch == epoch);
+        let holding = holding.filter(|holding| holding.phase != Phase::Released);
+        let holding = holding.ok_or_else(|| CheckpointError::NotHeld { item: item.to_owned() })?;
+        holding.set_checkpoint(text)?;
+        self.is_changed = true;
+        Ok(())
+    }
+}
+
+/// What it has.
+impl<R: Clone> Group<R> {
+    /// What was done with rows of all items.
+    #[must_use]
+    pub fn total(&self) -> Counts {
+        self.total
+    }
+
+    /// Whether it has items, and the last select returned no rows for any of them, and none is in work.
+    #[must_use]
+    pub fn is_dry(&self) -> bool {
+        let is_dry = |(name, item): (&String, &Holding)| item.is_empty && !self.rows.has(name);
+        !self.items.is_empty() && self.items.iter().all(is_dry)
+    }
+}

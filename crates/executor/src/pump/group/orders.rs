@@ -1,0 +1,182 @@
+//! Orders, stopping, and how items are given back.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_proto::v1::{PumpItem, PumpOrder};
+
+use super::holding::{Holding, Phase};
+use super::{Fetch, Group, Task};
+
+/// Orders and stopping.
+impl<R: Clone> Group<R> {
+    /// Takes an order, and returns whether it is a new one. One that comes again is answered by a report.
+    pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {
+        let number = Some((order.term, order.number));
+        if number < self.number && !mutant::on(Mutant::OlderOrderIsTaken) {
+            return false;
+        }
+        self.is_changed = true;
+        if number == self.number {
+            return false;
+        }
+        self.number = number;
+        let named: BTreeSet<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
+        let missing: Vec<String> = self.items.keys().filter(|name| !named.contains(name.as_str())).cloned().collect();
+        missing.iter().for_each(|name| self.drop_item(name));
+        // Whoever sends this knows that these are gone; an older order is not taken.
+        self.gone.retain(|name, _| named.contains(name.as_str()));
+        for item in order.items {
+            self.take_item(item, now);
+        }
+        if order.r#yield {
+            self.yield_items(now);
+        }
+        self.abort_useless_fetch();
+        self.settle();
+        true
+    }
+
+    /// Gives every item back: what was fetched is worked off, and the group ends.
+    pub fn yield_items(&mut self, now: Instant) {
+        self.ending = true;
+        let names: Vec<String> = self.items.keys().cloned().collect();
+        names.iter().for_each(|name| self.begin_release(name, now));
+        self.settle();
+    }
+
+    /// Gives every item back: what is in execution goes on until `abort_at`, and rows that wait are thrown away.
+    pub fn stop(&mut self, abort_at: Option<Instant>) {
+        self.ending = true;
+        self.abort_fetch();
+        let names: Vec<String> = self.items.keys().cloned().collect();
+        for name in names {
+            let Some(holding) = self.items.get_mut(&name) else { continue };
+            match &mut holding.phase {
+                Phase::Released => continue,
+                Phase::Releasing { abort_at: sooner } => {
+                    *sooner = (*sooner).into_iter().chain(abort_at).min();
+                }
+                phase @ Phase::Held => *phase = Phase::Releasing { abort_at },
+            }
+            self.rows.discard(&name);
+            self.releasing.insert(name);
+        }
+        self.is_changed = true;
+        self.settle();
+    }
+
+    fn take_item(&mut self, item: PumpItem, now: Instant) {
+        let PumpItem { name, epoch, params, checkpoint, release } = item;
+        let is_gone = self.gone.get(&name).is_some_and(|gone| epoch <= *gone);
+        if is_gone && !mutant::on(Mutant::ReleasedIsTakenAgain) {
+            return;
+        }
+        let held = self.items.get(&name).map(|holding| holding.epoch);
+        if held.is_some_and(|held| epoch < held) {
+            return;
+        }
+        if held != Some(epoch) {
+            self.drop_item(&name);
+            self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
+            if self.failed_fetches == 0 {
+                // It need not wait for what other items have left.
+                self.fetch_after = None;
+            }
+        }
+        if release || self.ending {
+            self.begin_release(&name, now);
+        }
+    }
+
+    /// What the group has of an item is thrown away.
+    fn drop_item(&mut self, name: &str) {
+        let Some(holding) = self.items.remove(name) else { return };
+        let gone = self.gone.entry(name.to_owned()).or_insert(holding.epoch);
+        *gone = (*gone).max(holding.epoch);
+        self.releasing.remove(name);
+        self.rows.discard(name);
+        self.rows.wake_resting(name);
+        self.abort_executions(name);
+    }
+
+    fn begin_release(&mut self, name: &str, now: Instant) {
+        let Some(holding) = self.items.get_mut(name) else { return };
+        if holding.phase != Phase::Held {
+            return;
+        }
+        holding.phase = Phase::Releasing { abort_at: Some(now + self.limits.abort_after()) };
+        self.rows.discard_waiting(name);
+        self.releasing.insert(name.to_owned());
+        self.is_changed = true;
+    }
+
+    /// Aborts what has not been worked off in time.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let late = |name: &&String| {
+            let phase = self.items.get(*name).map(|holding| holding.phase);
+            matches!(phase, Some(Phase::Releasing { abort_at: Some(at) }) if at <= now)
+        };
+        let late: Vec<String> = self.releasing.iter().filter(late).cloned().collect();
+        for name in &late {
+            let Some(holding) = self.items.get_mut(name) else { continue };
+            holding.phase = Phase::Releasing { abort_at: None };
+            let is_asked = |fetch: &Fetch| fetch.asked.get(name) == Some(&holding.epoch);
+            if self.fetch.as_ref().is_some_and(is_asked) {
+                self.abort_fetch();
+            }
+            self.rows.discard(name);
+            self.abort_executions(name);
+        }
+        if !late.is_empty() {
+            self.settle();
+        }
+    }
+
+    fn abort_executions(&mut self, name: &str) {
+        self.aborts.extend(self.rows.abort(name).into_iter().map(Task::Execution));
+    }
+
+    fn abort_fetch(&mut self) {
+        if let Some(fetch) = &mut self.fetch
+            && !std::mem::replace(&mut fetch.is_aborting, true)
+        {
+            self.aborts.push_back(Task::Fetch);
+        }
+    }
+
+    /// A select of which no item is held any more is of no use.
+    fn abort_useless_fetch(&mut self) {
+        let Some(fetch) = &self.fetch else { return };
+        let is_held = |(name, epoch): (&String, &i64)| self.items.get(name).is_some_and(|item| item.epoch == *epoch);
+        if !fetch.asked.iter().any(is_held) {
+            self.abort_fetch();
+        }
+    }
+
+    /// Releases the items of which nothing is left.
+    pub(super) fn settle(&mut self) {
+        let is_asked = |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.asked.get(name) == Some(&epoch));
+        let is_free = |name: &&String| {
+            let epoch = self.items.get(*name).map(|holding| holding.epoch);
+            let is_worked_off = !self.rows.has(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
+            epoch.is_some_and(|epoch| !is_asked(name, epoch) && is_worked_off)
+        };
+        let free: Vec<String> = self.releasing.iter().filter(is_free).cloned().collect();
+        for name in free {
+            self.releasing.remove(&name);
+            let Some(holding) = self.items.get_mut(&name) else { continue };
+            holding.phase = Phase::Released;
+            self.gone.insert(name, holding.epoch);
+            (self.is_changed, self.is_urgent) = (true, true);
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.ending
+            && self.fetch.is_none()
+            && self.rows.is_empty()
+            && self.items.values().all(|holding| holding.phase == Phase::Released)
+    }
+}

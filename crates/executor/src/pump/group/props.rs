@@ -1,0 +1,171 @@
+//! Orders and events in any order.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rondel_core::Timestamp;
+use rondel_proto::v1::{PumpItem, PumpOrder, PumpProgress};
+
+use super::tests::{Bench, item, order};
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// Number, items with epoch and release, yield.
+    Order(i64, Vec<(u8, i64, bool)>, bool),
+    /// The select returns these rows: item and key.
+    Rows(Vec<(u8, u8)>),
+    SelectFails,
+    /// The execution at this place ends.
+    Ends(u8, Executed),
+    Passes(u16),
+    Stops,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let items = prop::collection::vec((0..4_u8, 1..5_i64, any::<bool>()), 0..5);
+    let how = prop_oneof![Just(Executed::Done), Just(Executed::Failed), Just(Executed::Aborted)];
+    prop_oneof![
+        4 => (0..30_i64, items, prop::bool::weighted(0.02)).prop_map(|(n, items, yields)| Event::Order(n, items, yields)),
+        6 => prop::collection::vec((0..5_u8, 0..6_u8), 0..8).prop_map(Event::Rows),
+        1 => Just(Event::SelectFails),
+        8 => (any::<u8>(), how).prop_map(|(place, how)| Event::Ends(place, how)),
+        3 => (0..20_000_u16).prop_map(Event::Passes),
+        1 => prop::bool::weighted(0.05).prop_map(|stops| if stops { Event::Stops } else { Event::Passes(1) }),
+    ]
+}
+
+/// What is known of a group from outside.
+struct Watch {
+    bench: Bench,
+    /// Item and epoch of each select and execution under way.
+    selecting: Option<Vec<(String, i64)>>,
+    executing: BTreeMap<u64, (String, i64)>,
+    reported: BTreeMap<String, PumpProgress>,
+    released: BTreeMap<String, i64>,
+}
+
+impl Watch {
+    fn name(item: u8) -> String {
+        format!("i{item}")
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = self.bench.now;
+        let group = &mut self.bench.group;
+        match event {
+            Event::Order(number, items, yields) => {
+                let items = items
+                    .into_iter()
+                    .map(|(name, epoch, release)| PumpItem { release, ..item(&Self::name(name), epoch) });
+                group.order(PumpOrder { r#yield: yields, ..order(number, items) }, now);
+            }
+            Event::Rows(rows) if self.selecting.take().is_some() => {
+                let row = |(item, key): (u8, u8)| Row { item: Self::name(item), key: key.to_string(), value: 0 };
+                group.fetched(rows.into_iter().map(row).collect(), now, Timestamp::from_secs(1));
+            }
+            Event::SelectFails if self.selecting.take().is_some() => {
+                group.fetch_failed(now);
+            }
+            Event::Ends(place, how) if !self.executing.is_empty() => {
+                let number = *self.executing.keys().nth(usize::from(place) % self.executing.len()).unwrap();
+                self.executing.remove(&number);
+                group.executed(number, how, now);
+            }
+            Event::Passes(ms) => self.bench.now += Duration::from_millis(ms.into()),
+            Event::Stops => group.stop(Some(now + Duration::from_secs(1))),
+            Event::Rows(_) | Event::SelectFails | Event::Ends(..) => {}
+        }
+    }
+
+    fn step(&mut self) -> Result<(), TestCaseError> {
+        loop {
+            match self.bench.group.next(self.bench.now) {
+                Step::Fetch { items, .. } => {
+                    prop_assert!(self.selecting.is_none(), "one select at a time");
+                    for item in &items {
+                        self.check_not_released(&item.name, item.epoch)?;
+                    }
+                    self.selecting = Some(items.into_iter().map(|item| (item.name, item.epoch)).collect());
+                }
+                Step::Execute(execution) => {
+                    self.check_not_released(&execution.item, execution.epoch)?;
+                    prop_assert!(!execution.rows.is_empty() && execution.rows.len() <= 2);
+                    self.executing.insert(execution.number, (execution.item, execution.epoch));
+                    prop_assert!(self.executing.len() <= 2);
+                }
+                Step::Abort(Task::Fetch) => {
+                    self.selecting = None;
+                    self.bench.group.fetch_aborted();
+                }
+                // It goes on for a while.
+                Step::Abort(Task::Execution(_)) => {}
+                Step::Wait(until) => {
+                    prop_assert!(until.is_none_or(|at| at > self.bench.now), "it would spin");
+                    return Ok(());
+                }
+                Step::Over => {
+                    prop_assert!(self.selecting.is_none() && self.executing.is_empty());
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn check_not_released(&self, name: &str, epoch: i64) -> Result<(), TestCaseError> {
+        let released = self.released.get(name).copied().unwrap_or(0);
+        prop_assert!(released < epoch, "{} at {} was released at {}", name, epoch, released);
+        Ok(())
+    }
+
+    fn check_report(&mut self) -> Result<(), TestCaseError> {
+        for item in self.bench.group.full_report(self.bench.now).items {
+            let place = (item.name.clone(), item.epoch);
+            if item.released {
+                self.released.insert(item.name.clone(), item.epoch);
+                prop_assert!(!self.executing.values().any(|one| *one == place), "{:?} has rows in work", item);
+                prop_assert!(!self.selecting.iter().flatten().any(|one| *one == place), "{:?} is asked for", item);
+                prop_assert_eq!(item.oldest_at_ms, 0);
+            }
+            if let Some(before) = self.reported.insert(item.name.clone(), item.clone()) {
+                prop_assert!(item.epoch >= before.epoch, "{:?} after {:?}", item, before);
+                if item.epoch == before.epoch {
+                    let counts = |one: &PumpProgress| [one.fetches, one.rows, one.done, one.failed];
+                    prop_assert!(counts(&item).iter().zip(counts(&before)).all(|(now, before)| *now >= before));
+                    prop_assert!(item.released || !before.released, "a released item comes back");
+                    prop_assert_eq!(
+                        item.sequence > before.sequence,
+                        PumpProgress { sequence: before.sequence, ..item.clone() } != before
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes(events in prop::collection::vec(event(), 0..120), not_sleep: bool, row_retry_max in 0..3_u32) {
+        let limits = Limits {
+            threads: 2,
+            fetch: 5,
+            batch: 2,
+            not_sleep,
+            idle: Duration::from_millis(500),
+            pause: Duration::ZERO,
+            hand_over: Duration::from_secs(10),
+            row_retry_max,
+            row_backoff: Duration::from_secs(1),
+            row_backoff_max: Duration::from_secs(4),
+        };
+        let (executing, reported, released) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut watch = Watch { bench: Bench::new(limits), selecting: None, executing, reported, released };
+        for event in events {
+            watch.apply(event);
+            watch.step()?;
+            watch.check_report()?;
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a group reports of its items, and when.
+
+use std::time::{Duration, Instant};
+
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_proto::v1::{PumpProgress, PumpReport};
+use rondel_proto::{ITEM_COUNT_MAX, encoded_len};
+
+use super::holding::Phase;
+use super::{Group, Holding};
+
+/// Changes are reported this often at most.
+const PERIOD: Duration = Duration::from_secs(1);
+/// What only counts selects that find nothing is reported this often: an idle pump costs nearly nothing.
+const IDLE_PERIOD: Duration = Duration::from_secs(10);
+/// A released item is reported again after this, until an order answers; a rate that falls without any event, too.
+const REPEAT: Duration = Duration::from_secs(5);
+
+/// The largest report that goes into one message.
+const REPORT_BYTES_MAX: usize = 500 * 1000;
+/// What an item takes in a report beside itself.
+const ITEM_OVERHEAD: usize = 8;
+
+impl<R: Clone> Group<R> {
+    /// When the next report is due, as far as is known.
+    #[must_use]
+    pub fn report_at(&self) -> Option<Instant> {
+        let Some(reported_at) = self.reported_at else { return self.is_changed.then_some(self.origin) };
+        if self.is_urgent {
+            return Some(reported_at);
+        }
+        let is_released = |item: &Holding| item.phase == Phase::Released && !mutant::on(Mutant::ReleasedIsReportedOnce);
+        let repeats = |item: &Holding| is_released(item) || item.reported.per_minute > 0;
+        let after = if self.is_changed {
+            Some(PERIOD)
+        } else if self.items.values().any(repeats) {
+            Some(REPEAT)
+        } else {
+            self.is_counted.then_some(IDLE_PERIOD)
+        };
+        after.map(|after| reported_at + after)
+    }
+
+    /// The state of all items, if it is time to report it.
+    pub fn report(&mut self, now: Instant) -> Option<PumpReport> {
+        self.report_at().is_some_and(|at| at <= now).then(|| self.full_report(now))
+    }
+
+    /// The state of all items.
+    pub fn full_report(&mut self, now: Instant) -> PumpReport {
+        (self.reported_at, self.is_changed, self.is_urgent) = (Some(now), false, false);
+        self.is_counted = false;
+        let (term, number) = self.number.unwrap_or_default();
+        let since = now.saturating_duration_since(self.origin);
+        let oldest = self.rows.oldest();
+        let items = self.items.iter_mut().map(|(name, item)| {
+            let oldest_at = oldest.get(&(name.as_str(), item.epoch));
+            let counts = item.counts;
+            let progress = PumpProgress {
+                name: name.clone(),
+                epoch: item.epoch,
+                sequence: item.reported.sequence,
+                fetches: counts.fetches,
+                rows: counts.rows,
+                done: counts.done,
+                failed: counts.failed,
+                per_minute: item.rate.per_minute(since),
+                oldest_at_ms: oldest_at.map_or(0, |at| at.as_millis()),
+                dry: item.is_empty && oldest_at.is_none(),
+                checkpoint: item.checkpoint.clone(),
+                released: item.phase == Phase::Released,
+            };
+            if progress != item.reported {
+                item.reported = PumpProgress { sequence: progress.sequence + 1, ..progress };
+            }
+            item.reported.clone()
+        });
+        let items = items.collect();
+        let (run_id, attempt) = (self.key.run.get(), self.key.attempt);
+        PumpReport { run_id, attempt, job_id: self.job_id, term, number, items }
+    }
+}
+
+/// The same in reports of which each fits into one message.
+#[must_use]
+pub fn split(report: PumpReport) -> Vec<PumpReport> {
+    let PumpReport { items, .. } = &report;
+    if items.len() <= ITEM_COUNT_MAX && encoded_len(&report) <= REPORT_BYTES_MAX {
+        return vec![report];
+    }
+    let mut parts = Vec::new();
+    let head = PumpReport { items: Vec::new(), ..report };
+    let head_bytes = encoded_len(&head);
+    let (mut part, mut bytes) = (head.clone(), head_bytes);
+    for item in report.items {
+        let item_bytes = encoded_len(&item) + ITEM_OVERHEAD;
+        if part.items.len() == ITEM_COUNT_MAX || (bytes + item_bytes > REPORT_BYTES_MAX && !part.items.is_empty()) {
+            parts.push(std::mem::replace(&mut part, head.clone()));
+            bytes = head_bytes;
+        }
+        bytes += item_bytes;
+        part.items.push(item);
+    }
+    parts.push(part);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_bounded_and_have_every_item_once() {
+        for (count, checkpoint) in [(0, 0), (1_000, 10), (1_001, 0), (10_000, 4_096)] {
+            let item = |n: i64| PumpProgress {
+                name: format!("{n:05}"),
+                epoch: n,
+                checkpoint: "x".repeat(checkpoint),
+                ..PumpProgress::default()
+            };
+            let report =
+                PumpReport { run_id: 7, number: 3, items: (0..count).map(item).collect(), ..Default::default() };
+            let parts = split(report.clone());
+            for part in &parts {
+                assert!(part.items.len() <= ITEM_COUNT_MAX && encoded_len(part) <= REPORT_BYTES_MAX);
+                assert_eq!((part.run_id, part.number), (7, 3));
+            }
+            let items: Vec<_> = parts.into_iter().flat_map(|part| part.items).collect();
+            assert_eq!(items, report.items);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The rows of a group: queued, in execution, waiting for another try, or resting after they failed for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rondel_core::Timestamp;
+
+use super::Execution;
+
+/// How many rows that failed for good are remembered.
+const RESTING_MAX: usize = 10_000;
+
+/// A row that a select returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row<R> {
+    /// The item that it belongs to.
+    pub item: String,
+    /// Identifies it within the item.
+    pub key: String,
+    /// The row.
+    pub value: R,
+}
+
+/// A row whose execution failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The row's key.
+    pub key: String,
+    /// How long until it is tried again; `None` where it failed for good.
+    pub retry_after: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry<R> {
+    /// Counts the rows of the group.
+    number: u64,
+    pub(super) key: String,
+    value: R,
+    pub(super) epoch: i64,
+    fetched_at: Timestamp,
+    pub(super) failures: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Ended<R> {
+    pub(super) item: String,
+    pub(super) epoch: i64,
+    pub(super) entries: Vec<Entry<R>>,
+    is_aborting: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Rows<R> {
+    next_number: u64,
+    /// By number, with the name of the item.
+    queue: BTreeMap<u64, (String, Entry<R>)>,
+    /// The numbers in the queue.
+    by_item: BTreeMap<String, BTreeSet<u64>>,
+    /// Those that are tried again at that instant.
+    waiting: BTreeMap<(Instant, u64), (String, Entry<R>)>,
+    executions: BTreeMap<u64, Ended<R>>,
+    /// Item and key of every row that is queued, in execution or waiting.
+    keys: BTreeSet<(String, String)>,
+    resting: BTreeMap<(String, String), Instant>,
+}
+
+impl<R: Clone> Rows<R> {
+    pub(super) fn new() -> Self {
+        Self {
+            next_number: 0,
+            queue: BTreeMap::new(),
+            by_item: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            executions: BTreeMap::new(),
+            keys: BTreeSet::new(),
+            resting: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.waiting.is_empty() && self.executions.is_empty()
+    }
+
+    pub(super) fn nothing_queued(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn executing(&self) -> usize {
+        self.executions.len()
+    }
+
+    pub(super) fn waits_until(&self) -> Option<Instant> {
+        self.waiting.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Whether a row of the item is queued, in execution or waiting.
+    pub(super) fn has(&self, item: &str) -> bool {
+        let first = (item.to_owned(), String::new());
+        self.keys.range(first..).next().is_some_and(|(name, _)| name == item)
+    }
+
+    /// Adds a row, unless it is here.
+    pub(super) fn queue(&mut self, row: Row<R>, epoch: i64, fetched_at: Timestamp) -> bool {
+        let Row { item, key, value } = row;
+        if !self.keys.insert((item.clone(), key.clone())) {
+            return false;
+        }
+        let number = self.take_number();
+        self.enqueue(item, Entry { number, key, value, epoch, fetched_at, failures: 0 });
+        true
+    }
+
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn enqueue(&mut self, item: String, entry: Entry<R>) {
+        self.by_item.entry(item.clone()).or_default().insert(entry.number);
+        self.queue.insert(entry.number, (item, entry));
+    }
+
+    /// Begins to execute the oldest row, and with it the next rows of its item.
+    pub(super) fn execute(&mut self, batch: usize) -> Option<Execution<R>> {
+        let (_, (item, first)) = self.queue.first_key_value()?;
+        let (item, epoch) = (item.clone(), first.epoch);
+        let numbers: Vec<u64> = self.by_item.get(&item)?.iter().take(batch).copied().collect();
+        let mut entries = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            self.forget_number(&item, number);
+            entries.extend(self.queue.remove(&number).map(|(_, entry)| entry));
+        }
+        let rows = entries.iter().map(|entry| entry.value.clone()).collect();
+        let number = self.take_number();
+        self.executions.insert(number, Ended { item: item.clone(), epoch, entries, is_aborting: false });
+        Some(Execution { number, item, epoch, rows })
+    }
+
+    pub(super) fn take_execution(&mut self, number: u64) -> Option<Ended<R>> {
+        self.executions.remove(&number)
+    }
+
+    /// Marks the executions of an item, and returns those that were not marked before.
+    pub(super) fn abort(&mut self, item: &str) -> Vec<u64> {
+        let of_item = self.executions.iter_mut().filter(|(_, one)| one.item == item && !one.is_aborting);
+        of_item
+            .map(|(number, one)| {
+                one.is_aborting = true;
+                *number
+            })
+            .collect()
+    }
+
+    /// Throws away what is queued or waits.
+    pub(super) fn discard(&mut self, item: &str) {
+        for number in self.by_item.remove(item).unwrap_or_default() {
+            if let Some((item, entry)) = self.queue.remove(&number) {
+                self.keys.remove(&(item, entry.key));
+            }
+        }
+        self.discard_waiting(item);
+    }
+
+    pub(super) fn discard_waiting(&mut self, item: &str) {
+        for (_, (item, entry)) in self.waiting.extract_if(.., |_, (name, _)| name == item) {
+            self.keys.remove(&(item, entry.key));
+        }
+    }
+
+    /// A row that failed is queued again at that instant.
+    pub(super) fn wait(&mut self, item: &str, entry: Entry<R>, until: Instant) {
+        self.waiting.insert((until, entry.number), (item.to_owned(), entry));
+    }
+
+    pub(super) fn wake_waiting(&mut self, now: Instant) {
+        while let Some(due) = self.waiting.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (item, entry) = due.remove();
+            self.enqueue(item, entry);
+        }
+    }
+
+    pub(super) fn forget_key(&mut self, place: &(String, String)) {
+        self.keys.remove(place);
+    }
+
+    fn forget_number(&mut self, item: &str, number: u64) {
+        let Some(numbers) = self.by_item.get_mut(item) else { return };
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            self.by_item.remove(item);
+        }
+    }
+
+    /// A row failed for good. A store that goes on returning it must not keep the group busy.
+    pub(super) fn rest(&mut self, place: (String, String), now: Instant, wait: Duration) {
+        if self.resting.len() >= RESTING_MAX {
+            self.resting.retain(|_, until| *until > now);
+        }
+        if self.resting.len() < RESTING_MAX {
+            self.resting.insert(place, now + wait);
+        }
+    }
+
+    pub(super) fn is_resting(&mut self, place: &(String, String), now: Instant) -> bool {
+        let is_resting = self.resting.get(place).is_some_and(|until| *until > now);
+        if !is_resting {
+            self.resting.remove(place);
+        }
+        is_resting
+    }
+
+    pub(super) fn wake_resting(&mut self, item: &str) {
+        self.resting.retain(|(name, _), _| name != item);
+    }
+
+    /// When the oldest row of each item and epoch was fetched.
+    pub(super) fn oldest(&self) -> BTreeMap<(&str, i64), Timestamp> {
+        let mut oldest = BTreeMap::new();
+        let outside = self.queue.values().chain(self.waiting.values()).map(|(item, entry)| (item, entry));
+        let executing = self.executions.values().flat_map(|one| one.entries.iter().map(|entry| (&one.item, entry)));
+        for (item, entry) in outside.chain(executing) {
+            let at = oldest.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
+            *at = entry.fetched_at.min(*at);
+        }
+        oldest
+    }
+}

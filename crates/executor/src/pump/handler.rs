@@ -1,0 +1,126 @@
+//! Pumps as handlers.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use schemars::Schema;
+
+use super::context::PumpContext;
+use super::driver;
+use super::item::Item;
+use crate::ending::Ending;
+use crate::handler::AnyHandler;
+use crate::job_error::JobError;
+use crate::run::RunContext;
+
+/// How the rows of a pump job are fetched and executed: [`Builder::pump`](crate::Builder::pump) registers it.
+///
+/// A pump job keeps groups running. Each group holds some of the job's items, selects rows of these, and executes them with
+/// several workers. The functions are called in the run of the group: its log, [`shard::index`](crate::shard::index) and
+/// [`run::current`](crate::run::current) work inside of them. A panic is caught: of `select` it is a failed select, which is tried
+/// again after a wait, of `execute` rows that failed.
+///
+/// ```
+/// use std::sync::Mutex;
+///
+/// use rondel::{Item, JobError, Pump, PumpContext, TestPump};
+///
+/// #[derive(Default)]
+/// struct CloseOrders {
+///     open: Mutex<Vec<(String, u64)>>,
+/// }
+///
+/// impl Pump for CloseOrders {
+///     type Row = (String, u64);
+///     type Error = JobError;
+///
+///     async fn select(&self, _: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Self::Row>, JobError> {
+///         let open = self.open.lock().unwrap();
+///         let is_ours = |row: &&(String, u64)| items.iter().any(|item| item.name == row.0);
+///         Ok(open.iter().filter(is_ours).take(limit).cloned().collect())
+///     }
+///
+///     async fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> Result<(), JobError> {
+///         tracing::info!(epoch = cx.epoch(&rows[0].0), "closing {} orders", rows.len());
+///         self.open.lock().unwrap().retain(|row| !rows.contains(row));
+///         Ok(())
+///     }
+///
+///     fn item(row: &Self::Row) -> String {
+///         row.0.clone()
+///     }
+///
+///     fn key(row: &Self::Row) -> String {
+///         row.1.to_string()
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let pump = CloseOrders { open: Mutex::new((0..10).map(|id| ("eu".to_owned(), id)).collect()) };
+/// let outcome = TestPump::of(pump).item("eu", 7).batch(4).run().await;
+/// assert_eq!((outcome.fetched(), outcome.done(), outcome.failed()), (10, 10, 0));
+/// # }
+/// ```
+pub trait Pump: Send + Sync + 'static {
+    /// A row. It is cloned for each try.
+    type Row: Send + Clone + 'static;
+    /// What both functions fail with, as handlers do.
+    type Error: Into<JobError>;
+
+    /// Returns rows of these items that are to be executed, at most `limit`. What it returns beyond that, and rows of other
+    /// items, are dropped; rows that are in work already are left out by their [`key`](Self::key).
+    fn select(
+        &self,
+        cx: &PumpContext,
+        items: &[Item],
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, Self::Error>> + Send;
+
+    /// Executes rows: one, or where the job has a `batch` up to so many, all of one item. An error means that none of them is
+    /// done. Like each handler it may be called twice for one row, after an executor was lost.
+    fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// The name of the item that the row belongs to.
+    fn item(row: &Self::Row) -> String;
+
+    /// Identifies the row within its item, in logs and among the rows in work.
+    fn key(row: &Self::Row) -> String;
+}
+
+/// A pump that has its name with it: what `#[rondel::pump("…")]` makes of an `impl Pump`.
+pub trait NamedPump: Pump + Default {
+    /// The handler's name.
+    const NAME: &'static str;
+}
+
+/// A pump as the executor keeps it.
+pub(crate) struct PumpHandler<P> {
+    pump: Arc<P>,
+    schema: Option<Schema>,
+}
+
+impl<P: Pump> PumpHandler<P> {
+    pub(crate) fn new(pump: P) -> Self {
+        Self { pump: Arc::new(pump), schema: None }
+    }
+
+    /// What it wants of the job's parameters.
+    pub(crate) fn with_schema(self, schema: Schema) -> Self {
+        Self { schema: Some(schema), ..self }
+    }
+}
+
+impl<P: Pump> AnyHandler for PumpHandler<P> {
+    fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
+        Box::pin(driver::drive(Arc::clone(&self.pump), run))
+    }
+
+    fn params_schema(&self) -> Option<Schema> {
+        self.schema.clone()
+    }
+
+    fn is_pump(&self) -> bool {
+        true
+    }
+}

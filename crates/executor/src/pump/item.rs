@@ -1,0 +1,38 @@
+//! An item as code gets it.
+
+use serde::de::DeserializeOwned;
+
+use crate::job_error::JobError;
+
+/// An item of a pump job that the group of this call holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its name, unique in the job.
+    pub name: String,
+    /// Rises with each owner of the item: the fencing token of what is written for it. See [`PumpContext::epoch`](crate::PumpContext::epoch).
+    pub epoch: i64,
+    /// Where the item stands, in the words of [`PumpContext::checkpoint`](crate::PumpContext::checkpoint); empty for the beginning.
+    pub checkpoint: String,
+    params: String,
+}
+
+impl Item {
+    pub(crate) fn new(name: &str, (epoch, params, checkpoint): (i64, &str, &str)) -> Self {
+        Self { name: name.to_owned(), epoch, checkpoint: checkpoint.to_owned(), params: params.to_owned() }
+    }
+
+    /// Its parameters as JSON text; `null` for none.
+    #[must_use]
+    pub fn raw_params(&self) -> &str {
+        if self.params.is_empty() { "null" } else { &self.params }
+    }
+
+    /// Its parameters.
+    ///
+    /// # Errors
+    /// They do not fit the type.
+    pub fn params<T: DeserializeOwned>(&self) -> Result<T, JobError> {
+        let wrong = |error| JobError::terminal(format_args!("params of item {:?}: {error}", self.name));
+        serde_json::from_str(self.raw_params()).map_err(wrong)
+    }
+}

@@ -1,0 +1,265 @@
+//! Pumps without a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{RunStatus, time};
+use rondel_proto::v1::{self, PumpItem, PumpOrder, PumpProgress, Trigger};
+use serde::Serialize;
+use tracing::instrument::WithSubscriber;
+use tracing_subscriber::layer::SubscriberExt;
+
+use super::PumpHandler;
+use super::handler::Pump;
+use super::port::Until;
+use crate::attempt;
+use crate::ending::Ending;
+use crate::handler::JobHandler;
+use crate::log::log_layer;
+use crate::run::{RunContext, StopCause};
+use crate::setup::{Setup, States, Timing};
+use crate::table::TableLog as _;
+
+/// How long a test may take that names no other limit.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs one group of a pump job as an executor would, in a test, until its items are dry or a number of rows was executed.
+///
+/// The defaults are those of a definition, but for waits, which are short. [`Pump`] has an example.
+#[must_use = "a test run does nothing until it runs"]
+pub struct TestPump {
+    handler: JobHandler,
+    limits: v1::Pump,
+    items: Vec<PumpItem>,
+    trigger: Trigger,
+    states: States,
+    until: Until,
+    time_limit: Duration,
+}
+
+impl TestPump {
+    /// Of a pump, without items.
+    pub fn of(pump: impl Pump) -> Self {
+        let limits = v1::Pump {
+            threads: 5,
+            fetch: 500,
+            batch: 1,
+            idle_ms: 10,
+            hand_over_ms: 45_000,
+            row_backoff_ms: 10,
+            row_backoff_max_ms: 1_000,
+            ..v1::Pump::default()
+        };
+        let trigger = Trigger {
+            run_id: 1,
+            attempt: 1,
+            job_id: 1,
+            job: "test".to_owned(),
+            namespace: "default".to_owned(),
+            handler: "test".to_owned(),
+            shard_total: 1,
+            trigger: "manual".to_owned(),
+            ..Trigger::default()
+        };
+        Self {
+            handler: JobHandler::of_pump(PumpHandler::new(pump)),
+            limits,
+            items: Vec::new(),
+            trigger,
+            states: States::default(),
+            until: Until::Dry,
+            time_limit: TIME_LIMIT,
+        }
+    }
+
+    /// An item that the group holds, at this epoch.
+    pub fn item(mut self, name: impl Into<String>, epoch: i64) -> Self {
+        self.items.push(PumpItem { name: name.into(), epoch, ..PumpItem::default() });
+        self
+    }
+
+    /// The parameters of the last item. What cannot be written as JSON is `null`.
+    pub fn item_params(mut self, params: impl Serialize) -> Self {
+        if let Some(item) = self.items.last_mut() {
+            item.params = serde_json::to_string(&params).unwrap_or_default();
+        }
+        self
+    }
+
+    /// Where the owner of the last item before this group stopped.
+    pub fn item_checkpoint(mut self, checkpoint: impl Into<String>) -> Self {
+        if let Some(item) = self.items.last_mut() {
+            item.checkpoint = checkpoint.into();
+        }
+        self
+    }
+
+    /// How many workers execute rows at the same time; 5 by default.
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.limits.threads = threads;
+        self
+    }
+
+    /// How many rows one select may return; 500 by default.
+    pub fn fetch(mut self, rows: u32) -> Self {
+        self.limits.fetch = rows;
+        self
+    }
+
+    /// How many rows one execute gets; 1 by default.
+    pub fn batch(mut self, rows: u32) -> Self {
+        self.limits.batch = rows;
+        self
+    }
+
+    /// A worker that runs dry fetches at once; by default only the last one does.
+    pub fn not_sleep(mut self) -> Self {
+        self.limits.not_sleep = true;
+        self
+    }
+
+    /// How often a row that failed is tried again, and the wait before the first of these tries; no further try by default.
+    pub fn row_retry(mut self, max: u32, backoff: Duration) -> Self {
+        (self.limits.row_retry_max, self.limits.row_backoff_ms) = (max, time::millis(backoff));
+        self
+    }
+
+    /// How long rows in execution may go on once the test is over its time limit; 45 s by default.
+    pub fn hand_over(mut self, length: Duration) -> Self {
+        self.limits.hand_over_ms = time::millis(length);
+        self
+    }
+
+    /// The job's parameters. What cannot be written as JSON is `null`.
+    pub fn params(mut self, params: impl Serialize) -> Self {
+        self.trigger.params = serde_json::to_string(&params).unwrap_or_default();
+        self
+    }
+
+    /// The number of the group, and how many there are; 0 of 1 by default.
+    pub fn group(mut self, index: u32, total: u32) -> Self {
+        self.trigger.shard_index = i32::try_from(index).unwrap_or(i32::MAX);
+        self.trigger.shard_total = i32::try_from(total).unwrap_or(i32::MAX);
+        self
+    }
+
+    /// A value that the pump takes by [`RunContext::state`].
+    pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.states.insert(value);
+        self
+    }
+
+    /// Ends after so many rows were executed, done or failed; by default when every item is dry.
+    pub fn until_rows(mut self, count: u64) -> Self {
+        self.until = Until::Rows(count);
+        self
+    }
+
+    /// After this time it is cancelled; 10 s by default.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Runs it.
+    pub async fn run(mut self) -> PumpOutcome {
+        self.trigger.pump = Some(self.limits);
+        let run = RunContext::new(&Arc::new(Setup::new(self.states, Timing::default())), self.trigger, 0);
+        if let Some(port) = run.pump() {
+            port.put(PumpOrder { run_id: 1, attempt: 1, term: 1, number: 1, items: self.items, r#yield: false });
+            port.set_until(self.until);
+        }
+        let subscriber = tracing_subscriber::registry().with(log_layer());
+        let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
+        tokio::pin!(execute);
+        let ended = match tokio::time::timeout(self.time_limit, &mut execute).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                let by = format!("the test after {}", time::format_duration(self.time_limit));
+                run.stop(StopCause::Cancelled { by });
+                execute.await
+            }
+        };
+        PumpOutcome::new(&run, ended.ending)
+    }
+}
+
+impl std::fmt::Debug for TestPump {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestPump").field("limits", &self.limits).field("items", &self.items).finish_non_exhaustive()
+    }
+}
+
+/// How a [`TestPump`] ended.
+#[derive(Clone, Debug)]
+pub struct PumpOutcome {
+    ending: Ending,
+    items: Vec<PumpProgress>,
+    log: String,
+}
+
+impl PumpOutcome {
+    fn new(run: &RunContext, ending: Ending) -> Self {
+        run.log().close();
+        let log = run.log().lines().iter().map(|line| format!("{} {}\n", line.level, line.text)).collect();
+        let report = run.setup().pumps.get(run.key());
+        Self { ending, items: report.map(|report| report.items).unwrap_or_default(), log }
+    }
+
+    fn sum(&self, count: impl Fn(&PumpProgress) -> u64) -> u64 {
+        self.items.iter().map(count).sum()
+    }
+
+    /// Whether the group gave its items back by itself: they were dry, or the rows were executed.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.ending.is_yielded
+    }
+
+    /// How the group's run ended; `Cancelled` also where it is complete, since a group never succeeds by itself.
+    #[must_use]
+    pub fn status(&self) -> RunStatus {
+        self.ending.status
+    }
+
+    /// Rows that were fetched to be executed.
+    #[must_use]
+    pub fn fetched(&self) -> u64 {
+        self.sum(|item| item.rows)
+    }
+
+    /// Rows that were executed.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.sum(|item| item.done)
+    }
+
+    /// Executions of rows that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.sum(|item| item.failed)
+    }
+
+    /// The items that were given back.
+    pub fn released(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().filter(|item| item.released).map(|item| item.name.as_str())
+    }
+
+    /// The last checkpoint of an item; empty for none.
+    #[must_use]
+    pub fn checkpoint(&self, item: &str) -> &str {
+        self.items.iter().find(|one| one.name == item).map_or("", |item| item.checkpoint.as_str())
+    }
+
+    /// The message of the run.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.ending.message
+    }
+
+    /// The run's log: a level, a space and a text in each line.
+    #[must_use]
+    pub fn log(&self) -> &str {
+        &self.log
+    }
+}

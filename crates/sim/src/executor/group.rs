@@ -1,0 +1,326 @@
+//! A group of a pump job: the SDK's own group, with selects and executions over the rows that the world has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel::Item;
+use rondel::pump::group::{Executed, Execution, Group, Limits, Row, Step, Task};
+use rondel::table::TableRun as _;
+use rondel_proto::v1;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{Executor, now};
+use crate::link::Held;
+use crate::profile::GRACE;
+use crate::pumps::truth::{self, Hold, Place, owner_of};
+use crate::world::lock;
+
+/// A call that has returned.
+enum Returned {
+    /// The rows; `None` where the select was aborted, or failed.
+    Fetch(Option<Result<Vec<Row<usize>>, ()>>),
+    Execution(u64, Executed),
+}
+
+type Call = Pin<Box<dyn Future<Output = Returned> + Send>>;
+
+/// One group at work.
+pub(super) struct Driver {
+    executor: Arc<Executor>,
+    held: Held,
+    group: Group<usize>,
+    calls: Vec<Call>,
+    fetch: Option<CancellationToken>,
+    /// With the place in the list of executions.
+    executions: BTreeMap<u64, (CancellationToken, usize)>,
+    /// The checkpoint of each item at its epoch.
+    progress: BTreeMap<(String, i64), u64>,
+    /// The items of the newest order, and its number.
+    ordered: BTreeMap<String, i64>,
+    number: (i64, i64),
+    /// What this group was told to be gone, or has released.
+    gone: BTreeSet<(String, i64)>,
+    is_stopped: bool,
+    is_leaving: bool,
+}
+
+impl Driver {
+    pub(super) fn new(executor: &Arc<Executor>, held: Held, pump: &v1::Pump) -> Self {
+        let group = Group::new(held.key(), held.trigger.job_id, Limits::from(pump), now());
+        Self {
+            executor: Arc::clone(executor),
+            held,
+            group,
+            calls: Vec::new(),
+            fetch: None,
+            executions: BTreeMap::new(),
+            progress: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            number: (0, 0),
+            gone: BTreeSet::new(),
+            is_stopped: false,
+            is_leaving: false,
+        }
+    }
+
+    /// Runs the group until it has released every item.
+    pub(super) async fn drive(mut self) -> (v1::result::Status, bool) {
+        let held = self.held.clone();
+        loop {
+            while let Some(order) = held.port.take() {
+                self.order(order);
+            }
+            let Some(wake_at) = self.work() else { break };
+            if let Some(report) = self.group.report(now()) {
+                self.publish(report);
+            }
+            let wake_at = wake_at.into_iter().chain(self.group.report_at()).min();
+            let woken = async {
+                match wake_at {
+                    Some(at) => sleep_until(Instant::from_std(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                returned = next(&mut self.calls), if !self.calls.is_empty() => self.returned(returned),
+                () = held.port.poked() => {}
+                () = held.stopping.cancelled(), if !self.is_stopped => {}
+                () = held.port.leaving().cancelled(), if !self.is_leaving => {}
+                () = woken => {}
+            }
+        }
+        let report = self.group.full_report(now());
+        self.publish(report);
+        self.executor.send_reports();
+        match held.stopped() {
+            None => (v1::result::Status::Yielded, false),
+            Some(cause) => super::handler::stopped(cause),
+        }
+    }
+
+    fn order(&mut self, order: v1::PumpOrder) {
+        let number = (order.term, order.number);
+        if number > self.number {
+            self.number = number;
+            let named: BTreeMap<String, i64> = order.items.iter().map(|one| (one.name.clone(), one.epoch)).collect();
+            for (name, epoch) in std::mem::replace(&mut self.ordered, named) {
+                if self.ordered.get(&name) != Some(&epoch) {
+                    self.gone.insert((name, epoch));
+                }
+            }
+        }
+        self.note_holds(&order);
+        let incarnation = self.executor.incarnation;
+        self.executor.world().record("pump order", incarnation, || format!("{:?} {order:?}", self.held.trigger.run_id));
+        self.group.order(order, now());
+    }
+
+    /// Notes what this group has by the order.
+    fn note_holds(&self, order: &v1::PumpOrder) {
+        let world = self.executor.world();
+        let owner = owner_of(self.held.key());
+        let mut truth = lock(&world.pumps);
+        for item in order.items.iter().filter(|item| !item.release) {
+            truth.holds.insert(self.place(&item.name), Hold { epoch: item.epoch, owner });
+        }
+    }
+
+    fn publish(&mut self, report: v1::PumpReport) {
+        for item in report.items.iter().filter(|item| item.released) {
+            self.gone.insert((item.name.clone(), item.epoch));
+        }
+        self.executor.reports.publish(report);
+    }
+
+    fn work(&mut self) -> Option<Option<std::time::Instant>> {
+        loop {
+            self.heed_stop();
+            match self.group.next(now()) {
+                Step::Fetch { items, limit } => self.select(&items, limit),
+                Step::Execute(execution) => self.execute(execution),
+                Step::Abort(Task::Fetch) => self.fetch.iter().for_each(CancellationToken::cancel),
+                Step::Abort(Task::Execution(number)) => {
+                    self.executions.get(&number).into_iter().for_each(|(abort, _)| abort.cancel());
+                }
+                Step::Wait(until) => return Some(until),
+                Step::Over => return None,
+            }
+        }
+    }
+
+    fn heed_stop(&mut self) {
+        self.executor.heed_silence();
+        if !self.is_leaving && self.held.port.leaving().is_cancelled() {
+            self.is_leaving = true;
+            self.group.stop(None);
+        }
+        if !self.is_stopped && self.held.stopped().is_some() {
+            self.is_stopped = true;
+            self.group.stop(now().checked_add(GRACE - GRACE / 10));
+        }
+    }
+
+    fn place(&self, item: &str) -> Place {
+        (self.held.job_id(), item.to_owned())
+    }
+
+    fn select(&mut self, items: &[Item], limit: usize) {
+        let world = Arc::clone(self.executor.world());
+        let now_ms = world.elapsed_ms();
+        let mut rows = Vec::new();
+        let mut truth = lock(&world.pumps);
+        for item in items {
+            let checkpoint = item.checkpoint.parse().unwrap_or(0);
+            self.progress.entry((item.name.clone(), item.epoch)).or_insert(checkpoint);
+            let place = self.place(&item.name);
+            let open = truth.open_rows(&place, now_ms).into_iter();
+            rows.extend(open.map(|key| Row { item: item.name.clone(), key: format!("{key}"), value: key }));
+        }
+        drop(truth);
+        rows.truncate(limit);
+        let (length, fails) = {
+            let mut chance = world.chance();
+            let length = if chance.happens(10_000) { chance.millis(1_000, 6_000) } else { chance.millis(1, 30) };
+            (length, chance.happens(30_000))
+        };
+        let abort = CancellationToken::new();
+        self.fetch = Some(abort.clone());
+        self.calls.push(Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = abort.cancelled() => Returned::Fetch(None),
+                () = sleep(length) => Returned::Fetch(Some(if fails { Err(()) } else { Ok(rows) })),
+            }
+        }));
+    }
+
+    fn execute(&mut self, execution: Execution<usize>) {
+        let Execution { number, item, epoch, rows } = execution;
+        self.check_start(&item, epoch);
+        let (index, length, fails) = self.note_start(&item, epoch, rows);
+        let abort = CancellationToken::new();
+        self.executions.insert(number, (abort.clone(), index));
+        let last = self.executor.world().chance().millis(0, 40);
+        self.calls.push(Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = abort.cancelled() => {
+                    sleep(last).await;
+                    Returned::Execution(number, Executed::Aborted)
+                }
+                () = sleep(length) => Returned::Execution(number, if fails { Executed::Failed } else { Executed::Done }),
+            }
+        }));
+    }
+
+    /// What must hold as a row begins.
+    fn check_start(&self, item: &str, epoch: i64) {
+        let what = || {
+            format!(
+                "{} of run {} begins a row of {item} at epoch {epoch}",
+                self.executor.host.name, self.held.trigger.run_id
+            )
+        };
+        if self.gone.contains(&(item.to_owned(), epoch)) {
+            lock(&self.executor.world().pumps).violate("P1 gone", &format!("{}, which was gone", what()));
+        }
+        if self.executor.was_silent() {
+            lock(&self.executor.world().pumps).violate("P1 silence", &format!("{} in silence", what()));
+        }
+    }
+
+    /// How long it takes, and whether it fails.
+    fn note_start(&self, item: &str, epoch: i64, keys: Vec<usize>) -> (usize, Duration, bool) {
+        let (world, place) = (self.executor.world(), self.place(item));
+        world.record("rows begin", self.held.trigger.run_id, || {
+            format!("{} {item} epoch {epoch}: {keys:?}", self.executor.host.name)
+        });
+        let mut truth = lock(&world.pumps);
+        let rows = truth.rows(&place);
+        let (mut length, mut fails) = (Duration::ZERO, false);
+        for key in &keys {
+            let row = &mut rows[*key];
+            length += row.length + std::mem::take(&mut row.hangs);
+            fails |= row.failures_left > 0;
+            row.failures_left = row.failures_left.saturating_sub(1);
+        }
+        truth.executions.push(truth::Execution {
+            place,
+            epoch,
+            owner: owner_of(self.held.key()),
+            executor: self.executor.host.index,
+            incarnation: self.executor.incarnation,
+            keys,
+            began_ms: world.elapsed_ms(),
+            ended_ms: None,
+            is_done: false,
+        });
+        (truth.executions.len() - 1, length, fails)
+    }
+
+    fn returned(&mut self, returned: Returned) {
+        match returned {
+            Returned::Fetch(result) => {
+                self.fetch = None;
+                match result {
+                    None => self.group.fetch_aborted(),
+                    Some(Ok(rows)) => {
+                        let fetched_at = self.executor.world().now();
+                        self.group.fetched(rows, now(), fetched_at);
+                    }
+                    Some(Err(())) => {
+                        self.group.fetch_failed(now());
+                    }
+                }
+            }
+            Returned::Execution(number, how) => {
+                if let Some((_, index)) = self.executions.remove(&number) {
+                    self.note_end(index, how == Executed::Done);
+                }
+                self.group.executed(number, how, now());
+            }
+        }
+    }
+
+    fn note_end(&mut self, index: usize, is_done: bool) {
+        let world = Arc::clone(self.executor.world());
+        let now_ms = world.elapsed_ms();
+        let mut truth = lock(&world.pumps);
+        let execution = &mut truth.executions[index];
+        (execution.ended_ms, execution.is_done) = (Some(now_ms), is_done);
+        let (place, epoch, keys) = (execution.place.clone(), execution.epoch, execution.keys.clone());
+        let rows = truth.rows(&place);
+        if !is_done {
+            keys.iter().for_each(|key| rows[*key].failed_count += 1);
+            return;
+        }
+        keys.iter().for_each(|key| _ = rows[*key].done_ms.get_or_insert(now_ms));
+        drop(truth);
+        let progress = self.progress.entry((place.1.clone(), epoch)).or_default();
+        *progress += keys.len() as u64;
+        // Where the item is no longer held, the checkpoint is refused, as it should be.
+        self.group.checkpoint(&place.1, epoch, &progress.to_string()).ok();
+    }
+}
+
+/// The next call that returns, which is removed.
+async fn next(calls: &mut Vec<Call>) -> Returned {
+    std::future::poll_fn(|context| {
+        let ready = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {
+            std::task::Poll::Ready(returned) => Some((index, returned)),
+            std::task::Poll::Pending => None,
+        });
+        match ready {
+            Some((index, returned)) => {
+                drop(calls.remove(index));
+                std::task::Poll::Ready(returned)
+            }
+            None => std::task::Poll::Pending,
+        }
+    })
+    .await
+}

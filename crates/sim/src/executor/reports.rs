@@ -1,0 +1,69 @@
+//! What goes between the streams of an executor and its groups of pump jobs, and its end by a drain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel::pump::group::split;
+use rondel::table::{Item, RunTable, TableLink as _};
+use rondel_proto::v1;
+use tokio::time::{Instant, sleep};
+
+use super::{Executor, ExecutorHost, SWEEP_PERIOD};
+use crate::link::{Held, Link};
+use crate::world::lock;
+
+impl ExecutorHost {
+    /// SIGTERM: it takes no more, groups give back what they have, and then it ends, until it is started again.
+    pub(crate) fn drain(self: &Arc<Self>, grace: Duration, back_after: Duration) {
+        let Some(executor) = lock(&self.running).clone() else { return };
+        self.world.record("executor drains", executor.incarnation, || self.name.clone());
+        let (host, draining) = (Arc::clone(self), Arc::clone(&executor));
+        executor.spawn(async move {
+            let gives_up_at = Instant::now() + grace;
+            lock(&draining.table).drain();
+            lock(&draining.table).runs().for_each(|held| held.port.leave());
+            let is_settled = |table: &RunTable<Held, Link>| table.is_empty() && table.outbox.unacked_count() == 0;
+            while !is_settled(&lock(&draining.table)) && Instant::now() < gives_up_at {
+                sleep(SWEEP_PERIOD).await;
+            }
+            host.kill();
+            host.start_later(back_after);
+        });
+    }
+}
+
+impl Executor {
+    /// Hands each group its order.
+    pub(super) fn pump_orders(&self, orders: v1::PumpOrders) {
+        let (node, epoch) = (orders.node_id, orders.node_epoch);
+        let table = lock(&self.table);
+        let is_fenced = table.fenced(node).is_some_and(|fenced| epoch <= fenced);
+        for (held, order) in table.pump_orders(orders) {
+            if is_fenced {
+                let what = format!("{} takes orders of node {node} under epoch {epoch}", self.host.name);
+                lock(&self.world().pumps).violate("P1 fencing", &what);
+            }
+            held.port.put(order);
+        }
+    }
+
+    /// Sends the reports that are new on every stream.
+    pub(super) fn send_reports(&self) {
+        let table = lock(&self.table);
+        for part in self.reports.take_unsent().into_iter().flat_map(split) {
+            table.outbox.links().for_each(|link| link.push(Item::Pump(part.clone())));
+        }
+    }
+
+    pub(super) async fn report(&self) {
+        loop {
+            self.reports.ready().await;
+            self.send_reports();
+        }
+    }
+
+    /// Sends the last report of each group on a new stream.
+    pub(super) fn repeat_reports(&self, link: &Link) {
+        link.extend(self.reports.all().into_iter().flat_map(split).map(Item::Pump));
+    }
+}

@@ -1,0 +1,137 @@
+//! A world of pump jobs: groups on executors that come and go, items that change hands, rows that arrive. The general world has no
+//! pump jobs, so that its seeds stay as they are.
+//!
+//! - `jobs` draws the definitions and what users do to them;
+//! - `truth` is what really happened: rows, their executions, and the owners of items as the store had them;
+//! - `watch` looks at each write of items, `recovery` at what comes back once everything is well, `check` at everything in the end.
+
+mod check;
+mod jobs;
+mod recovery;
+pub(crate) mod truth;
+pub(crate) mod watch;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_store::Catalog as _;
+use tokio::time::sleep_until;
+
+use self::jobs::NAMESPACE;
+use crate::chance::{Chance, mix};
+use crate::check::Facts;
+use crate::executor::ExecutorHost;
+use crate::faults::{Hosts, Plan};
+use crate::node::NodeHost;
+use crate::profile::Profile;
+use crate::simulation::{Options, Outcome, create, on_a_clock_of_its_own, settle};
+use crate::switches;
+use crate::world::{World, lock};
+
+/// Separates the draw of this world from the general one of the same seed.
+const PUMPS: u64 = 0x9021_4e55;
+/// How long schedules go on after everything is well again.
+const AFTERLIFE: Duration = Duration::from_secs(22);
+
+/// Runs a seed of the world of pump jobs. Of the answer, `start_count` counts executions of rows.
+///
+/// # Panics
+/// Where the runtime cannot be built.
+#[must_use]
+pub fn pumps(seed: u64, options: Options) -> Outcome {
+    on_a_clock_of_its_own(options, live(seed, options))
+}
+
+fn profile(chance: &mut Chance) -> Profile {
+    let general = Profile::draw(chance);
+    Profile {
+        executor_count: usize::try_from(chance.between(2, 5)).unwrap_or(2),
+        app_count: 1,
+        faulty_ms: chance.between(12_000, 45_000),
+        slots: Some(u32::try_from(chance.between(4, 8)).unwrap_or(4)),
+        ..general
+    }
+}
+
+async fn live(seed: u64, options: Options) -> Outcome {
+    let mut chance = Chance::new(mix(seed ^ PUMPS));
+    let profile = profile(&mut chance);
+    let plan = Plan::draw(&mut chance, &profile).with_drains(seed, &profile);
+    let world = World::new(seed, profile.clone(), options.is_told);
+    world.record("profile", 0, || format!("{profile:?}"));
+    lock(&world.pumps).begin(seed, profile.faulty_ms * 3 / 4);
+    let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
+    let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
+    let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
+    let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
+    let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + AFTERLIFE;
+    hosts.nodes.iter().for_each(NodeHost::start);
+    let names = create(&hosts, jobs::draw(&mut chance, ends_at)).await;
+    note_full_at_once(&world, &names).await;
+    hosts.executors.iter().for_each(ExecutorHost::start);
+    world.set_faulty(true);
+    world.tracker.spawn(hosts.clone().suffer(plan));
+    world.tracker.spawn(hosts.clone().supervise());
+    world.tracker.spawn(jobs::wish(hosts.clone(), names.clone(), seed));
+    world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
+    sleep_until(heals_at).await;
+    hosts.heal();
+    recovery::recover(&hosts, &names).await;
+    recovery::end(&hosts, &names, &mut chance).await;
+    settle(&hosts, ends_at).await;
+    let outcome = judge(seed, &hosts, ends_at).await;
+    hosts.executors.iter().for_each(|executor| executor.let_go());
+    outcome
+}
+
+/// A pump that begins once and ends when it is dry does not come back for later rows.
+async fn note_full_at_once(world: &World, names: &[String]) {
+    for name in names {
+        let Ok(Some(record)) = world.store.job(NAMESPACE, name).await else { continue };
+        if jobs::has_end(&record) && record.spec.schedule.is_none() {
+            lock(&world.pumps).full_at_once.push(record.id);
+        }
+    }
+}
+
+/// Reads the items of the definitions under which root runs were.
+async fn read_names(world: &World, facts: &Facts) {
+    let versions: BTreeSet<_> = facts.runs.values().map(|run| (run.job, run.job_version)).collect();
+    let versions: Vec<_> = versions.into_iter().collect();
+    for definition in world.store.definitions(&versions).await.unwrap_or_default() {
+        let Some(pump) = definition.spec.compile().ok().and_then(|job| job.pump) else { continue };
+        let names = pump.items.keys().cloned().collect();
+        lock(&world.pumps).names.insert((definition.job, definition.version), names);
+    }
+}
+
+async fn judge(seed: u64, hosts: &Hosts, ends_at: rondel_core::Timestamp) -> Outcome {
+    let world = &hosts.world;
+    let failed = hosts.nodes.iter().filter(|node| node.has_failed());
+    let failed: Vec<String> =
+        failed.map(|node| format!("I7 liveness: a loop of n{} ended by itself", node.index)).collect();
+    let facts = Facts::read(world, ends_at).await;
+    read_names(world, &facts).await;
+    let mut truth = world.truth();
+    let mut violations = std::mem::take(&mut truth.violations);
+    violations.extend(failed);
+    violations.extend(crate::check::check_pumps(&facts, &truth));
+    let mut pumps = lock(&world.pumps);
+    violations.append(&mut pumps.violations);
+    violations.extend(check::check(&facts, &truth, &pumps));
+    let start_count = pumps.executions.len();
+    drop((truth, pumps));
+    violations.sort();
+    violations.dedup();
+    let (hash, lines) = world.trace.take();
+    Outcome {
+        seed,
+        hash,
+        violations,
+        lines,
+        start_count,
+        run_count: facts.runs.len(),
+        seconds: world.elapsed_ms() / 1000,
+    }
+}

@@ -1,0 +1,183 @@
+//! The rules of pump jobs: what executors did with items, and when root runs began.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_core::run::BROADCAST;
+use rondel_core::{JobId, Reason, Run, RunStatus};
+
+use super::truth::{Execution, Loss, Place, PumpTruth, Row};
+use crate::check::Facts;
+use crate::truth::{Start, Truth};
+use crate::world::elapsed_ms;
+
+/// Complaints of one rule that are listed.
+const LISTED_MAX: usize = 5;
+/// An executor that stood still for so long may have been given up meanwhile.
+const LONG_STOP_MS: u64 = 2_000;
+const MOMENT: Duration = Duration::from_millis(1);
+
+pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+    let found = [
+        owners(pumps),
+        overlaps(truth, pumps),
+        lost(truth, pumps),
+        repeated(pumps),
+        dry(facts, truth, pumps),
+        begun(facts),
+    ];
+    found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
+}
+
+fn describe(one: &Execution) -> String {
+    let Execution { place, epoch, owner, executor, began_ms, .. } = one;
+    format!(
+        "rows of {} at epoch {epoch} by run {} attempt {} on x{executor} at {began_ms} ms",
+        place.1, owner.run, owner.attempt
+    )
+}
+
+/// P1: what executes rows of an item at an epoch is its owner at that epoch.
+fn owners(pumps: &PumpTruth) -> Vec<String> {
+    let is_wrong = |one: &&Execution| {
+        let tenure = pumps.tenures.get(&(one.place.clone(), one.epoch));
+        tenure.is_none_or(|tenure| tenure.owner != one.owner)
+    };
+    let wrong = pumps.executions.iter().filter(is_wrong);
+    wrong.map(|one| format!("P1 owner: {}, which was never dealt to it", describe(one))).collect()
+}
+
+/// Whether the executor stood still for long between two instants.
+fn stood_still(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> bool {
+    let is_in = |(who, from, until): &(i64, u64, u64)| {
+        *who == incarnation && until - from >= LONG_STOP_MS && *from <= to_ms && *until >= from_ms
+    };
+    truth.stops.iter().any(is_in)
+}
+
+/// P1: executions of one item under two epochs overlap only where the older one had been fenced, or its executor stood still and was
+/// lost.
+fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+    let mut by_place: BTreeMap<&Place, Vec<&Execution>> = BTreeMap::new();
+    for one in &pumps.executions {
+        by_place.entry(&one.place).or_default().push(one);
+    }
+    let mut found = Vec::new();
+    for executions in by_place.values() {
+        for (index, first) in executions.iter().enumerate() {
+            let end_ms = first.ended_ms.unwrap_or(u64::MAX);
+            for second in executions.iter().skip(index + 1).take_while(|second| second.began_ms < end_ms) {
+                let older = if first.epoch <= second.epoch { first } else { second };
+                let lost = pumps.tenures.get(&(older.place.clone(), older.epoch)).and_then(|tenure| tenure.lost);
+                let is_allowed = match lost.map(|(_, how)| how) {
+                    _ if first.epoch == second.epoch => {
+                        first.owner == second.owner && first.incarnation == second.incarnation
+                    }
+                    Some(Loss::Fenced) => true,
+                    Some(Loss::Freed) => stood_still(truth, older.incarnation, older.began_ms, second.began_ms),
+                    Some(Loss::Released) | None => false,
+                };
+                if !is_allowed {
+                    found.push(format!("P1 overlap: {} beside {}, {lost:?}", describe(second), describe(first)));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// P1: nothing begins at an epoch that its owner has released, or that ended with its attempt.
+fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+    let mut found = Vec::new();
+    for one in &pumps.executions {
+        let lost = pumps.tenures.get(&(one.place.clone(), one.epoch)).and_then(|tenure| tenure.lost);
+        let Some((at_ms, how)) = lost.filter(|(at_ms, _)| *at_ms < one.began_ms) else { continue };
+        let is_allowed = match how {
+            Loss::Fenced => true,
+            Loss::Freed => stood_still(truth, one.incarnation, at_ms.saturating_sub(15_000), one.began_ms),
+            Loss::Released => false,
+        };
+        if !is_allowed {
+            found.push(format!("P1 lost: {}, which was {how:?} at {at_ms} ms", describe(one)));
+        }
+    }
+    found
+}
+
+/// P5: a row that is done does not begin again at the same epoch, and no row is executed twice at a time by one group.
+fn repeated(pumps: &PumpTruth) -> Vec<String> {
+    let mut last: BTreeMap<(&Place, i64, usize), &Execution> = BTreeMap::new();
+    let mut found = Vec::new();
+    for one in &pumps.executions {
+        for key in &one.keys {
+            let Some(before) = last.insert((&one.place, one.epoch, *key), one) else { continue };
+            if before.is_done || before.ended_ms.is_none_or(|ended_ms| ended_ms > one.began_ms) {
+                found.push(format!("P5 row: {} again: {}", key, describe(one)));
+            }
+        }
+    }
+    found
+}
+
+/// P5: a root run that ended as dry has executed what was there before its groups began.
+fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_dry = |root: &&Run| {
+        root.cancel_reason == Some(Reason::Dry) && root.shard_index == BROADCAST && !facts.has_clock_faults
+    };
+    for root in facts.runs.values().filter(is_dry) {
+        let Some(ended_ms) = root.finished_at.map(elapsed_ms) else { continue };
+        let is_of_it = |start: &&Start| facts.runs.get(&start.run).is_some_and(|run| run.parent == Some(root.id));
+        let Some(began_ms) = truth.starts.iter().filter(is_of_it).map(|start| start.began_ms).min() else { continue };
+        for name in pumps.names_of(root.job, root.job_version) {
+            let is_left = |row: &&Row| {
+                let was_there = row.arrives_ms < began_ms && row.done_ms.is_none_or(|done_ms| done_ms > ended_ms);
+                was_there && !row.is_given_up()
+            };
+            let count = pumps.known_rows(&(root.job, name.clone())).iter().filter(is_left).count();
+            if count > 0 {
+                found.push(format!(
+                    "P5 dry: root run {} ended at {ended_ms} ms, {count} rows of {name} are left",
+                    root.id
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// P4: a root run begins at an instant of its schedule, by hand, with a new definition, or in the place of one that was interrupted.
+fn begun(facts: &Facts) -> Vec<String> {
+    let mut by_job: BTreeMap<JobId, Vec<&Run>> = BTreeMap::new();
+    for run in facts.runs.values().filter(|run| run.shard_index == BROADCAST && run.cause == 0) {
+        by_job.entry(run.job).or_default().push(run);
+    }
+    let mut found = Vec::new();
+    for (job, mut roots) in by_job {
+        roots.sort_by_key(|run| run.fire_at);
+        let Some(record) = facts.jobs.get(&job) else { continue };
+        let Ok(compiled) = record.spec.compile() else { continue };
+        for pair in roots.windows(2) {
+            let (before, root) = (pair[0], pair[1]);
+            let reason = before.cancel_reason.or(before.reason);
+            let was_interrupted = match reason {
+                Some(Reason::Paused | Reason::Changed | Reason::Misfire | Reason::ExecutorLost) => true,
+                None => before.status != RunStatus::Succeeded,
+                Some(_) => false,
+            };
+            let beside = (root.fire_at - MOMENT, root.fire_at + MOMENT);
+            let is_planned =
+                compiled.timetable.fires(record.anchor, beside.0, beside.1).any(|fire| fire.at == root.fire_at);
+            if before.fire_at == root.fire_at
+                || !(was_interrupted || is_planned || root.job_version > before.job_version)
+            {
+                let what = format!(
+                    "root run {} of {} ({}, {:?}) after {} ({}, {} {reason:?})",
+                    root.id, record.spec.name, root.fire_at, root.trigger, before.id, before.fire_at, before.status
+                );
+                found.push(format!("P4 begins again: {what}"));
+            }
+        }
+    }
+    found
+}

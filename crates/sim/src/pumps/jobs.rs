@@ -1,0 +1,145 @@
+//! The pump jobs of a seed, and the requests of users about them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_admin::jobs::RunRequest;
+use rondel_admin::{Engine, jobs};
+use rondel_core::{JobSpec, NamespaceId, Timestamp, Trigger};
+use rondel_store::catalog::JobRecord;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::chance::{Chance, mix};
+use crate::faults::Hosts;
+use crate::world::World;
+
+pub(super) const NAMESPACE: NamespaceId = NamespaceId::new(1);
+/// Separates the draw of requests from other draws of the same seed.
+const REQUESTS: u64 = 0x0050_3e41;
+/// Items that a definition may have.
+const ITEMS_MAX: u64 = 9;
+
+/// Draws the jobs; their schedules end at `end`.
+pub(super) fn draw(chance: &mut Chance, end: Timestamp) -> Vec<JobSpec> {
+    (0..chance.between(1, 2)).map(|index| spec(chance, index, end)).collect()
+}
+
+fn spec(chance: &mut Chance, index: u64, end: Timestamp) -> JobSpec {
+    let items = items(chance, 3);
+    let mut pump = json!({
+        "items": items,
+        "groups": chance.between(1, 3),
+        "threads": chance.between(1, 4),
+        "fetch": *chance.pick(&[3, 10, 500]),
+        "batch": *chance.pick(&[1, 1, 3]),
+        "mode": *chance.pick(&["sleep", "not_sleep"]),
+        "idle": *chance.pick(&["200ms", "500ms", "1s"]),
+        "hand_over": *chance.pick(&["14s", "14s", "18s"]),
+    });
+    if chance.happens(200_000) {
+        pump["per_executor"] = json!(1);
+    }
+    if chance.happens(200_000) {
+        pump["pause"] = json!("100ms");
+    }
+    let mut job = json!({
+        "name": format!("p{index}"), "app": "app0", "handler": "h",
+        "retry": {"max": 3, "backoff": *chance.pick(&["100ms", "500ms"])},
+    });
+    match chance.below(6) {
+        0..=2 => {}
+        3 => pump["until"] = json!("empty"),
+        4 => {
+            pump["until"] = json!("empty");
+            job["schedule"] = json!({"every": *chance.pick(&["8s", "13s", "20s"]), "end_at": end.to_string()});
+        }
+        _ => {
+            pump["until"] = json!({"cron": "15,35,55 * * * * ?", "time_zone": "UTC"});
+            job["schedule"] = json!({"cron": "0,20,40 * * * * ?", "time_zone": "UTC", "end_at": end.to_string()});
+        }
+    }
+    job["pump"] = pump;
+    serde_json::from_value(job).unwrap_or_else(|error| unreachable!("a bad draw: {error}"))
+}
+
+fn items(chance: &mut Chance, least: u64) -> Value {
+    let count = chance.between(least, ITEMS_MAX);
+    let first = chance.below(3);
+    (first..first + count).map(|item| json!({"name": format!("i{item}")})).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Edit,
+    Switch,
+    Cancel,
+    Run,
+}
+
+/// Edits, pauses, cancels and begins pumps now and then, at whatever server answers.
+pub(super) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
+    let world = Arc::clone(&hosts.world);
+    let mut chance = Chance::new(mix(seed ^ REQUESTS));
+    while world.is_faulty() && world.profile.edits {
+        sleep(chance.millis(800, 7_000)).await;
+        if !world.is_faulty() {
+            return;
+        }
+        let wish = match chance.below(10) {
+            0..=3 => Wish::Edit,
+            4..=6 => Wish::Switch,
+            7 => Wish::Cancel,
+            _ => Wish::Run,
+        };
+        let (name, items) = (chance.pick(&names).clone(), items(&mut chance, 3));
+        let Some((engine, process)) = hosts.nodes[chance.index(hosts.nodes.len())].engine() else { continue };
+        let (done, answer) = oneshot::channel();
+        let asked = Arc::clone(&world);
+        let task = async move {
+            fulfil(&asked, &engine, wish, (&name, items)).await;
+            done.send(()).ok();
+        };
+        world.tracker.spawn(process.confine(Box::pin(task)));
+        timeout(Duration::from_secs(10), answer).await.ok();
+    }
+}
+
+async fn fulfil(world: &World, engine: &Engine, wish: Wish, (name, items): (&str, Value)) {
+    let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
+    world.record("wish", record.id.get(), || format!("{wish:?} {name} {items}"));
+    let answer = match wish {
+        Wish::Edit => edit(engine, &record, items).await,
+        Wish::Switch => jobs::set_enabled(engine, &record, !record.spec.enabled, "user").await.is_ok(),
+        Wish::Cancel => engine.cancel_runs(&record, None, "user", None).await.is_ok(),
+        Wish::Run if has_end(&record) => jobs::request_run(engine, &record, RunRequest::by(Trigger::Api)).await.is_ok(),
+        Wish::Run => false,
+    };
+    world.record("wish answered", record.id.get(), || format!("{wish:?} {answer}"));
+}
+
+/// Whether its root runs end by themselves.
+pub(super) fn has_end(record: &JobRecord) -> bool {
+    record.spec.pump.as_ref().is_some_and(|pump| pump.until.is_some())
+}
+
+async fn edit(engine: &Engine, record: &JobRecord, items: Value) -> bool {
+    let mut spec = record.spec.clone();
+    if let (Some(pump), Ok(items)) = (spec.pump.as_mut(), serde_json::from_value(items)) {
+        pump.items = items;
+        pump.groups = pump.groups.min(3);
+    }
+    jobs::change(engine, record, spec, Some(record.version), "user").await.is_ok()
+}
+
+/// Switches a job on, once everything is well: anew where it is on but its last root run was cancelled.
+pub(super) async fn revive(engine: &Engine, record: &JobRecord, is_cancelled: bool) {
+    let off = match record.spec.enabled && is_cancelled {
+        true => jobs::set_enabled(engine, record, false, "user").await.ok(),
+        false => Some(record.clone()),
+    };
+    if let Some(off) = off {
+        jobs::set_enabled(engine, &off, true, "user").await.ok();
+    }
+}

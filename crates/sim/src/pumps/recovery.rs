@@ -1,0 +1,222 @@
+//! Once everything is well: each item gets an owner, and each row is executed (P2). Then the pumps are ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel_admin::{Engine, jobs as catalog};
+use rondel_core::pump::{Item, Pump, Until};
+use rondel_core::{Reason, Run};
+use rondel_store::catalog::JobRecord;
+use rondel_store::{Catalog as _, Pumps as _};
+use tokio::time::sleep;
+
+use super::jobs::{NAMESPACE, revive};
+use super::truth::Row;
+use crate::chance::Chance;
+use crate::faults::Hosts;
+use crate::world::{World, lock};
+
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// Beside the hand-over, and the time after which an executor is lost: servers that start, adopt, and send.
+const MARGIN: Duration = Duration::from_secs(20);
+const LOST_AFTER: Duration = Duration::from_secs(6);
+/// How long after a failure of its last one a root run begins.
+const AFTER_FAILURE: Duration = Duration::from_secs(62);
+/// How long it may take until every row is executed: a row that hangs, retries, and a pump that begins late.
+const ROWS_WITHIN: Duration = Duration::from_secs(200);
+/// How long after that items may still move.
+const CALM_AFTER: Duration = Duration::from_secs(40);
+const CALM_FOR: Duration = Duration::from_secs(15);
+
+/// A job as it is now.
+struct Look {
+    record: JobRecord,
+    pump: Pump,
+    roots: Vec<Run>,
+    items: BTreeMap<String, Item>,
+}
+
+impl Look {
+    async fn read(world: &World, name: &str) -> Option<Self> {
+        let record = world.store.job(NAMESPACE, name).await.ok().flatten()?;
+        let pump = record.spec.compile().ok()?.pump?;
+        let roots = world.store.pump_roots(record.id, 8).await.ok()?;
+        let items = world.store.pump_items(record.id).await.ok()?;
+        let items = items.into_iter().map(|item| (item.name.clone(), item)).collect();
+        Some(Self { record, pump: Pump::clone(&pump), roots, items })
+    }
+
+    fn is_cancelled(&self) -> bool {
+        let asked = |run: &Run| run.cancel_reason.or(run.reason) == Some(Reason::Requested);
+        self.roots.first().is_some_and(asked)
+    }
+
+    /// Switches the job on, and begins it anew where its last root run was cancelled; a request of a user may come late.
+    async fn revive(&self, hosts: &Hosts) {
+        let is_over = self.is_cancelled() && !self.has_open_root();
+        if let Some(engine) = engine(hosts).filter(|_| is_over || !self.record.spec.enabled) {
+            revive(&engine, &self.record, is_over).await;
+        }
+    }
+
+    fn has_open_root(&self) -> bool {
+        self.roots.iter().any(|run| !run.status.is_terminal() && run.cancel_by.is_none())
+    }
+
+    fn was_interrupted(&self) -> bool {
+        self.roots.first().is_some_and(|run| run.status.is_terminal() && run.cancel_reason != Some(Reason::Dry))
+    }
+
+    /// The items that no executor has under their epochs.
+    fn homeless(&self, world: &World) -> Vec<String> {
+        let truth = lock(&world.pumps);
+        let is_held = |name: &&String| {
+            let Some(item) = self.items.get(*name) else { return false };
+            let hold = truth.holds.get(&(self.record.id, (*name).clone()));
+            hold.is_some_and(|hold| {
+                item.owner == Some(hold.owner) && item.epoch == hold.epoch && item.asked_at.is_none()
+            })
+        };
+        self.pump.items.keys().filter(|name| !is_held(name)).cloned().collect()
+    }
+
+    /// The items with rows that are not executed.
+    fn unfinished(&self, world: &World) -> Vec<String> {
+        let now_ms = world.elapsed_ms();
+        let mut truth = lock(&world.pumps);
+        let has_rows = |name: &&String| {
+            let place = (self.record.id, (*name).clone());
+            let is_left = |row: &Row| row.arrives_ms <= now_ms && row.done_ms.is_none();
+            let gives_up = self.pump.until != Until::Stopped;
+            truth.rows(&place).iter().any(|row| is_left(row) && !(gives_up && row.is_given_up()))
+        };
+        self.pump.items.keys().filter(has_rows).cloned().collect()
+    }
+
+    /// Whether all of its rows are to be executed in the end.
+    fn is_complete(&self, world: &World) -> bool {
+        match self.pump.until {
+            Until::Stopped => true,
+            Until::Empty if self.record.spec.schedule.is_none() => true,
+            // A clock that steps ahead ends the schedule before the last rows arrive, and one that was interrupted waits for its next fire.
+            Until::Empty => !world.profile.clock_faults && !self.was_interrupted(),
+            Until::At(_) => false,
+        }
+    }
+}
+
+/// Any server that is up.
+fn engine(hosts: &Hosts) -> Option<Engine> {
+    hosts.nodes.iter().find_map(|node| Some(node.engine()?.0))
+}
+
+/// Waits until each pump works again, and its rows are executed.
+pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
+    let world = &hosts.world;
+    while engine(hosts).is_none() {
+        sleep(LOOK_PERIOD).await;
+    }
+    for name in names {
+        if let Some(look) = Look::read(world, name).await {
+            look.revive(hosts).await;
+        }
+    }
+    for name in names {
+        is_owned(hosts, name).await;
+    }
+    for name in names {
+        is_executed(hosts, name).await;
+    }
+    sleep(CALM_AFTER).await;
+    let before = lock(&world.pumps).deal_counts.clone();
+    sleep(CALM_FOR).await;
+    for name in names {
+        // The root runs of one that ends by itself may wait one behind the other.
+        let look = Look::read(world, name).await.filter(|look| look.pump.until == Until::Stopped);
+        let Some(job) = look.map(|look| look.record.id) else { continue };
+        let mut truth = lock(&world.pumps);
+        let count = |counts: &BTreeMap<_, usize>| counts.get(&job).copied().unwrap_or(0);
+        let moved = count(&truth.deal_counts) - count(&before);
+        if moved > 0 {
+            truth.violate("P2 calm", &format!("{moved} changes of items of {name} long after everything was well"));
+        }
+    }
+}
+
+/// P2: each item of a pump that works has an owner in time.
+async fn is_owned(hosts: &Hosts, name: &str) {
+    let world = &hosts.world;
+    let began = tokio::time::Instant::now();
+    let mut works_since = began;
+    loop {
+        let Some(look) = Look::read(world, name).await else { return };
+        let homeless = look.homeless(world);
+        let is_over = look.pump.until != Until::Stopped && !look.has_open_root();
+        if homeless.is_empty() || is_over {
+            return;
+        }
+        look.revive(hosts).await;
+        if !look.has_open_root() {
+            works_since = tokio::time::Instant::now();
+        }
+        let limit = look.pump.limits.hand_over + LOST_AFTER + MARGIN;
+        let is_late = works_since.elapsed() > limit || began.elapsed() > limit + AFTER_FAILURE;
+        if is_late {
+            let root = look.roots.first().map(|run| (run.id, run.status, run.reason));
+            let what = format!(
+                "{homeless:?} of {name} have no owner that works, long after everything was well; root run {root:?}"
+            );
+            return lock(&world.pumps).violate("P2 owner", &what);
+        }
+        sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// P2: each row that is there is executed, and a pump until empty ends as dry.
+async fn is_executed(hosts: &Hosts, name: &str) {
+    let world = &hosts.world;
+    let began = tokio::time::Instant::now();
+    loop {
+        let Some(look) = Look::read(world, name).await else { return };
+        if !look.is_complete(world) {
+            return;
+        }
+        look.revive(hosts).await;
+        let (unfinished, newest) = (look.unfinished(world), look.roots.first());
+        let is_over = look.pump.until == Until::Stopped || newest.is_some_and(|run| run.status.is_terminal());
+        if unfinished.is_empty() && is_over {
+            return;
+        }
+        if began.elapsed() > ROWS_WITHIN {
+            let root = newest.map(|run| (run.id, run.status, run.reason));
+            let what =
+                format!("rows of {unfinished:?} of {name} are not executed, or it did not end; root run {root:?}");
+            return lock(&world.pumps).violate("P2 rows", &what);
+        }
+        sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// Ends the pumps: by a pause, a cancel or a deletion.
+pub(super) async fn end(hosts: &Hosts, names: &[String], chance: &mut Chance) {
+    for name in names {
+        let how = chance.below(3);
+        loop {
+            let (Some(look), Some(engine)) = (Look::read(&hosts.world, name).await, engine(hosts)) else { break };
+            let record = &look.record;
+            let is_done = match how {
+                // One that was begun by hand goes on while its job is paused.
+                0 | 1 => {
+                    let paused = catalog::set_enabled(&engine, record, false, "user").await.is_ok();
+                    let cancels = how == 1 || look.pump.until != Until::Stopped;
+                    paused && (!cancels || engine.cancel_runs(record, None, "user", None).await.is_ok())
+                }
+                _ => catalog::delete(&engine, record, None, false, (None, "user")).await.is_ok(),
+            };
+            if is_done {
+                break;
+            }
+            sleep(LOOK_PERIOD).await;
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What really happened to the items of pump jobs: rows and their executions, as the handlers saw them, and owners, as the store wrote them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rondel::table::RunKey;
+use rondel_core::JobId;
+use rondel_core::pump::Owner;
+
+use crate::chance::{Chance, mix};
+
+/// Separates the draw of rows from other draws of the same seed.
+const ROWS: u64 = 0x0000_5035_0000_7215;
+
+/// An item of a job.
+pub(crate) type Place = (JobId, String);
+
+/// A row of an item, as the store of the pump's user has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) arrives_ms: u64,
+    /// How long an execution takes.
+    pub(crate) length: Duration,
+    /// Executions that fail before one succeeds.
+    pub(crate) failures_left: u32,
+    /// The first execution takes that much longer.
+    pub(crate) hangs: Duration,
+    pub(crate) done_ms: Option<u64>,
+    /// Executions that failed so far.
+    pub(crate) failed_count: u32,
+}
+
+impl Row {
+    /// Whether it has failed so often that a group may have given it up.
+    pub(crate) const fn is_given_up(&self) -> bool {
+        self.failed_count > ROW_RETRY_MAX
+    }
+}
+
+/// How often a group tries a row again, by the jobs' definitions.
+pub(crate) const ROW_RETRY_MAX: u32 = 3;
+
+/// One call of `execute`.
+#[derive(Clone, Debug)]
+pub(crate) struct Execution {
+    pub(crate) place: Place,
+    pub(crate) epoch: i64,
+    pub(crate) owner: Owner,
+    pub(crate) executor: usize,
+    pub(crate) incarnation: i64,
+    pub(crate) keys: Vec<usize>,
+    pub(crate) began_ms: u64,
+    pub(crate) ended_ms: Option<u64>,
+    pub(crate) is_done: bool,
+}
+
+/// How an owner lost an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    Released,
+    /// Its attempt was over.
+    Freed,
+    /// It did not give the item back in time.
+    Fenced,
+}
+
+/// An owner of an item, as the store has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenure {
+    pub(crate) owner: Owner,
+    pub(crate) lost: Option<(u64, Loss)>,
+}
+
+/// What an executor has of an item now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    pub(crate) epoch: i64,
+    pub(crate) owner: Owner,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PumpTruth {
+    seed: u64,
+    /// Rows arrive until then.
+    arrive_until_ms: u64,
+    rows: BTreeMap<Place, Vec<Row>>,
+    /// Jobs whose rows are there from the beginning: nothing begins a root run for later ones.
+    pub(crate) full_at_once: Vec<JobId>,
+    pub(crate) executions: Vec<Execution>,
+    /// By item and epoch.
+    pub(crate) tenures: BTreeMap<(Place, i64), Tenure>,
+    /// Which group was the last one that was ordered to have an item.
+    pub(crate) holds: BTreeMap<Place, Hold>,
+    /// The items of each version of a job.
+    pub(crate) names: BTreeMap<(JobId, i64), Vec<String>>,
+    /// Changes of items other than reports.
+    pub(crate) deal_counts: BTreeMap<JobId, usize>,
+    pub(crate) violations: Vec<String>,
+}
+
+impl PumpTruth {
+    pub(crate) fn begin(&mut self, seed: u64, arrive_until_ms: u64) {
+        (self.seed, self.arrive_until_ms) = (mix(seed ^ ROWS), arrive_until_ms);
+    }
+
+    pub(crate) fn violate(&mut self, rule: &str, what: &str) {
+        if self.violations.len() < 50 {
+            self.violations.push(format!("{rule}: {what}"));
+        }
+    }
+
+    /// The rows of an item, drawn when they are asked for first.
+    pub(crate) fn rows(&mut self, place: &Place) -> &mut Vec<Row> {
+        let until = if self.full_at_once.contains(&place.0) { 0 } else { self.arrive_until_ms };
+        let seed = self.seed;
+        self.rows.entry(place.clone()).or_insert_with(|| {
+            let name = place.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
+            let mut chance = Chance::new(mix(seed ^ mix(place.0.get().unsigned_abs())) ^ name);
+            (0..chance.below(16)).map(|_| row(&mut chance, until)).collect()
+        })
+    }
+
+    /// The rows of an item that are there and not done.
+    pub(crate) fn open_rows(&mut self, place: &Place, now_ms: u64) -> Vec<usize> {
+        let is_open = |row: &Row| row.arrives_ms <= now_ms && row.done_ms.is_none();
+        self.rows(place).iter().enumerate().filter(|(_, row)| is_open(row)).map(|(key, _)| key).collect()
+    }
+
+    /// The rows of an item, as far as they were ever asked for.
+    pub(crate) fn known_rows(&self, place: &Place) -> &[Row] {
+        self.rows.get(place).map_or(&[], Vec::as_slice)
+    }
+
+    /// The items of a version of a job.
+    pub(crate) fn names_of(&self, job: JobId, version: i64) -> &[String] {
+        self.names.get(&(job, version)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The highest epoch under which the item ever had an owner; 0 for none.
+    pub(crate) fn highest_epoch(&self, place: &Place) -> i64 {
+        let of_it = (place.clone(), i64::MIN)..=(place.clone(), i64::MAX);
+        self.tenures.range(of_it).next_back().map_or(0, |((_, epoch), _)| *epoch)
+    }
+
+    pub(crate) fn owner_lost(&mut self, key: &(Place, i64), at_ms: u64, how: Loss) {
+        if let Some(tenure) = self.tenures.get_mut(key) {
+            tenure.lost.get_or_insert((at_ms, how));
+        }
+    }
+
+    /// All that a process executed ends with it.
+    pub(crate) fn process_ended(&mut self, incarnation: i64, at_ms: u64) {
+        let of_it = |one: &&mut Execution| one.incarnation == incarnation && one.ended_ms.is_none();
+        self.executions.iter_mut().filter(of_it).for_each(|one| one.ended_ms = Some(at_ms));
+    }
+}
+
+fn row(chance: &mut Chance, until_ms: u64) -> Row {
+    let length = match chance.below(10) {
+        0..=6 => chance.millis(1, 80),
+        7 | 8 => chance.millis(80, 900),
+        _ => chance.millis(900, 3_000),
+    };
+    let failures_left = if chance.happens(150_000) { u32::try_from(chance.between(1, 2)).unwrap_or(1) } else { 0 };
+    let hangs = if chance.happens(40_000) { chance.millis(5_000, 25_000) } else { Duration::ZERO };
+    Row { arrives_ms: chance.between(0, until_ms), length, failures_left, hangs, done_ms: None, failed_count: 0 }
+}
+
+/// The owner of what a run and attempt have.
+pub(crate) const fn owner_of(key: RunKey) -> Owner {
+    Owner { run: key.run, attempt: key.attempt }
+}

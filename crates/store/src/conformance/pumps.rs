@@ -1,0 +1,205 @@
+//! Checks of pump jobs and their items.
+
+use std::time::Duration;
+
+use rondel_core::outcome::{After, AfterPolicy, CancelRequest, Outcome};
+use rondel_core::pump::{Change, Counts, Item, Owner, Progress};
+use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+use serde_json::json;
+
+use super::edits::{change, saved};
+use super::{
+    FAILED, LEASE, POLICY, compile, finish, finish_one, job_with, join, name, next_id, pending, read, requested, spec,
+};
+use crate::catalog::{Deleted, JobDeletion, JobRecord};
+use crate::ledger::{AttemptEnd, Finished};
+use crate::pumps::{ChangedItems, PumpJob};
+use crate::{LeaseToken, Store};
+
+async fn pump(store: &dyn Store) -> JobRecord {
+    let pump = json!({"pump": {"items": {"count": 4}, "groups": 2}});
+    job_with(store, spec(&name("pump"), pump), None).await
+}
+
+async fn known(store: &dyn Store, job: JobId) -> Option<PumpJob> {
+    store.pump_jobs().await.unwrap().into_iter().find(|pump| pump.job == job)
+}
+
+/// Makes the node the home of a job, as a request for a run does.
+async fn settle_at(store: &dyn Store, token: LeaseToken, job: &JobRecord, fire_at: Timestamp) -> Run {
+    let run = requested(job, token, fire_at).for_all_shards();
+    store.request_run(token, run).await.unwrap()
+}
+
+async fn items(store: &dyn Store, job: JobId) -> Vec<Item> {
+    store.pump_items(job).await.unwrap()
+}
+
+fn owner(run: i64) -> Owner {
+    Owner { run: RunId::new(run), attempt: 1 }
+}
+
+fn report(owner: Owner, epoch: i64, sequence: i64) -> Change {
+    Change::Report(Progress {
+        owner,
+        epoch,
+        sequence,
+        counts: Counts { fetches: sequence, rows: 7, done: 5, failed: 2 },
+        per_minute: 30,
+        oldest_at: Some(Timestamp::from_secs(900)),
+        dry: true,
+        checkpoint: Some("row ä\0".to_owned()),
+        released: false,
+    })
+}
+
+fn of(name: &str, change: Change) -> (String, Change) {
+    (name.to_owned(), change)
+}
+
+/// A job is listed as soon as a definition of it is a pump's, and until it is forgotten.
+pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let token = join(store).await;
+    let record = pump(store).await;
+    let other = job_with(store, spec(&name("plain"), json!({})), None).await;
+    assert_eq!(known(store, other.id).await, None);
+    let found = known(store, record.id).await.unwrap();
+    assert_eq!((found.version, found.home, found.is_deleted), (1, NodeId::new(0), false));
+    let root = settle_at(store, token, &record, now).await;
+    let later = settle_at(store, token, &record, now + Duration::from_secs(1)).await;
+    let found = known(store, record.id).await.unwrap();
+    assert_eq!((found.home, found.term), (token.node, 1));
+    let ids = |roots: Vec<Run>| roots.iter().map(|run| run.id).collect::<Vec<_>>();
+    assert_eq!(ids(store.pump_roots(record.id, 9).await.unwrap()), [later.id, root.id]);
+    assert_eq!(ids(store.pump_roots(record.id, 1).await.unwrap()), [later.id]);
+
+    let plain = JobSpec { pump: None, ..record.spec.clone() };
+    let (record, _) = saved(change(store, record.id, &plain, None, now).await);
+    assert_eq!(known(store, record.id).await.map(|pump| pump.version), Some(2), "its groups are still to end");
+    let made = [of("0", Change::Add)];
+    assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().made_count, 1);
+    store.forget_pump(record.id).await.unwrap();
+    assert_eq!((known(store, record.id).await, items(store, record.id).await), (None, vec![]));
+
+    let pumped = spec(&other.spec.name, json!({"pump": {"items": {"count": 1}, "groups": 1}}));
+    let (other, _) = saved(change(store, other.id, &pumped, None, now).await);
+    assert!(known(store, other.id).await.is_some());
+    let deletion = JobDeletion {
+        id: other.id,
+        expected_version: None,
+        before: Some(&compile(&other.spec)),
+        spare: RunId::new(next_id()),
+        now,
+        reached: now,
+        leaves_followers: false,
+    };
+    assert!(matches!(store.delete_job(deletion).await.unwrap(), Deleted::Done));
+    assert!(known(store, other.id).await.is_some_and(|pump| pump.is_deleted));
+}
+
+/// Items are read as they were written; a change that meets another state does nothing.
+pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let token = join(store).await;
+    let record = pump(store).await;
+    settle_at(store, token, &record, now).await;
+    let made = |changes: Vec<(String, Change)>| {
+        let job = record.id;
+        async move { store.change_items(token, job, &changes, now).await.unwrap().made_count }
+    };
+    let deal = |epoch, to| Change::Deal { epoch, to };
+    let changes = vec![
+        of("b", Change::Add),
+        of("a", Change::Add),
+        of("a", Change::Add),
+        of("a", deal(0, owner(1))),
+        of("a", deal(1, owner(2))),
+        of("A", Change::Add),
+    ];
+    assert_eq!(made(changes).await, 4);
+    let found = items(store, record.id).await;
+    assert_eq!(found.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["A", "a", "b"]);
+    assert_eq!((found[1].owner, found[1].epoch, found[2].owner), (Some(owner(1)), 1, None));
+
+    assert_eq!(made(vec![of("a", report(owner(1), 1, 3)), of("a", report(owner(1), 1, 2))]).await, 1);
+    let mut expected = Item::new("a", now);
+    (expected.owner, expected.epoch, expected.sequence) = (Some(owner(1)), 1, 3);
+    expected.counts = Counts { fetches: 3, rows: 7, done: 5, failed: 2 };
+    (expected.per_minute, expected.oldest_at, expected.dry) = (30, Some(Timestamp::from_secs(900)), true);
+    let stored = items(store, record.id).await.remove(1);
+    assert!(stored.checkpoint.as_deref().is_some_and(|text| text.starts_with("row ä")));
+    expected.checkpoint.clone_from(&stored.checkpoint);
+    assert_eq!(stored, expected);
+
+    assert_eq!(made(vec![of("a", Change::Ask { epoch: 1 })]).await, 1);
+    assert_eq!(items(store, record.id).await[1].asked_at, Some(now));
+    assert_eq!(made(vec![of("a", Change::Fence { epoch: 1 }), of("a", deal(2, owner(2)))]).await, 2);
+    assert_eq!(made(vec![of("a", report(owner(1), 1, 9))]).await, 0, "it was fenced");
+    let item = items(store, record.id).await.remove(1);
+    assert_eq!((item.owner, item.epoch, item.total().done, item.counts), (Some(owner(2)), 3, 5, Counts::default()));
+    assert_eq!(made(vec![of("b", Change::Remove), of("a", Change::Remove)]).await, 1);
+    assert_eq!(items(store, record.id).await.len(), 2);
+}
+
+/// Only the home of a job deals its items, and only while its lease holds.
+pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let record = pump(store).await;
+    let refused = ChangedItems { made_count: 0, is_refused: true };
+    let (home, other) = (join(store).await, join(store).await);
+    let add = [of("a", Change::Add)];
+    assert_eq!(store.change_items(home, record.id, &add, now).await.unwrap(), refused, "it has no home yet");
+    settle_at(store, home, &record, now).await;
+    assert_eq!(store.change_items(other, record.id, &add, now).await.unwrap(), refused);
+    let stale = LeaseToken { epoch: home.epoch - 1, ..home };
+    assert_eq!(store.change_items(stale, record.id, &add, now).await.unwrap(), refused);
+    store.release(home, now).await.unwrap();
+    assert_eq!(store.change_items(home, record.id, &add, now).await.unwrap(), refused, "its lease is over");
+    assert!(store.renew(other, LEASE).await.unwrap().is_some());
+    assert_eq!(items(store, record.id).await, []);
+}
+
+/// A group that gives its items back goes on as its next attempt, as often as it must.
+pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) {
+    let token = join(store).await;
+    let mut run = pending(store, token).await;
+    let policy = AfterPolicy { is_pump: true, ..POLICY };
+    for (outcome, reason) in
+        [(Outcome::Yielded, Reason::Moved), (Outcome::Yielded, Reason::Moved), (FAILED, Reason::Retry)]
+    {
+        let end = AttemptEnd { policy, ..finish(&run, outcome) };
+        let stored = finish_one(store, end).await;
+        assert!(matches!(stored, Finished::Stored(After::Retry { .. }, _)), "{stored:?}");
+        let attempt = store.attempts(run.id).await.unwrap().pop().unwrap();
+        let status = if outcome == FAILED { RunStatus::Failed } else { RunStatus::Succeeded };
+        assert_eq!((attempt.status, attempt.attempt), (status, run.attempt));
+        run = read(store, run.id).await;
+        assert_eq!((run.status, run.reason), (RunStatus::Waiting, Some(reason)));
+    }
+    let of_run = store.attempts(run.id).await.unwrap();
+    let reasons: Vec<_> = of_run.iter().map(|attempt| attempt.reason).collect();
+    assert_eq!(reasons, [Some(Reason::Moved), Some(Reason::Moved), Some(Reason::Retry)], "why the next ones exist");
+    let request = CancelRequest { by: "the end of the pump", reason: Reason::WindowOver };
+    store.ask_cancel(run.id, request, run.due_at).await.unwrap();
+    let end = AttemptEnd { policy, ..finish(&run, Outcome::Cancelled) };
+    assert!(matches!(finish_one(store, end).await, Finished::Stored(After::Verdict { .. }, _)));
+    let run = read(store, run.id).await;
+    assert_eq!((run.status, run.reason), (RunStatus::Succeeded, Some(Reason::WindowOver)));
+}
+
+/// Many items are dealt at once.
+pub async fn many_items_are_dealt_at_once(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let token = join(store).await;
+    let record = pump(store).await;
+    settle_at(store, token, &record, now).await;
+    let names: Vec<String> = (0..1_000).map(|item| format!("{item:04}")).collect();
+    let changes: Vec<_> = names.iter().map(|name| of(name, Change::Add)).collect();
+    let deals = names.iter().map(|name| of(name, Change::Deal { epoch: 0, to: owner(1) }));
+    let changes: Vec<_> = changes.into_iter().chain(deals).collect();
+    let changed = store.change_items(token, record.id, &changes, now).await.unwrap();
+    assert_eq!(changed, ChangedItems { made_count: 2_000, is_refused: false });
+    let found = items(store, record.id).await;
+    assert!(found.len() == 1_000 && found.iter().all(|item| item.owner == Some(owner(1))));
+}

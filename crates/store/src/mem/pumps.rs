@@ -1,0 +1,72 @@
+//! Pump jobs and their items.
+
+use async_trait::async_trait;
+use rondel_core::pump::{Change, Item};
+use rondel_core::run::BROADCAST;
+use rondel_core::{JobId, NodeId, Run, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use super::{MemStore, StoredNode, size};
+use crate::cluster::LeaseToken;
+use crate::pumps::{ChangedItems, PumpJob, apply_change};
+use crate::{Pumps, Result};
+
+#[async_trait]
+impl Pumps for MemStore {
+    async fn pump_jobs(&self) -> Result<Vec<PumpJob>> {
+        let state = self.state();
+        let job = |job: &JobId| {
+            let stored = state.jobs.get(job)?;
+            let (record, due) = (&stored.record, state.due.get(job).filter(|_| !stored.is_deleted));
+            Some(PumpJob {
+                job: *job,
+                version: record.version,
+                saved_at: record.updated_at,
+                home: due.map_or(NodeId::new(0), |due| due.home),
+                term: due.map_or(0, |due| due.term),
+                is_deleted: stored.is_deleted,
+            })
+        };
+        Ok(state.pumps.iter().filter_map(job).collect())
+    }
+
+    async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>> {
+        let state = self.state();
+        let is_root = |run: &&Run| run.job == job && run.shard_index == BROADCAST;
+        let mut roots: Vec<Run> = state.runs.values().filter(is_root).cloned().collect();
+        roots.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.cause)));
+        roots.truncate(size(limit));
+        Ok(roots)
+    }
+
+    async fn pump_items(&self, job: JobId) -> Result<Vec<Item>> {
+        Ok(self.state().pump_items.get(&job).map(|items| items.values().cloned().collect()).unwrap_or_default())
+    }
+
+    async fn change_items(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        changes: &[(String, Change)],
+        now: Timestamp,
+    ) -> Result<ChangedItems> {
+        let at = self.now();
+        let mut state = self.state();
+        let is_home = state.due.get(&job).is_some_and(|due| due.home == token.node);
+        let holds = |node: &StoredNode| node.node.epoch == token.epoch && node.node.lease_until > at;
+        let may_write = is_home && state.nodes.get(&token.node).is_some_and(holds);
+        if !may_write && !mutant::on(Mutant::ItemsOfAnyNode) {
+            return Ok(ChangedItems { is_refused: true, ..ChangedItems::default() });
+        }
+        let items = state.pump_items.entry(job).or_default();
+        let made = changes.iter().filter(|(name, change)| apply_change(items, name, change, now)).count();
+        Ok(ChangedItems { made_count: made as u64, is_refused: false })
+    }
+
+    async fn forget_pump(&self, job: JobId) -> Result<()> {
+        let mut state = self.state();
+        state.pumps.remove(&job);
+        state.pump_items.remove(&job);
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Pump jobs and their items.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::pump::{Change, Item, Progress, apply};
+use rondel_core::{JobId, NodeId, Run, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+
+use crate::cluster::LeaseToken;
+use crate::error::Result;
+
+/// The longest checkpoint, in bytes.
+pub const CHECKPOINT_LEN_MAX: usize = 4 * 1024;
+
+/// A job that is a pump job, or was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PumpJob {
+    /// The job.
+    pub job: JobId,
+    /// Its newest definition.
+    pub version: i64,
+    /// When that was saved.
+    pub saved_at: Timestamp,
+    /// The node that owns its open runs; 0 for none yet.
+    pub home: NodeId,
+    /// Rises at each change of home.
+    pub term: i64,
+    /// It is deleted: it has no home any more, and what is open of it is to end.
+    pub is_deleted: bool,
+}
+
+/// What became of changes of items.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangedItems {
+    /// How many were made.
+    pub made_count: u64,
+    /// The node is not the home of the job, or has no lease: nothing was changed.
+    pub is_refused: bool,
+}
+
+/// Pump jobs: which there are, and who has which of their items.
+#[async_trait]
+pub trait Pumps {
+    /// All jobs that are or were pump jobs and were not forgotten, by id.
+    async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
+
+    /// The newest rows of a job that stand for all of its groups, by their planned instants from the last on, at most `limit`.
+    async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>>;
+
+    /// The items of a job, by name.
+    async fn pump_items(&self, job: JobId) -> Result<Vec<Item>>;
+
+    /// Makes changes of the items of a job, in this order; one that meets an item in another state than it expects is left out. Only the home
+    /// of the job makes them, and only under a lease that holds.
+    async fn change_items(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        changes: &[(String, Change)],
+        now: Timestamp,
+    ) -> Result<ChangedItems>;
+
+    /// Forgets that a job was a pump job, with its items.
+    async fn forget_pump(&self, job: JobId) -> Result<()>;
+}
+
+/// Makes a change as [`rondel_core::pump::apply`] does, unless a test has taken out one of its safeguards.
+pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Change, now: Timestamp) -> bool {
+    let Some(item) = items.get(name) else { return apply(items, name, change, now) };
+    match change {
+        Change::Report(progress) if mutant::on(Mutant::AnyOwnerReports) => {
+            let owner = item.owner.unwrap_or(progress.owner);
+            let sequence = progress.sequence.max(item.sequence + 1);
+            let progress = Progress { owner, epoch: item.epoch, sequence, ..progress.clone() };
+            apply(items, name, &Change::Report(progress), now)
+        }
+        Change::Report(progress) if mutant::on(Mutant::SequenceIsIgnored) => {
+            let progress = Progress { sequence: item.sequence + 1, ..progress.clone() };
+            apply(items, name, &Change::Report(progress), now)
+        }
+        Change::Deal { .. } if mutant::on(Mutant::DealKeepsEpoch) => {
+            let is_made = apply(items, name, change, now);
+            if let Some(item) = items.get_mut(name).filter(|item| is_made && item.epoch > 1) {
+                item.epoch -= 1;
+            }
+            is_made
+        }
+        _ => apply(items, name, change, now),
+    }
+}
+
+/// The changes in parts of at most so many names. What is about one item stays together, in its order.
+pub(crate) fn by_names(changes: &[(String, Change)], names_max: usize) -> Vec<Vec<&(String, Change)>> {
+    let mut by_name: BTreeMap<&str, Vec<&(String, Change)>> = BTreeMap::new();
+    for change in changes {
+        by_name.entry(&change.0).or_default().push(change);
+    }
+    let groups: Vec<_> = by_name.into_values().collect();
+    groups.chunks(names_max).map(|part| part.iter().flatten().copied().collect()).collect()
+}
