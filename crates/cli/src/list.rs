@@ -8,7 +8,7 @@ use crate::client::{Body, Client};
 use crate::exit::Failure;
 
 /// The most that the server gives at once.
-const PAGE_LEN_MAX: usize = 200;
+pub(crate) const PAGE_LEN_MAX: usize = 200;
 /// How many pages of a list an overview reads.
 pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
 
@@ -29,7 +29,8 @@ impl BoundArgs {
         Self { limit: 1, all: true }
     }
 
-    fn max(&self) -> usize {
+    /// How many at most.
+    pub(crate) fn max(&self) -> usize {
         if self.all { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) }
     }
 }

@@ -63,6 +63,7 @@ codes! {
     RequestTimeout = "request_timeout", 408, "The body took too long to arrive";
     JobExists = "job_exists", 409, "A job with this name exists";
     JobIsParent = "job_is_parent", 409, "Other jobs depend on this one";
+    NotAPump = "not_a_pump", 409, "The job is no pump job";
     JobNotDeclared = "job_not_declared", 409, "No code declares this job";
     NamespaceExists = "namespace_exists", 409, "A namespace with this name exists";
     NamespaceUsed = "namespace_used", 409, "The namespace is not empty";

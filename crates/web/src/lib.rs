@@ -13,7 +13,7 @@
 //!   signing in takes;
 //! - `trace` is the span of a request;
 //! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON;
-//!   `run_filter` and `job_filter` turn filters into searches, `job_board` holds what jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs` and `parent_params` are what a caller may see of runs; `problem` is the one shape of every error;
+//!   `run_filter` and `job_filter` turn filters into searches, `job_board` holds what jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs` and `parent_params` are what a caller may see of runs, `pump_view` of a pump job's items and groups; `problem` is the one shape of every error;
 //! - `openapi` describes all of this to programs, `parameter` what a parameter can be;
 //! - [`yaml`] reads and writes definitions as users keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
@@ -60,6 +60,7 @@ mod path;
 mod peers;
 mod preface;
 mod problem;
+mod pump_view;
 mod query;
 mod rate;
 mod recheck;

@@ -6,8 +6,10 @@ mod edit;
 mod export;
 mod files;
 mod fires;
+mod items;
 mod json_text;
 mod planned;
+mod pump;
 mod versions;
 
 use clap::{Args, Subcommand};
@@ -80,6 +82,8 @@ enum JobCommand {
     Fires(FiresArgs),
     /// Explain why a job ran or did not run at an instant
     Why(WhyArgs),
+    /// Show the items of a pump job, the groups that have them, and what was done with their rows
+    Items(items::ItemsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -263,7 +267,10 @@ impl JobArgs {
                 let query: Vec<_> = app.into_iter().chain(filter).collect();
                 VIEW.list(&list::read(&client, "jobs", &query, &args.bounds).await?, format)
             }
-            JobCommand::Get(args) => VIEW.whole(&client.get(&["jobs", &args.name], &[]).await?, format),
+            JobCommand::Get(args) => {
+                let job = client.get(&["jobs", &args.name], &[]).await?;
+                VIEW.whole_in_words(&job, format, |key, value| pump::summary(value).filter(|_| key == "pump"))
+            }
             JobCommand::Versions(args) => versions::list(&client, &args, format).await,
             JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
             JobCommand::Restore(args) => saved(&versions::restore(&client, &args).await?, format),
@@ -289,6 +296,7 @@ impl JobArgs {
             }
             JobCommand::Fires(args) => args.run(&client, format).await,
             JobCommand::Why(args) => args.run(&client, format).await,
+            JobCommand::Items(args) => args.run(&client, format).await,
         }
     }
 }
@@ -379,7 +387,7 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         text_of(&job["name"]),
         text_of(&job["app"]),
         text_of(&job["handler"]),
-        schedule(&job["schedule"]),
+        pump::schedule(&job["pump"], schedule(&job["schedule"])),
         text_of(&job["state"]),
         enabled(job),
         time_of(&job["next_fire_at"], now),

@@ -25,6 +25,10 @@ pub(crate) async fn only_executor<Q>(
     (pointer, name): (&str, &str),
 ) -> Result<String, Problem> {
     let refuse = |message: String| refuse_value(pointer, message);
+    if record.spec.pump.is_some() {
+        let message = "a pump job's groups go to all executors that meet its conditions; leave it out, or name executors in the job's select";
+        return Err(refuse(message.to_owned()));
+    }
     let (app, stable) = (record.spec.app.as_str(), given_name(name));
     let Some((_, executor)) = find(call, stable, Some(app)).await? else {
         return Err(refuse(unknown(name, app, names(call, app).await?)));

@@ -27,6 +27,7 @@ use super::job_links::JobLinks;
 use super::jobs::Lately;
 use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
+use super::pump_facts;
 use super::schedule_text::{self, ScheduleText};
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
@@ -75,6 +76,7 @@ struct JobPage {
     labels: Vec<(String, String)>,
     links: JobLinks,
     enabled: bool,
+    is_pump: bool,
     state: StateWord,
     /// The mark of a job in shadow mode, or of one that has a seam.
     mode: Option<String>,
@@ -141,6 +143,7 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         labels: spec.labels.iter().map(|(key, value)| label(key, value)).collect(),
         links: JobLinks::read(&page.call, &record, t).await?,
         enabled: spec.enabled,
+        is_pump: spec.pump.is_some(),
         state: StateWord::new(job_states::state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
         schedules: schedule_text::of_job(spec, t),
@@ -243,17 +246,19 @@ fn mode_mark(spec: &JobSpec, t: &Texts) -> Option<String> {
 
 fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
     let spec = &record.spec;
-    let mut facts = vec![
-        (t.field_app, spec.app.clone()),
-        (t.field_handler, spec.handler.clone()),
-        (t.field_route, t.route(spec.route).to_owned()),
-        (t.field_overlap, t.overlap(spec.overlap.policy).to_owned()),
-        (t.field_misfire, t.misfire(spec.misfire.policy).to_owned()),
-        (t.field_delivery, t.delivery(spec.delivery).to_owned()),
-        (t.field_on_silence, t.on_silence(spec.on_silence).to_owned()),
-        (t.field_timeout, spec.timeout.map_or_else(|| t.none.to_owned(), format_duration)),
-        (t.field_queue_timeout, format_duration(spec.queue_timeout)),
-    ];
+    let mut facts = vec![(t.field_app, spec.app.clone()), (t.field_handler, spec.handler.clone())];
+    match &spec.pump {
+        Some(pump) => facts.extend(pump_facts::facts(pump, t)),
+        None => facts.extend([
+            (t.field_route, t.route(spec.route).to_owned()),
+            (t.field_overlap, t.overlap(spec.overlap.policy).to_owned()),
+            (t.field_misfire, t.misfire(spec.misfire.policy).to_owned()),
+            (t.field_delivery, t.delivery(spec.delivery).to_owned()),
+            (t.field_on_silence, t.on_silence(spec.on_silence).to_owned()),
+            (t.field_timeout, spec.timeout.map_or_else(|| t.none.to_owned(), format_duration)),
+            (t.field_queue_timeout, format_duration(spec.queue_timeout)),
+        ]),
+    }
     let retry = match spec.retry.max {
         0 => t.none.to_owned(),
         max => format!("{max} × {}", spec.retry.backoff),

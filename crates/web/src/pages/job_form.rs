@@ -56,6 +56,8 @@ pub(super) struct JobForm {
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
+    /// The pump as JSON text, empty for none; nothing where the form does not have it.
+    pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
     /// The fields that stand for one value each.
     pub(super) more: Leaves,
@@ -121,6 +123,7 @@ impl Default for JobForm {
             retry_max: text("0"),
             retry_backoff: text("10s"),
             enabled: true,
+            pump: None,
             labels: LabelRows::default(),
             more: Leaves::of(&Value::Null),
         }
@@ -159,6 +162,7 @@ impl From<&Fields> for JobForm {
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
             enabled: !fields.get("enabled").is_empty(),
+            pump: fields.sent("pump").map(str::to_owned),
             labels: LabelRows::sent(fields),
             more: Leaves::sent(fields),
         }
@@ -195,11 +199,17 @@ impl JobForm {
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
             enabled: spec.enabled,
+            pump: spec.pump.as_ref().map(|pump| pretty(&serde_json::to_value(pump).unwrap_or_default())),
             labels: LabelRows::of(&spec.labels),
             more: Leaves::of(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
         };
         form.with_schedule(spec)
+    }
+
+    /// The pump as its field shows it.
+    pub(super) fn pump_text(&self) -> &str {
+        self.pump.as_deref().unwrap_or_default()
     }
 
     /// Takes the schedule over: into its fields where they can hold all of it, else as JSON.
@@ -261,6 +271,9 @@ impl JobForm {
             errors.add("params", localized(t.lang(), fault));
         }
         document["params"] = json_text("params", &self.params, errors, t);
+        if let Some(pump) = &self.pump {
+            document["pump"] = json_text("pump", pump, errors, t);
+        }
         document["overrides"] = match self.overrides.trim() {
             "" => Value::Null,
             word @ ("none" | "all") => Value::from(word),
@@ -356,10 +369,12 @@ impl JobForm {
             _ if pointer.starts_with("/params/") => "params",
             _ if pointer.starts_with("/overrides") => "overrides",
             _ if pointer.starts_with("/labels") => "labels",
+            _ if pointer.starts_with("/pump") => "pump",
             _ => field_at(pointer),
         };
         // Where the field does not show it, the place is named.
-        let is_within = matches!(field, "form" | "schedule_json") || (field == "params" && pointer != "/params");
+        let is_within =
+            matches!(field, "form" | "schedule_json" | "pump") || (field == "params" && pointer != "/params");
         let placed = is_within && !pointer.is_empty();
         errors.add(field, if placed { format!("{pointer}: {message}") } else { message.to_owned() });
     }

@@ -30,6 +30,27 @@ fn a_form_makes_a_definition() {
 }
 
 #[test]
+fn a_pump_is_kept_changed_and_taken_away() {
+    let saved = json!({"name": "a", "app": "b", "handler": "c", "pump": {"items": {"count": 8}, "groups": 2}});
+    let saved: JobSpec = serde_json::from_value(saved).unwrap();
+    let base = serde_json::to_value(&saved).unwrap();
+    let made = |pump: Option<&str>| {
+        let fields = [("name", "a"), ("app", "b"), ("handler", "d"), ("retry_max", "0"), ("retry_backoff", "1s")];
+        let mut form = JobForm::from(&Fields::from(fields));
+        form.pump = pump.map(str::to_owned);
+        form.spec(base.clone(), Lang::En.texts())
+    };
+    assert_eq!(made(None).unwrap().pump, saved.pump, "a form without the field leaves it alone");
+    let shown = JobForm::of(&saved).pump.unwrap();
+    assert_eq!(made(Some(&shown)).unwrap().pump, saved.pump);
+    assert_eq!(made(Some(r#"{"items": {"count": 8}, "groups": 4}"#)).unwrap().pump.unwrap().groups, 4);
+    assert_eq!(made(Some("")).unwrap().pump, None);
+    let errors = made(Some(r#"{"items": {"count": 8}, "groups": 9}"#)).unwrap_err();
+    assert_eq!(errors.of("pump"), Some("/pump/groups: 9 groups for 8 items: some would have nothing to do"));
+    assert!(made(Some("{")).unwrap_err().of("pump").is_some());
+}
+
+#[test]
 fn parameters_come_in_fields_or_as_json() {
     let made = |by, rows| {
         let fields = Fields::from([

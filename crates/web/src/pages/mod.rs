@@ -3,10 +3,10 @@
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `nav` which pages the bar leads to; `zones` which clock pages show, `assets` the files that pages load, `toast` the short messages about what forms did; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
-//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`, `job_edit`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
+//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`, `job_edit`, `pump`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
 //! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms; `filter_bar` and `saved_filters` are what stands above lists;
-//! - `job_links` shows what a job follows and what follows it, `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
+//! - `pump_facts` puts the definition of a pump job into words; `job_links` shows what a job follows and what follows it, `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
 //!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows` and `calendar_days` are parts of forms.
 
 mod account;
@@ -62,6 +62,8 @@ mod palette;
 mod params_form;
 mod prefs;
 pub(crate) mod problem;
+mod pump;
+mod pump_facts;
 mod reports;
 mod rule_errors;
 mod rule_trial;
@@ -111,6 +113,7 @@ pub(crate) fn routes() -> Routes {
         .page("/jobs/{name}/fires", View, fires::page)
         .page("/jobs/{name}/gaps", View, gaps::of_job)
         .form("/jobs/{name}/pause", Operate, job::pause)
+        .page("/jobs/{name}/pump", View, pump::page)
         .form("/jobs/{name}/reset", Edit, job::reset)
         .form("/jobs/{name}/restore", Edit, versions::restore)
         .form("/jobs/{name}/resume", Operate, job::resume)

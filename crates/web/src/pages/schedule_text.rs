@@ -3,6 +3,7 @@
 use rondel_core::spec::{OneOrMany, ScheduleSpec};
 use rondel_core::{JobSpec, words};
 
+use super::pump_facts::until;
 use super::texts::Texts;
 
 /// A schedule on a page.
@@ -15,7 +16,13 @@ pub(crate) struct ScheduleText {
 /// Every schedule of a job; none for a job that is only triggered.
 pub(crate) fn of_job(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
     let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
-    schedules(spec).iter().map(|schedule| of_schedule(schedule, calendar.as_deref(), t)).collect()
+    let mut texts: Vec<ScheduleText> =
+        schedules(spec).iter().map(|schedule| of_schedule(schedule, calendar.as_deref(), t)).collect();
+    if let Some(until) = until(spec, t) {
+        let start = texts.pop().unwrap_or_else(|| ScheduleText { words: t.pump_always.to_owned(), code: None });
+        texts.push(ScheduleText { words: format!("{} · {until}", start.words), ..start });
+    }
+    texts
 }
 
 /// The schedules as they are written.
@@ -41,6 +48,24 @@ mod tests {
 
     use super::super::texts::Lang;
     use super::*;
+
+    #[test]
+    fn a_pump_has_an_end_too() {
+        let words = |schedule: &str, until: serde_json::Value, lang: Lang| {
+            let schedule = if schedule.is_empty() { json!(null) } else { json!({"cron": schedule}) };
+            let mut pump = json!({"items": {"count": 2}, "groups": 1});
+            if !until.is_null() {
+                pump["until"] = until;
+            }
+            let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "pump": pump});
+            of_job(&serde_json::from_value::<JobSpec>(spec).unwrap(), lang.texts()).remove(0).words
+        };
+        let always = "always, from when it is saved · until it is paused or cancelled";
+        assert_eq!(words("", json!(null), Lang::En), always);
+        let nightly = words("0 0 22 * * ?", json!({"cron": "0 0 6 * * ?"}), Lang::En);
+        assert_eq!(nightly, "at 22:00 every day (UTC) · ends at 06:00 every day (UTC)");
+        assert_eq!(words("0 0 22 * * ?", json!("empty"), Lang::Zh), "每天 22:00（UTC） · 直到所有任务项都没有剩余的行");
+    }
 
     #[test]
     fn words_and_code_stand_side_by_side() {

@@ -144,6 +144,7 @@ fn complaints_about_jobs_are_in_chinese() {
         json!([{"delay": "1m"}, {"delay": "2m"}]),
     ];
     cases.extend(schedules.into_iter().map(|schedule| wrong("schedule", schedule)));
+    cases.extend(pumps());
     for case in cases {
         let complaints = match shape::read::<JobSpec>(case.clone().into()) {
             Err(misfit) => misfit.errors.into_iter().map(|error| (error.pointer, error.message)).collect(),
@@ -155,6 +156,47 @@ fn complaints_about_jobs_are_in_chinese() {
         let short: String = case.to_string().chars().take(200).collect();
         check_all(complaints, &json!(short));
     }
+}
+
+/// Pump jobs with something wrong.
+fn pumps() -> Vec<Value> {
+    let pump = |change: Value| {
+        let mut pump = json!({"items": {"count": 8}, "groups": 2});
+        pump.as_object_mut().unwrap().append(&mut change.as_object().unwrap().clone());
+        json!({"name": "a", "app": "b", "handler": "c", "pump": pump})
+    };
+    let mut cases: Vec<Value> = [
+        json!({"items": {"count": 0}}),
+        json!({"items": [{"name": "a"}, {"name": "a"}, {"name": "A b"}]}),
+        json!({"items": [{"name": "a", "params": "x".repeat(5_000)}, {"name": "b"}]}),
+        json!({"groups": 0}),
+        json!({"groups": 9}),
+        json!({"per_executor": 0, "items_per_group": 3}),
+        json!({"threads": 0, "fetch": 0, "idle": "1ms", "pause": "2h", "hand_over": "1ms"}),
+        json!({"batch": 501}),
+        json!({"until": {"cron": "0 0 0 30 2 ?"}}),
+        json!({"until": {"cron": "0 0 6 * * ?", "time_zone": "Mars"}}),
+    ]
+    .into_iter()
+    .map(pump)
+    .collect();
+    let others = [
+        ("shards", json!(2)),
+        ("route", json!("first")),
+        ("overlap", json!({"policy": "discard"})),
+        ("delivery", json!("at_most_once")),
+        ("on_silence", json!("stop")),
+        ("timeout", json!("1m")),
+        ("concurrency", json!({"key": "k", "max": 1})),
+        ("rate", json!({"max": 1, "per": "1m"})),
+        ("schedule", json!({"cron": "0 0 22 * * ?"})),
+    ];
+    cases.extend(others.into_iter().map(|(field, value)| {
+        let mut job = pump(json!({}));
+        job[field] = value;
+        job
+    }));
+    cases
 }
 
 #[test]

@@ -257,6 +257,7 @@ impl Texts {
             Code::JobExists
             | Code::EditConflict
             | Code::JobNotDeclared
+            | Code::NotAPump
             | Code::NamespaceExists
             | Code::NamespaceUsed
             | Code::UserExists

@@ -91,7 +91,7 @@ const NAMES: [&str; 78] = [
     "ntfy",
 ];
 /// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and what the handler answers.
-const OF_THE_API: [&str; 59] = [
+const OF_THE_API: [&str; 60] = [
     "LFU",
     "LRU",
     "all",
@@ -112,6 +112,7 @@ const OF_THE_API: [&str; 59] = [
     "tolerance",
     "true",
     "params",
+    "pump",
     "is",
     "job",
     "label",
@@ -209,6 +210,9 @@ async fn no_page_in_chinese_holds_english() {
     server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": [{"role": "viewer"}]})).await.expect(201);
     let daily = json!({"name": "daily", "app": "app", "handler": "handler", "schedule": {"cron": "0 30 2 * * ?"}});
     server.with_body("POST", "/api/v1/jobs", daily).await.expect(201);
+    let pump = json!({"name": "noon", "app": "app", "handler": "handler", "schedule": {"cron": "0 0 12 * * ?"},
+        "pump": {"items": {"count": 2}, "groups": 1, "until": "empty"}});
+    server.with_body("POST", "/api/v1/jobs", pump).await.expect(201);
     let run = server.trigger("there").await;
     server.finish(run, Outcome::Failed { retryable: true }).await;
     let mut visitor = Visitor::signed_in(&server).await;
@@ -223,8 +227,17 @@ async fn no_page_in_chinese_holds_english() {
             .map(str::to_owned),
     );
     paths.extend(
-        ["/jobs/daily", "/jobs/daily/edit", "/activity?actor=none", "/activity?from=none", "/runs?status=failed"]
-            .map(str::to_owned),
+        [
+            "/jobs/daily",
+            "/jobs/daily/edit",
+            "/jobs/noon",
+            "/jobs/noon/edit",
+            "/jobs/noon/pump",
+            "/activity?actor=none",
+            "/activity?from=none",
+            "/runs?status=failed",
+        ]
+        .map(str::to_owned),
     );
     let document: serde_json::Value = serde_json::from_str(rondel_web::openapi()).unwrap();
     let operations =

@@ -58,6 +58,51 @@ fn set(fields: &mut Vec<(String, String)>, name: &str, value: &str) {
 }
 
 #[tokio::test]
+async fn a_pump_is_made_kept_and_changed_by_the_form() {
+    let server = Server::start().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let pump = r#"{"items": [{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}], "groups": 2}"#;
+    let form = [
+        ("name", "orders"),
+        ("app", "a"),
+        ("handler", "h"),
+        ("kind", "none"),
+        ("retry_max", "0"),
+        ("retry_backoff", "10s"),
+        ("pump", pump),
+    ];
+    let form: Vec<_> = form.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    assert_eq!(location(&visitor.post("/jobs", &body(&form)).await), "/jobs/orders");
+    let pump = server.get("/api/v1/jobs/orders").await.expect(200)["pump"].clone();
+    assert_eq!((&pump["items"][0]["params"], &pump["threads"]), (&json!({"schema": "eu"}), &json!(5)));
+
+    let mut sent = fields(&visitor.get("/jobs/orders/edit").await.text());
+    set(&mut sent, "description", "closes orders");
+    location(&visitor.post("/jobs/orders/edit", &body(&sent)).await);
+    let job = server.get("/api/v1/jobs/orders").await.expect(200);
+    assert_eq!((&job["description"], &job["pump"], &job["version"]), (&json!("closes orders"), &pump, &json!(2)));
+
+    let mut sent = fields(&visitor.get("/jobs/orders/edit").await.text());
+    set(&mut sent, "pump", r#"{"items": {"count": 4}, "groups": 5, "hand_over": "20s"}"#);
+    let refused = visitor.post("/jobs/orders/edit", &body(&sent)).await;
+    assert_eq!(refused.status, 422);
+    let page = refused.text();
+    assert!(page.contains("/pump/groups: 5 groups for 4 items"), "{page}");
+    assert!(page.contains("&#34;groups&#34;: 5"), "what was typed stays: {page}");
+    let mut form: Vec<_> = sent.iter().filter(|(name, _)| name != "pump").cloned().collect();
+    set(&mut form, "description", "closes them");
+    location(&visitor.post("/jobs/orders/edit", &body(&form)).await);
+    assert_eq!(server.get("/api/v1/jobs/orders").await.expect(200)["pump"], pump, "a form without the field");
+
+    let text = "app: a\nhandler: h\npump:\n  items: {count: 4}\n  groups: 2\n  until: empty\n";
+    let form = format!("version=3&definition={}", encoded(text));
+    location(&visitor.post("/jobs/orders/edit", &form).await);
+    let job = server.get("/api/v1/jobs/orders").await.expect(200);
+    assert_eq!((&job["pump"]["items"], &job["pump"]["until"]), (&json!({"count": 4}), &json!("empty")));
+    assert!(visitor.get("/jobs/orders/edit").await.text().contains("until: empty"), "the text has the pump too");
+}
+
+#[tokio::test]
 async fn what_the_form_does_not_show_stays() {
     let server = Server::start().await;
     server.with_body("PUT", "/api/v1/calendars/work", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);

@@ -43,6 +43,7 @@ mod overview_pages;
 mod own_namespace;
 mod pages;
 mod port;
+mod pumps;
 mod races;
 mod reach;
 mod reports;

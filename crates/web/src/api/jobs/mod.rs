@@ -3,7 +3,7 @@
 //! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
 //! - `bulk` does the same to many jobs;
 //! - `apply` takes lists of definitions, `applied` is its answer, and `export` makes such lists;
-//! - `fires` and `stats` show what became of a job's fires;
+//! - `fires` and `stats` show what became of a job's fires, `items` what the groups of a pump job do;
 //! - `find`, `change`, `job_json`, `body` and `list_errors` are what these share.
 
 mod applied;
@@ -18,6 +18,7 @@ mod export;
 mod find;
 mod fires;
 mod get;
+mod items;
 mod job_json;
 mod list;
 mod list_errors;
@@ -34,6 +35,7 @@ pub(crate) use export::as_yaml;
 pub(crate) use find::{find, find_app, find_for_runs};
 pub(crate) use fires::instant;
 pub(crate) use fires::versions_before;
+pub(crate) use items::no_pump;
 pub(crate) use reset::put_back;
 pub(crate) use stats::seen_from;
 pub(crate) use versions::{compared, put_back_version, version_spec};
@@ -46,6 +48,7 @@ pub(super) fn routes() -> Routes {
         .and(apply::routes())
         .and(export::routes())
         .and(get::routes())
+        .and(items::routes())
         .and(replace::routes())
         .and(patch::routes())
         .and(delete::routes())

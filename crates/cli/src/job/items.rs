@@ -1,0 +1,268 @@
+//! `rondel job items`: the items of a pump job, and the groups that have them.
+
+use std::collections::HashMap;
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::Args;
+use rondel_core::Timestamp;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::client::{Body, Client, text_of, time_of};
+use crate::config::Length;
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::list::{BoundArgs, PAGE_LEN_MAX};
+use crate::paint::{Ink, Paint};
+use crate::table::Table;
+use crate::terminal::harmless;
+use crate::view::View;
+use crate::{clock, output};
+
+/// Clears the terminal, with the cursor at its upper left.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+const PERIOD_DEFAULT: Duration = Duration::from_secs(2);
+const PERIOD_MIN: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The rows of a job that fetches them itself: docs/PUMPS.md. Counts are of all owners of an item since it was first dealt.\n\nExamples:\n  rondel job items orders.close\n  rondel job items orders.close --watch\n  rondel job items orders.close --state releasing\n  rondel job items orders.close --all -o json"
+)]
+pub(super) struct ItemsArgs {
+    /// The job's name
+    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    name: String,
+    /// Only items in these states, with commas between them: free, dealt, releasing
+    #[arg(long, value_name = "STATES")]
+    state: Option<String>,
+    /// Show them again and again, with the rows per second in between, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// How often --watch asks; 2s if left out
+    #[arg(long, value_name = "DURATION", requires = "watch")]
+    every: Option<Length>,
+    #[command(flatten)]
+    bounds: BoundArgs,
+}
+
+const VIEW: View = View {
+    name: "name",
+    headers: &[
+        "ITEM",
+        "STATE",
+        "EPOCH",
+        "GROUP",
+        "EXECUTOR",
+        "FETCHES",
+        "ROWS",
+        "DONE",
+        "FAILED",
+        "ROWS/MIN",
+        "OLDEST ROW",
+    ],
+    row,
+};
+
+impl ItemsArgs {
+    pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
+        let is_table = matches!(format.format, Format::Table | Format::Wide);
+        if self.watch && !is_table {
+            return Err(Failure::refused("--watch shows tables; without it, -o json prints the present state"));
+        }
+        let period = self.every.as_ref().map_or(PERIOD_DEFAULT, |Length(period)| (*period).max(PERIOD_MIN));
+        clock::show_utc(format.utc);
+        let mut before = None;
+        loop {
+            let body = self.read(client).await?;
+            if !is_table {
+                return VIEW.list(&body, format);
+            }
+            let seen = Seen { view: body.value()?, at: Instant::now() };
+            if self.watch && std::io::stdout().is_terminal() {
+                output::data(CLEAR)?;
+            }
+            seen.print(before.as_ref(), format)?;
+            if !self.watch {
+                return Ok(());
+            }
+            before = Some(seen);
+            tokio::time::sleep(period).await;
+        }
+    }
+
+    /// The answer to the first page as it stands; where more pages are wanted, with their items.
+    async fn read(&self, client: &Client) -> Result<Body, Failure> {
+        let first = self.page(client, (0, None)).await?;
+        let mut whole = first.value()?;
+        if self.bounds.max() <= PAGE_LEN_MAX || whole["next_cursor"].is_null() {
+            return Ok(first);
+        }
+        let mut items = whole["items"].take().as_array().cloned().unwrap_or_default();
+        while let Some(cursor) = whole["next_cursor"].as_str().filter(|_| items.len() < self.bounds.max()) {
+            let mut page = self.page(client, (items.len(), Some(cursor))).await?.value()?;
+            items.extend(page["items"].as_array().into_iter().flatten().cloned());
+            whole["next_cursor"] = page["next_cursor"].take();
+        }
+        whole["items"] = Value::Array(items);
+        Ok(Body::new(whole.to_string()))
+    }
+
+    async fn page(&self, client: &Client, (read_count, cursor): (usize, Option<&str>)) -> Result<Body, Failure> {
+        let limit = (self.bounds.max() - read_count).min(PAGE_LEN_MAX).to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        query.extend(self.state.as_deref().map(|states| ("state", states)));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        client.get(&["jobs", &self.name, "items"], &query).await
+    }
+}
+
+/// An answer, and when it came.
+struct Seen {
+    view: Value,
+    at: Instant,
+}
+
+impl Seen {
+    fn print(&self, before: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
+        if format.columns.is_none() && !format.no_headers {
+            output::data(&format!("{}\n\n", self.head(before, Paint::of_stdout())))?;
+            if self.view["groups"].as_array().is_some_and(|groups| !groups.is_empty()) {
+                output::data(&format!("{}\n\n", self.groups()))?;
+            }
+        }
+        let items = self.view["items"].as_array().cloned().unwrap_or_default();
+        match before {
+            Some(before) => {
+                View { row: row_of_watch, headers: WATCH_HEADERS, ..VIEW }.items(&self.with_rates(before), format)
+            }
+            None => VIEW.items(&items, format),
+        }?;
+        if self.view["next_cursor"].is_string() {
+            output::talk(&format!("{} items are shown; --all shows the others too", items.len()));
+        }
+        Ok(())
+    }
+
+    /// What the whole does, in three lines.
+    fn head(&self, before: Option<&Self>, paint: Paint) -> String {
+        let totals = &self.view["totals"];
+        let count = |key: &str| totals[key].as_u64().unwrap_or_default();
+        let rate = match before.and_then(|before| self.rate(&before.view["totals"], totals, before.at)) {
+            Some(rate) => format!("{rate} a second"),
+            None => format!("{} in the last minute", count("per_minute")),
+        };
+        let oldest = totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
+        let failed = match count("failed") {
+            0 => "0 failed".to_owned(),
+            failed => paint.ink(Ink::Red, &format!("{failed} failed")),
+        };
+        let title = |text: &str| paint.ink(Ink::Bold, text);
+        [
+            format!("{}   {}", title("Run"), self.root()),
+            format!(
+                "{} {} dealt, {} releasing, {} free; {} dry",
+                title("Items"),
+                count("dealt"),
+                count("releasing"),
+                count("free"),
+                count("dry")
+            ),
+            format!("{}  {} done, {failed}; {rate}{}", title("Rows"), count("done"), oldest.unwrap_or_default()),
+        ]
+        .join("\n")
+    }
+
+    fn root(&self) -> String {
+        let (root, now) = (&self.view["root"], clock::now());
+        if root.is_null() {
+            return "none yet".to_owned();
+        }
+        let reason = root["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let ending = if root["is_ending"] == true { ", ending" } else { "" };
+        let ends = match &root["ends_at"] {
+            Value::Null => String::new(),
+            at => format!(", ends {}", time_of(at, now)),
+        };
+        let (run, status) = (text_of(&root["run"]), text_of(&root["status"]));
+        harmless(&format!("{run} {status}{ending}{reason}, planned for {}{ends}", time_of(&root["fire_at"], now)))
+            .into_owned()
+    }
+
+    fn groups(&self) -> String {
+        let mut table = Table::new(&["GROUP", "STATUS", "EXECUTOR", "ATTEMPT", "ITEMS", "ROWS/MIN", "STARTED", "RUN"]);
+        for group in self.view["groups"].as_array().into_iter().flatten() {
+            let keys = ["index", "status", "executor", "attempt", "item_count", "per_minute"];
+            let mut cells: Vec<String> = keys.iter().map(|key| text_of(&group[key])).collect();
+            cells.push(time_of(&group["started_at"], clock::now()));
+            cells.push(text_of(&group["run"]));
+            table.add(cells);
+        }
+        table.render(false)
+    }
+
+    /// The items with their rows per second since the look before.
+    fn with_rates(&self, before: &Self) -> Vec<Value> {
+        let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
+        let known: HashMap<String, Value> =
+            items(&before.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
+        let mut rated = items(&self.view);
+        for item in &mut rated {
+            let rate = known.get(&text_of(&item["name"])).and_then(|known| self.rate(known, item, before.at));
+            item["rows_per_second"] = rate.into();
+        }
+        rated
+    }
+
+    /// Rows done per second between two looks, with one decimal.
+    fn rate(&self, earlier: &Value, later: &Value, since: Instant) -> Option<String> {
+        rate(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(since))
+    }
+}
+
+fn rate(earlier: u64, later: u64, took: Duration) -> Option<String> {
+    let millis = u64::try_from(took.as_millis()).ok().filter(|millis| *millis > 0)?;
+    let tenths = later.saturating_sub(earlier).saturating_mul(10_000) / millis;
+    Some(format!("{}.{}", tenths / 10, tenths % 10))
+}
+
+const WATCH_HEADERS: &[&str] =
+    &["ITEM", "STATE", "EPOCH", "GROUP", "EXECUTOR", "FETCHES", "ROWS", "DONE", "FAILED", "ROWS/S", "OLDEST ROW"];
+
+fn row(item: &Value, _now: Timestamp) -> Vec<String> {
+    cells(item, &item["per_minute"])
+}
+
+fn row_of_watch(item: &Value, _now: Timestamp) -> Vec<String> {
+    cells(item, &item["rows_per_second"])
+}
+
+fn cells(item: &Value, rate: &Value) -> Vec<String> {
+    let state = match item["state"].as_str() {
+        Some("dealt") if item["dry"] == true => "dealt, dry".to_owned(),
+        _ => text_of(&item["state"]),
+    };
+    let mut cells = vec![text_of(&item["name"]), state];
+    cells.extend(["epoch", "group", "executor", "fetches", "rows", "done", "failed"].map(|key| text_of(&item[key])));
+    cells.push(text_of(rate));
+    cells.push(item["oldest_age_ms"].as_u64().map(age_text).unwrap_or_default());
+    cells
+}
+
+fn age_text(age_ms: u64) -> String {
+    clock::rough(Duration::from_millis(age_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_per_second_come_from_two_looks() {
+        let seconds = Duration::from_secs;
+        assert_eq!(rate(100, 125, seconds(2)).as_deref(), Some("12.5"));
+        assert_eq!(rate(100, 100, seconds(2)).as_deref(), Some("0.0"));
+        assert_eq!(rate(100, 40, seconds(2)).as_deref(), Some("0.0"), "the item was forgotten and made anew");
+        assert_eq!(rate(1, 2, Duration::ZERO), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! A pump job's definition in few words.
+
+use rondel_core::words::counted;
+use serde_json::Value;
+
+use crate::client::text_of;
+
+/// `16 items in 8 groups, until 0 0 6 * * ?`.
+pub(super) fn summary(pump: &Value) -> Option<String> {
+    let count = match &pump["items"] {
+        Value::Array(items) => u64::try_from(items.len()).ok(),
+        counted => counted["count"].as_u64(),
+    };
+    let (items, groups) = (counted(count?, "item"), counted(pump["groups"].as_u64()?, "group"));
+    let until = until(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
+    Some(format!("{items} in {groups}, {until}"))
+}
+
+/// The schedule of a job, with the end of the window of a pump; `always` for a pump that has none.
+pub(super) fn schedule(pump: &Value, schedule: String) -> String {
+    if pump.is_null() {
+        return schedule;
+    }
+    let start = if schedule.is_empty() { "always".to_owned() } else { schedule };
+    std::iter::once(start).chain(until(pump)).collect::<Vec<_>>().join(" ")
+}
+
+fn until(pump: &Value) -> Option<String> {
+    match &pump["until"] {
+        Value::Null => None,
+        Value::String(word) => Some(format!("until {word}")),
+        end => {
+            let zone = end["time_zone"].as_str().map(|zone| format!(" {zone}")).unwrap_or_default();
+            Some(format!("until {}{zone}", text_of(&end["cron"])))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pump_in_few_words() {
+        let always = json!({"items": {"count": 16}, "groups": 8});
+        assert_eq!(summary(&always).unwrap(), "16 items in 8 groups, until it is paused or cancelled");
+        assert_eq!(schedule(&always, String::new()), "always");
+        let nightly = json!({"items": [{"name": "eu"}], "groups": 1, "until": {"cron": "0 0 6 * * ?"}});
+        assert_eq!(summary(&nightly).unwrap(), "1 item in 1 group, until 0 0 6 * * ?");
+        assert_eq!(schedule(&nightly, "0 0 22 * * ?".to_owned()), "0 0 22 * * ? until 0 0 6 * * ?");
+        let dry = json!({"items": {"count": 2}, "groups": 2, "until": "empty"});
+        assert_eq!(schedule(&dry, "@daily".to_owned()), "@daily until empty");
+        assert_eq!(schedule(&Value::Null, "@daily".to_owned()), "@daily");
+    }
+}

@@ -1,0 +1,285 @@
+//! The items of a pump job, and the groups that have them.
+
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::access::Permission::View;
+use rondel_core::pump::{Counts, ItemState, Totals};
+use rondel_core::{Reason, RunId, RunStatus, Timestamp};
+use rondel_store::catalog::JobRecord;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::find::find;
+use crate::answer::json;
+use crate::api::filling::Filling;
+use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::call::{Call, quoted};
+use crate::cursor::Listing;
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+/// Which items.
+#[derive(Debug)]
+pub(super) struct ItemsQuery {
+    states: Vec<ItemState>,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ItemsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            states: reader.words(Parameter::words("state", ItemState::WORDS).about("Only items in these states.")),
+            limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
+            cursor: reader.one(Parameter::cursor()),
+        }
+    }
+}
+
+/// A pump job as it stands.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PumpItems")]
+struct ItemsJson<I> {
+    /// The run that stands for all groups; null before the first one.
+    root: Option<RootJson>,
+    /// The groups of that run.
+    groups: Vec<GroupJson>,
+    totals: TotalsJson,
+    /// A page of the items by name; numbers by their value.
+    items: Vec<I>,
+    /// For `?cursor=`; null on the last page.
+    next_cursor: Option<String>,
+}
+
+/// The run that stands for all groups of a pump job.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PumpRoot")]
+struct RootJson {
+    run: RunId,
+    status: RunStatus,
+    /// Why it ended or ends.
+    reason: Option<Reason>,
+    fire_at: Timestamp,
+    /// When `until` ends it; null where no instant does, or it has ended.
+    ends_at: Option<Timestamp>,
+    /// Whether it was asked to end: its groups execute what they have fetched.
+    is_ending: bool,
+}
+
+/// A group of a pump job: one long run on one executor.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PumpGroup")]
+struct GroupJson {
+    /// Counts from 0.
+    index: i32,
+    run: RunId,
+    status: RunStatus,
+    attempt: i32,
+    executor: Option<String>,
+    started_at: Option<Timestamp>,
+    item_count: u32,
+    /// Rows that its items executed in the last minute.
+    per_minute: u64,
+}
+
+/// What was done with rows.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PumpCounts")]
+struct CountsJson {
+    /// Selects.
+    fetches: i64,
+    /// Rows that they returned.
+    rows: i64,
+    /// Rows that were executed.
+    done: i64,
+    /// Executions of rows that failed.
+    failed: i64,
+}
+
+/// What all items of a pump job add up to.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PumpTotals")]
+struct TotalsJson {
+    free: u32,
+    dealt: u32,
+    releasing: u32,
+    /// Items whose last select returned no rows.
+    dry: u32,
+    #[serde(flatten)]
+    counts: CountsJson,
+    per_minute: u64,
+    /// When the oldest row in work was fetched.
+    oldest_at: Option<Timestamp>,
+    /// How long that is ago.
+    oldest_age_ms: Option<u64>,
+}
+
+/// An item of a pump job. Its counts are of all its owners.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PumpItem")]
+struct ItemJson {
+    name: String,
+    state: ItemState,
+    /// Rises with each owner: a fencing token for what executes its rows.
+    epoch: i64,
+    /// The index of the group that has it.
+    group: Option<i32>,
+    /// The run of that group.
+    run: Option<RunId>,
+    executor: Option<String>,
+    /// When its group was asked to give it back.
+    asked_at: Option<Timestamp>,
+    #[serde(flatten)]
+    counts: CountsJson,
+    /// Rows that were executed in the minute before the last report.
+    per_minute: u32,
+    /// When its oldest row in work was fetched.
+    oldest_at: Option<Timestamp>,
+    /// How long that is ago.
+    oldest_age_ms: Option<u64>,
+    /// Whether its last select returned no rows and none is in work.
+    dry: bool,
+    /// Where its owners have got to, in the words of the code. What looks like a secret is for callers who may edit the job.
+    checkpoint: Option<String>,
+    /// When something about it last changed.
+    updated_at: Timestamp,
+}
+
+pub(super) fn routes() -> Routes {
+    Routes::new().get(
+        "/api/v1/jobs/{name}/items",
+        View,
+        list,
+        Doc::new(
+            "List a pump job's items and groups",
+            "Who has which item, what was done with its rows, and the groups of the open root run, or of the last one. Totals are of all \
+             items, whatever the page has.",
+        )
+        .json::<ItemsJson<ItemJson>>(200, "The groups, and a page of items.")
+        .refuses(&[Code::NotAPump]),
+    )
+}
+
+async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let view = pump_view::read(&call, &record).await?.ok_or_else(|| no_pump(&name))?;
+    let ItemsQuery { states, limit, cursor } = &call.query;
+    let listing = Listing::new("items", (record.id, states));
+    let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let found = view.page(after.as_deref(), states, limit + 1);
+    let (items, next) = fill(&call, &record, &found)?;
+    let now = call.engine().now();
+    let PumpView { root, groups, totals, .. } = &view;
+    json(
+        StatusCode::OK,
+        &ItemsJson {
+            root: root.as_ref().map(RootJson::from),
+            groups: groups.iter().map(GroupJson::from).collect(),
+            totals: TotalsJson::new(totals, now),
+            items,
+            next_cursor: next.map(|last| listing.cursor(last)),
+        },
+    )
+}
+
+/// The items as far as a page has room, and the last of them where there are more.
+fn fill(
+    call: &Call<ItemsQuery>,
+    record: &JobRecord,
+    found: &[&ItemView],
+) -> Result<(Vec<Box<RawValue>>, Option<String>), Problem> {
+    let (mut page, mut last) = (Filling::new(call.query.limit), None);
+    for one in found {
+        if !page.add(&ItemJson::new(one, one.checkpoint(call, record), call.engine().now()))? {
+            return Ok((page.into_items(), last));
+        }
+        last = Some(one.item.name.clone());
+    }
+    Ok((page.into_items(), None))
+}
+
+/// The refusal of a job that is no pump job.
+pub(crate) fn no_pump(name: &str) -> Problem {
+    Problem::new(Code::NotAPump, format!("job {} has no `pump` in its definition, so it has no items", quoted(name)))
+}
+
+impl From<&RootView> for RootJson {
+    fn from(RootView { run, ends_at }: &RootView) -> Self {
+        let is_ending = run.is_asked_to_end() && !run.status.is_terminal();
+        Self {
+            run: run.id,
+            status: run.status,
+            reason: run.reason.or(run.cancel_reason),
+            fire_at: run.fire_at,
+            ends_at: *ends_at,
+            is_ending,
+        }
+    }
+}
+
+impl From<&GroupView> for GroupJson {
+    fn from(GroupView { run, item_count, per_minute }: &GroupView) -> Self {
+        Self {
+            index: run.shard_index,
+            run: run.id,
+            status: run.status,
+            attempt: run.attempt,
+            executor: run.executor.clone(),
+            started_at: run.started_at,
+            item_count: *item_count,
+            per_minute: *per_minute,
+        }
+    }
+}
+
+impl From<Counts> for CountsJson {
+    fn from(Counts { fetches, rows, done, failed }: Counts) -> Self {
+        Self { fetches, rows, done, failed }
+    }
+}
+
+impl TotalsJson {
+    fn new(totals: &Totals, now: Timestamp) -> Self {
+        Self {
+            free: totals.free,
+            dealt: totals.dealt,
+            releasing: totals.releasing,
+            dry: totals.dry,
+            counts: totals.counts.into(),
+            per_minute: totals.per_minute,
+            oldest_at: totals.oldest_at,
+            oldest_age_ms: age_ms(totals.oldest_at, now),
+        }
+    }
+}
+
+impl ItemJson {
+    fn new(ItemView { item, group, executor }: &ItemView, checkpoint: Option<String>, now: Timestamp) -> Self {
+        Self {
+            name: item.name.clone(),
+            state: item.state(),
+            epoch: item.epoch,
+            group: *group,
+            run: item.owner.map(|owner| owner.run),
+            executor: executor.clone(),
+            asked_at: item.asked_at,
+            counts: item.total().into(),
+            per_minute: item.per_minute,
+            oldest_at: item.oldest_at,
+            oldest_age_ms: age_ms(item.oldest_at, now),
+            dry: item.dry,
+            checkpoint,
+            updated_at: item.updated_at,
+        }
+    }
+}
+
+fn age_ms(at: Option<Timestamp>, now: Timestamp) -> Option<u64> {
+    at.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,206 @@
+//! The items of a pump job and the groups that have them: a page, and a part of the job's page.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_core::pump::{Counts, ItemState, Totals};
+use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::{RunId, Timestamp};
+use rondel_store::catalog::JobRecord;
+
+use super::moment::Moment;
+use super::shell::{Nav, Page, Shell, html};
+use super::texts::Texts;
+use super::view::Status;
+use super::zones;
+use crate::api::jobs::{find, no_pump};
+use crate::cursor::Listing;
+use crate::path::{self, Named};
+use crate::problem::Problem;
+use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::pair;
+
+/// How many items a page has.
+const ITEM_COUNT: u32 = 100;
+/// How many groups it names.
+const GROUP_COUNT: usize = 200;
+
+/// Which items.
+#[derive(Debug)]
+pub(super) struct ItemsQuery {
+    state: Option<ItemState>,
+    cursor: Option<String>,
+}
+
+impl FromQuery for ItemsQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self { state: reader.parsed("state", str::parse), cursor: reader.one("cursor") }
+    }
+}
+
+struct RootRow {
+    id: RunId,
+    status: Status,
+    /// Why it ended, or that it ends.
+    words: Option<String>,
+    ends_at: Option<Moment>,
+}
+
+struct GroupRow {
+    id: RunId,
+    index: i32,
+    status: Status,
+    attempt: i32,
+    executor: String,
+    item_count: u32,
+    per_minute: u64,
+    started_at: Option<Moment>,
+}
+
+struct ItemRow {
+    name: String,
+    /// For the shape and the colour.
+    class: &'static str,
+    word: &'static str,
+    asked_at: Option<Moment>,
+    is_dry: bool,
+    group: Option<(i32, RunId)>,
+    executor: String,
+    epoch: i64,
+    counts: Counts,
+    per_minute: u32,
+    oldest_at: Option<Moment>,
+    checkpoint: String,
+}
+
+/// A choice of items by their state.
+struct Choice {
+    word: &'static str,
+    href: String,
+    is_on: bool,
+}
+
+#[derive(Template)]
+#[template(path = "pump.html")]
+struct PumpPage {
+    shell: Shell,
+    t: &'static Texts,
+    here: String,
+    name: String,
+    root: Option<RootRow>,
+    item_count: usize,
+    totals: Totals,
+    oldest: Option<Moment>,
+    groups: Vec<GroupRow>,
+    hidden_count: usize,
+    choices: Vec<Choice>,
+    items: Vec<ItemRow>,
+    is_first: bool,
+    /// The address of the first page.
+    first: String,
+    next: Option<String>,
+}
+
+pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let view = pump_view::read(&page.call, &record).await?.ok_or_else(|| no_pump(&name))?;
+    zones::page_of(&record.spec);
+    let (now, t) = (page.engine().now(), page.t);
+    let ItemsQuery { state, cursor } = page.query();
+    let states: Vec<ItemState> = state.iter().copied().collect();
+    let listing = Listing::new("pump page", (record.id, &states));
+    let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let mut items = view.page(after.as_deref(), &states, ITEM_COUNT + 1);
+    let has_more = items.len() > ITEM_COUNT as usize;
+    items.truncate(ITEM_COUNT as usize);
+    let first = address(&name, *state, None);
+    let next = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.item.name));
+    let PumpView { root, groups, totals, .. } = &view;
+    let template = PumpPage {
+        shell: page.shell(Nav::Jobs),
+        here: page.here().to_owned(),
+        root: root.as_ref().map(|root| root_row(root, now, t)),
+        item_count: view.items.len(),
+        totals: *totals,
+        oldest: totals.oldest_at.map(|at| Moment::new(at, now, t)),
+        groups: groups.iter().take(GROUP_COUNT).map(|group| group_row(group, now, t)).collect(),
+        hidden_count: groups.len().saturating_sub(GROUP_COUNT),
+        choices: choices(&name, *state, t),
+        items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
+        is_first: after.is_none(),
+        first,
+        next: next.map(|cursor| address(&name, *state, Some(&cursor))),
+        name,
+        t,
+    };
+    html(StatusCode::OK, &template)
+}
+
+fn address(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String {
+    let given = [state.map(|state| pair("state", state.as_str())), cursor.map(|cursor| pair("cursor", cursor))];
+    let query = given.into_iter().flatten().collect::<Vec<_>>().join("&");
+    format!("/jobs/{name}/pump{}{query}", if query.is_empty() { "" } else { "?" })
+}
+
+fn choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
+    let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
+    let choice = |state: Option<ItemState>| Choice {
+        word: state.map_or(t.pump_state_all, |state| look(state, t).1),
+        href: address(name, state, None),
+        is_on: state == chosen,
+    };
+    states.map(choice).collect()
+}
+
+/// The class and the word of a state.
+const fn look(state: ItemState, t: &Texts) -> (&'static str, &'static str) {
+    match state {
+        ItemState::Free => ("waiting", t.pump_state_free),
+        ItemState::Dealt => ("online", t.pump_state_dealt),
+        ItemState::Releasing => ("draining", t.pump_state_releasing),
+    }
+}
+
+fn root_row(RootView { run, ends_at }: &RootView, now: Timestamp, t: &Texts) -> RootRow {
+    let is_ending = run.is_asked_to_end() && !run.status.is_terminal();
+    RootRow {
+        id: run.id,
+        status: Status::of_run(run, t),
+        words: if is_ending { Some(t.pump_ending.to_owned()) } else { sentence(Subject::of(run), t.lang()) },
+        ends_at: ends_at.filter(|_| !is_ending).map(|at| Moment::new(at, now, t)),
+    }
+}
+
+fn group_row(GroupView { run, item_count, per_minute }: &GroupView, now: Timestamp, t: &Texts) -> GroupRow {
+    GroupRow {
+        id: run.id,
+        index: run.shard_index,
+        status: Status::of_run(run, t),
+        attempt: run.attempt,
+        executor: run.executor.clone().unwrap_or_default(),
+        item_count: *item_count,
+        per_minute: *per_minute,
+        started_at: run.started_at.map(|at| Moment::new(at, now, t)),
+    }
+}
+
+fn item_row(page: &Page<ItemsQuery>, record: &JobRecord, view: &ItemView, now: Timestamp) -> ItemRow {
+    let (ItemView { item, group, executor }, t) = (view, page.t);
+    let (class, word) = look(item.state(), t);
+    let moment = |at: Timestamp| Moment::new(at, now, t);
+    ItemRow {
+        name: item.name.clone(),
+        class,
+        word,
+        asked_at: item.asked_at.map(moment),
+        is_dry: item.dry,
+        group: group.zip(item.owner.map(|owner| owner.run)),
+        executor: executor.clone().unwrap_or_default(),
+        epoch: item.epoch,
+        counts: item.total(),
+        per_minute: item.per_minute,
+        oldest_at: item.oldest_at.map(moment),
+        checkpoint: view.checkpoint(&page.call, record).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,187 @@
+//! A pump job as it stands, for the API and for pages: its root run, the groups below it, and which of them has which item.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rondel_core::access::Permission;
+use rondel_core::disclosure::params_for_viewer;
+use rondel_core::job::SHARD_COUNT_MAX;
+use rondel_core::pump::{Item, ItemState, Pump, Totals};
+use rondel_core::run::BROADCAST;
+use rondel_core::{Run, RunId, Timestamp};
+use rondel_store::catalog::JobRecord;
+use serde_json::Value;
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// Among how many of a job's newest root runs the one with groups is looked for.
+const ROOT_COUNT: u32 = 8;
+
+/// A pump job as it stands.
+#[derive(Debug)]
+pub(crate) struct PumpView {
+    /// The open root run that has groups, else the newest; `None` where it has not begun yet.
+    pub(crate) root: Option<RootView>,
+    /// The groups of that root run, by their index.
+    pub(crate) groups: Vec<GroupView>,
+    /// The items by name; numbers by their value.
+    pub(crate) items: Vec<ItemView>,
+    /// What the items add up to.
+    pub(crate) totals: Totals,
+}
+
+/// The run that stands for all groups.
+#[derive(Debug)]
+pub(crate) struct RootView {
+    pub(crate) run: Run,
+    /// When its window ends; `None` where no instant ends it, or it has ended.
+    pub(crate) ends_at: Option<Timestamp>,
+}
+
+/// A group: one long run below the root run.
+#[derive(Debug)]
+pub(crate) struct GroupView {
+    pub(crate) run: Run,
+    pub(crate) item_count: u32,
+    pub(crate) per_minute: u64,
+}
+
+/// An item with the group that has it.
+#[derive(Debug)]
+pub(crate) struct ItemView {
+    pub(crate) item: Item,
+    pub(crate) group: Option<i32>,
+    pub(crate) executor: Option<String>,
+}
+
+impl PumpView {
+    /// At most `limit` items after the one with this name, of these states; all where none is given.
+    pub(crate) fn page(&self, after: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
+        let is_behind =
+            |one: &&ItemView| after.is_none_or(|after| in_order(&one.item.name, after) == Ordering::Greater);
+        let is_asked_for = |one: &&ItemView| states.is_empty() || states.contains(&one.item.state());
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.items.iter().filter(is_behind).filter(is_asked_for).take(limit).collect()
+    }
+}
+
+impl ItemView {
+    /// Where its owners have got to. It may hold a secret like parameters of runs: what looks like one is for callers who may edit the app.
+    pub(crate) fn checkpoint<Q>(&self, call: &Call<Q>, record: &JobRecord) -> Option<String> {
+        let text = self.item.checkpoint.clone()?;
+        if call.caller.rights.allow(Permission::Edit, record.namespace, Some(record.app)) {
+            return Some(text);
+        }
+        let value = serde_json::from_str::<Value>(&text).unwrap_or(Value::String(text));
+        Some(match params_for_viewer(value) {
+            Value::String(text) => text,
+            value => value.to_string(),
+        })
+    }
+}
+
+/// Reads a pump job; `None` for a job that is none.
+pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option<PumpView>, Problem> {
+    let job = record.spec.compile().ok();
+    let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
+    let store = call.engine().store();
+    // Runs come first: an owner that takes an item meanwhile is looked up below.
+    let root = root_of(store.pump_roots(record.id, ROOT_COUNT).await?);
+    let groups = match &root {
+        Some(root) => group_runs(call, root).await?,
+        None => Vec::new(),
+    };
+    let items = with_new(store.pump_items(record.id).await?, pump, record.updated_at);
+    let items = with_groups(call, items, &groups).await?;
+    Ok(Some(PumpView {
+        totals: Totals::of(items.iter().map(|one| &one.item)),
+        groups: with_items(groups, &items),
+        root: root.map(|run| root_view(run, pump)),
+        items,
+    }))
+}
+
+fn root_view(run: Run, pump: &Pump) -> RootView {
+    let ends_at = pump.until.end_of(run.fire_at).filter(|_| !run.status.is_terminal());
+    RootView { run: run.for_reader(), ends_at }
+}
+
+/// One that waits behind another has no groups yet.
+fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
+    let has_groups = |run: &Run| !run.status.is_terminal() && run.shard_total.is_some();
+    let is_open = |run: &Run| !run.status.is_terminal();
+    let place = newest_first.iter().rposition(has_groups).or_else(|| newest_first.iter().rposition(is_open));
+    (!newest_first.is_empty()).then(|| newest_first.swap_remove(place.unwrap_or_default()))
+}
+
+async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> {
+    let mut runs = call.engine().store().runs_below(&[root.id], SHARD_COUNT_MAX).await?;
+    // Runs of other jobs, and the same again by hand, are below it too.
+    runs.retain(|run| run.job == root.job && run.shard_index != BROADCAST && run.fire_at == root.fire_at);
+    runs.sort_by_key(|run| run.shard_index);
+    call.conceal(&mut runs).await?;
+    Ok(runs.into_iter().map(Run::for_reader).collect())
+}
+
+/// Those of the definition that no server has stored yet are free. Those that it has no longer are kept for a while, in case that they
+/// come back; they are shown as long as a group has them.
+fn with_new(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
+    items.retain(|item| item.owner.is_some() || pump.items.contains_key(&item.name));
+    let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
+    let new = pump.items.keys().filter(|name| !known.contains(*name));
+    items.extend(new.map(|name| Item::new(name, saved_at)));
+    items.sort_by(|one, other| in_order(&one.name, &other.name));
+    items
+}
+
+async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Result<Vec<ItemView>, Problem> {
+    let mut owners: HashMap<RunId, Run> = groups.iter().map(|run| (run.id, run.clone())).collect();
+    let others: BTreeSet<RunId> = items
+        .iter()
+        .filter_map(|item| item.owner)
+        .map(|owner| owner.run)
+        .filter(|run| !owners.contains_key(run))
+        .collect();
+    if !others.is_empty() {
+        let found = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
+        owners.extend(found.into_iter().map(|run| (run.id, run.for_reader())));
+    }
+    let with_group = |item: Item| {
+        let run = item.owner.and_then(|owner| owners.get(&owner.run));
+        ItemView { group: run.map(|run| run.shard_index), executor: run.and_then(|run| run.executor.clone()), item }
+    };
+    Ok(items.into_iter().map(with_group).collect())
+}
+
+fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
+    let mut sums: BTreeMap<RunId, (u32, u64)> = BTreeMap::new();
+    for (owner, item) in items.iter().filter_map(|one| Some((one.item.owner?, &one.item))) {
+        let (count, per_minute) = sums.entry(owner.run).or_default();
+        *count += 1;
+        *per_minute += u64::from(item.per_minute);
+    }
+    let with_sums = |run: Run| {
+        let (item_count, per_minute) = sums.get(&run.id).copied().unwrap_or_default();
+        GroupView { run, item_count, per_minute }
+    };
+    runs.into_iter().map(with_sums).collect()
+}
+
+/// Numbers come by their value, and before other names.
+fn in_order(one: &str, other: &str) -> Ordering {
+    let place = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
+    place(one).cmp(&place(other)).then_with(|| one.cmp(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_in_the_order_of_their_values() {
+        let mut names = ["eu", "10", "2", "a1", "0", "1"];
+        names.sort_by(|one, other| in_order(one, other));
+        assert_eq!(names, ["0", "1", "2", "10", "a1", "eu"]);
+    }
+}

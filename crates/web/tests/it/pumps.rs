@@ -1,0 +1,279 @@
+//! Pump jobs: their items and groups, and what is refused of them.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rondel_core::pump::{Change, Counts, Owner, Progress};
+use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
+use rondel_store::ledger::InHand;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::reach::Scoped;
+use crate::visitor::Visitor;
+
+/// A pump job of two groups with these items, as a definition.
+pub(crate) fn definition(items: &Value) -> Value {
+    json!({"name": "orders", "app": "mine", "handler": "orders.close", "pump": {"items": items, "groups": 2}})
+}
+
+/// A pump job whose groups are with an executor; their runs.
+pub(crate) async fn working(server: &Server, items: &Value) -> (JobId, Vec<RunId>) {
+    server.with_body("POST", "/api/v1/jobs", definition(items)).await.expect(201);
+    let store = server.engine.store();
+    let namespace = store.namespace("default").await.unwrap().unwrap();
+    let job = store.job(namespace.id, "orders").await.unwrap().unwrap().id;
+    let root = until(async || store.pump_roots(job, 1).await.unwrap().pop()).await;
+    let group = |index: i32| Run {
+        id: RunId::new(root.id.get() + 1 + i64::from(index)),
+        shard_index: index,
+        shard_total: Some(2),
+        parent: Some(root.id),
+        ..root.clone()
+    };
+    // As the dispatcher stores them once an executor is there.
+    let runs = [group(0), group(1)];
+    assert!(store.expand(server.engine.token(), root.id, &runs).await.unwrap());
+    let groups = runs.map(|run| run.id).to_vec();
+    let at = server.engine.now();
+    let in_hand =
+        |run: &RunId| InHand { run: *run, attempt: 1, executor_id: ExecutorId::new(77), executor: "w1".to_owned(), at };
+    let in_hand: Vec<InHand> = groups.iter().map(in_hand).collect();
+    store.note_running(server.engine.token(), &in_hand).await.unwrap();
+    (job, groups)
+}
+
+async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    for _ in 0..600 {
+        if let Some(found) = look().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    unreachable!("it did not come about within 30 s")
+}
+
+pub(crate) async fn items_of(server: &Server, query: &str) -> Value {
+    server.get(&format!("/api/v1/jobs/orders/items{query}")).await.expect(200)
+}
+
+/// Changes of items as the loop makes them; it must have stored the items before.
+pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, Change)]) {
+    let names: HashSet<&String> = changes.iter().map(|(name, _)| name).collect();
+    let store = server.engine.store();
+    until(async || {
+        let known = store.pump_items(job).await.unwrap();
+        (known.iter().filter(|item| names.contains(&item.name)).count() == names.len()).then_some(())
+    })
+    .await;
+    let changed = store.change_items(server.engine.token(), job, changes, server.engine.now()).await.unwrap();
+    assert_eq!(changed.made_count, changes.len() as u64);
+}
+
+pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Timestamp>) -> Change {
+    Change::Report(Progress {
+        owner,
+        epoch,
+        sequence: done,
+        counts: Counts { fetches: 3, rows: done + 5, done, failed: 2 },
+        per_minute: 120,
+        oldest_at,
+        dry: oldest_at.is_none(),
+        checkpoint: Some(r#"{"after":7,"password":"hunter2"}"#.to_owned()),
+        released: false,
+    })
+}
+
+pub(crate) fn deal(name: &str, to: Owner) -> (String, Change) {
+    (name.to_owned(), Change::Deal { epoch: 0, to })
+}
+
+#[tokio::test]
+async fn items_have_groups_counts_and_states() {
+    let server = Server::start().await;
+    let (job, groups) = working(&server, &json!({"count": 3})).await;
+    let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
+    let oldest_at = server.engine.now() - Duration::from_secs(60);
+    let changes = [
+        deal("0", owner(0)),
+        deal("1", owner(1)),
+        ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
+        ("1".to_owned(), progress(owner(1), 1, 10, None)),
+        ("1".to_owned(), Change::Ask { epoch: 1 }),
+    ];
+    change(&server, job, &changes).await;
+    let view = items_of(&server, "").await;
+    let root = &view["root"];
+    assert_eq!(
+        (&root["status"], &root["ends_at"], &root["is_ending"]),
+        (&json!("running"), &json!(null), &json!(false))
+    );
+    let group = &view["groups"][0];
+    assert_eq!((&group["index"], &group["executor"], &group["attempt"]), (&json!(0), &json!("w1"), &json!(1)));
+    assert_eq!((&group["item_count"], &group["per_minute"]), (&json!(1), &json!(120)));
+    let names: Vec<&str> =
+        view["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["0", "1", "2"]);
+    let first = &view["items"][0];
+    assert_eq!((&first["state"], &first["epoch"], &first["group"]), (&json!("dealt"), &json!(1), &json!(0)));
+    assert_eq!((&first["run"], &first["executor"]), (&json!(groups[0]), &json!("w1")));
+    assert_eq!(
+        (&first["fetches"], &first["rows"], &first["done"], &first["failed"]),
+        (&json!(3), &json!(105), &json!(100), &json!(2))
+    );
+    assert!(first["oldest_age_ms"].as_u64().unwrap() >= 60_000, "{first}");
+    let second = &view["items"][1];
+    assert_eq!(
+        (&second["state"], &second["dry"], &second["oldest_age_ms"]),
+        (&json!("releasing"), &json!(true), &json!(null))
+    );
+    assert!(second["asked_at"].is_string());
+    let totals = &view["totals"];
+    assert_eq!((&totals["dealt"], &totals["releasing"], &totals["done"]), (&json!(1), &json!(1), &json!(110)));
+    assert_eq!((&totals["per_minute"], &totals["oldest_at"]), (&json!(240), &first["oldest_at"]));
+
+    let releasing = items_of(&server, "?state=releasing").await;
+    assert_eq!((releasing["items"].as_array().unwrap().len(), &releasing["items"][0]["name"]), (1, &json!("1")));
+    assert_eq!(releasing["totals"]["dealt"], 1, "totals are of all items");
+}
+
+#[tokio::test]
+async fn items_come_in_pages_before_they_have_an_owner() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 12}))).await.expect(201);
+    let (mut names, mut query) = (Vec::new(), "?limit=5".to_owned());
+    loop {
+        let page = items_of(&server, &query).await;
+        names.extend(page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()));
+        assert_eq!((&page["totals"]["free"], &page["items"][0]["epoch"]), (&json!(12), &json!(0)));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        query = format!("?limit=5&cursor={next}");
+    }
+    assert_eq!(names, (0..12).map(|number: u32| number.to_string()).collect::<Vec<_>>());
+    let page = items_of(&server, "?limit=5").await;
+    let other = format!("/api/v1/jobs/orders/items?state=free&cursor={}", page["next_cursor"].as_str().unwrap());
+    assert_eq!(server.get(&other).await.expect(422)["code"], "invalid_cursor");
+    assert_eq!(server.get("/api/v1/jobs/orders/items?limit=201").await.expect(422)["code"], "invalid_query");
+}
+
+#[tokio::test]
+async fn a_window_ends_at_an_instant() {
+    let server = Server::start().await;
+    let mut pump = definition(&json!({"count": 2}));
+    pump["pump"]["until"] = json!({"cron": "0 0 6 1 1 ?"});
+    server.with_body("POST", "/api/v1/jobs", &pump).await.expect(201);
+    let root = until(async || Some(items_of(&server, "").await["root"].clone()).filter(Value::is_object)).await;
+    let ends_at = root["ends_at"].as_str().unwrap();
+    assert!(ends_at.ends_with("-01-01T06:00:00Z"), "{root}");
+    server.bare("POST", &format!("/api/v1/runs/{}/cancel", root["run"].as_str().unwrap())).await.expect(202);
+    let ended = until(async || {
+        let root = items_of(&server, "").await["root"].clone();
+        (root["status"] == "cancelled").then_some(root)
+    });
+    let ended = ended.await;
+    assert_eq!((&ended["ends_at"], &ended["is_ending"]), (&json!(null), &json!(false)));
+}
+
+#[tokio::test]
+async fn other_jobs_have_no_items() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let refused = server.get("/api/v1/jobs/a/items").await.expect(409);
+    assert_eq!(refused["code"], "not_a_pump");
+    assert_eq!(refused["detail"], "job \"a\" has no `pump` in its definition, so it has no items");
+    assert_eq!(server.get("/api/v1/jobs/nosuch/items").await.expect(404)["code"], "job_not_found");
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_shown_like_parameters() {
+    let server = Server::start().await;
+    let (job, groups) = working(&server, &json!({"count": 2})).await;
+    let owner = Owner { run: groups[0], attempt: 1 };
+    change(&server, job, &[deal("0", owner), ("0".to_owned(), progress(owner, 1, 1, None))]).await;
+    for (role, is_shown) in [("viewer", false), ("operator", false), ("editor", true)] {
+        let scoped = Scoped::new(&server, role).await;
+        let view = scoped.get("/api/v1/jobs/orders/items").await.expect(200);
+        let checkpoint = view["items"][0]["checkpoint"].as_str().unwrap();
+        assert_eq!(checkpoint.contains("hunter2"), is_shown, "{role}: {checkpoint}");
+        assert!(checkpoint.contains("\"after\":7"), "{role}: {checkpoint}");
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_for_a_pump_is_refused() {
+    let server = Server::start().await;
+    let mut short = definition(&json!({"count": 4}));
+    short["pump"]["hand_over"] = json!("25s");
+    let refused = server.with_body("POST", "/api/v1/jobs", &short).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/pump/hand_over");
+    let message = refused["errors"][0]["message"].as_str().unwrap();
+    assert!(message.starts_with("25s is not longer than 25s"), "{message}");
+    server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 4}))).await.expect(201);
+    let refused = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"executor": "w1"})).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/executor");
+    assert!(refused["detail"].as_str().unwrap().contains("a pump job's groups go to all executors"), "{refused}");
+    let run = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"params": {"day": 1}})).await.expect(201);
+    assert_eq!(run["params"], json!({"day": 1}));
+}
+
+#[tokio::test]
+async fn a_page_shows_who_has_which_item() {
+    let server = Server::start().await;
+    let (job, groups) = working(&server, &json!({"count": 3})).await;
+    let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
+    let oldest_at = server.engine.now() - Duration::from_secs(60);
+    let changes = [
+        deal("0", owner(0)),
+        deal("1", owner(1)),
+        ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
+        ("1".to_owned(), progress(owner(1), 1, 10, None)),
+        ("1".to_owned(), Change::Ask { epoch: 1 }),
+    ];
+    change(&server, job, &changes).await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/jobs/orders/pump").await.text();
+    let row = |name: &str| page.split_once(&format!("id=\"item-{name}\"")).unwrap().1.split_once("</tr>").unwrap().0;
+    assert!(
+        row("0").contains("with a group")
+            && row("0").contains(">100</td>")
+            && row("0").contains("data-label=\"Oldest row\""),
+        "{page}"
+    );
+    assert!(row("1").contains("handed over") && row("1").contains("asked back"), "{page}");
+    assert!(row("0").contains(&format!("<a href=\"/runs/{}\">0</a>", groups[0])), "{page}");
+    assert!(page.contains("<b>110</b> rows done") && page.contains("3 items: <b>1</b> with groups"), "{page}");
+    assert!(page.contains("data-live-every=\"5\"") && page.contains("hunter2"), "{page}");
+    let releasing = visitor.get("/jobs/orders/pump?state=releasing").await.text();
+    assert!(releasing.contains("id=\"item-1\"") && !releasing.contains("id=\"item-0\""), "{releasing}");
+    assert!(visitor.get("/jobs/orders/pump?state=free").await.text().contains("id=\"item-2\""));
+
+    let of_job = visitor.get("/jobs/orders").await.text();
+    assert!(of_job.contains("hx-get=\"/jobs/orders/pump\""), "{of_job}");
+    assert!(of_job.contains("always, from when it is saved · until it is paused or cancelled"), "{of_job}");
+    assert!(of_job.contains("<dt>Workers per group</dt><dd>5</dd>"), "{of_job}");
+    visitor.language = "zh";
+    let chinese = visitor.get("/jobs/orders/pump").await.text();
+    assert!(chinese.contains("正在移交") && !chinese.contains("handed over"), "{chinese}");
+
+    server.job("plain").await;
+    assert!(!visitor.get("/jobs/plain").await.text().contains("/jobs/plain/pump"));
+    let refused = visitor.get("/jobs/plain/pump").await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.text().contains("的定义中没有"), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn a_page_of_many_items_stays_small() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 10_000}))).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/jobs/orders/pump").await.text();
+    assert_eq!(page.matches("id=\"item-").count(), 100);
+    assert!(page.len() < 200_000, "{} bytes", page.len());
+    let next = page.split("href=\"").filter_map(|part| part.split_once('"')).map(|(href, _)| href);
+    let next =
+        next.into_iter().find(|href| href.contains("cursor=")).unwrap().replace("&#38;", "&").replace("&amp;", "&");
+    let second = visitor.get(&next).await.text();
+    assert!(second.contains("id=\"item-100\"") && second.contains("id=\"item-199\""), "{second}");
+    assert!(second.contains("<a class=\"button\" href=\"/jobs/orders/pump\">First page</a>"), "{second}");
+}
