@@ -79,6 +79,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("write_report", REPORTS),
     ("report_xxl", "executors of XXL-JOB only: xxl.rs beside this file"),
     ("send_xxl", "the same"),
+    ("change_items", "pump jobs only: pumps.rs beside this file"),
+    ("forget_pump", "pump jobs only, once they are none any more: nothing rests on it"),
     ("unmark", "only an at-most-once run that an executor hands back: matrix_upkeep.rs"),
 ];
 const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_users.rs";

@@ -9,6 +9,7 @@ mod matrix_upkeep;
 mod matrix_users;
 mod pooler;
 mod proxy;
+mod pumps;
 mod sleepers;
 mod stage;
 mod two_servers;

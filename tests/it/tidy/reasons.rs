@@ -63,6 +63,19 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
         "crates/admin/src/dispatch/transition/shadow_tests.rs",
         "a_shadow_is_routed_and_not_sent",
     ),
+    ("WindowOver", "crates/core/src/pump/root.rs", "crates/core/src/pump/root.rs", "a_root_run_ends_with_its_window"),
+    (
+        "Dry",
+        "crates/core/src/pump/root.rs",
+        "crates/core/src/pump/root.rs",
+        "a_pump_until_empty_ends_when_every_item_is_dry",
+    ),
+    (
+        "Moved",
+        "crates/core/src/outcome.rs",
+        "crates/core/src/outcome.rs",
+        "a_group_of_a_pump_goes_on_until_it_is_asked_to_end",
+    ),
 ];
 
 /// The names of the reasons, as the vocabulary lists them.
