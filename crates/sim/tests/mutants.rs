@@ -84,6 +84,25 @@ const UNSEEN: &[&str] = &[
     // crates/sim/tests/outages.rs.
     "queue_time_from_turn",
     "leave_as_perhaps_sent",
+    // `safeguards_of_pumps_are_missed` in crates/sim/tests/pumps.rs.
+    "deal_keeps_epoch",
+    "any_owner_reports",
+    "sequence_is_ignored",
+    "items_of_any_node",
+    "orders_of_fenced",
+    "dealt_before_released",
+    "released_with_rows_in_work",
+    "ended_attempts_keep_items",
+    "dry_without_owner",
+    "cancelled_pump_begins_again",
+    // `a_released_item_is_worked_off_first_and_reported_until_an_order_leaves_it_out`,
+    // `only_a_higher_order_is_taken_and_one_that_comes_again_is_answered` and
+    // `a_released_item_without_rows_is_reported_again_too` in crates/executor/src/pump/group/tests.rs.
+    "released_is_taken_again",
+    "older_order_is_taken",
+    "released_is_reported_once",
+    // No test shows it so far: the next change of the group's items repeats the order.
+    "order_once",
 ];
 
 #[test]

@@ -75,4 +75,19 @@ fn safeguards_of_pumps_are_missed() {
 const HUNTED: u64 = 300;
 
 #[cfg(debug_assertions)]
-const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = &[];
+const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = {
+    use rondel_sim::Mutant;
+    &[
+        (Mutant::DealKeepsEpoch, 1, "P3 epoch"),
+        (Mutant::AnyOwnerReports, 11, "P3 counts"),
+        (Mutant::SequenceIsIgnored, 11, "P3 counts"),
+        (Mutant::ItemsOfAnyNode, 20, "P1 fencing"),
+        (Mutant::OrdersOfFenced, 8, "P1 fencing"),
+        (Mutant::DealtBeforeReleased, 42, "P1 lost"),
+        (Mutant::ReleasedWithRowsInWork, 1, "P1 overlap"),
+        (Mutant::EndedAttemptsKeepItems, 1, "P2 owner"),
+        (Mutant::DryWithoutOwner, 23, "P5 dry"),
+        (Mutant::CancelledPumpBeginsAgain, 10, "P4 begins again"),
+        (Mutant::NoSilenceRule, 11, "P1 silence"),
+    ]
+};

@@ -50,6 +50,10 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
         }
         Some(active) => {
             active.ready.run.node_epoch = run.node_epoch;
+            if run.started_at.is_none() {
+                // What was noted under the lease before came too late.
+                active.note_refused();
+            }
             None
         }
         None => Some(called),
