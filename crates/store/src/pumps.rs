@@ -45,7 +45,8 @@ pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The newest rows of a job that stand for all of its groups, by their planned instants from the last on, at most `limit`.
+    /// The newest rows of a job that stand for all of its groups, at most `limit`, and all that are open; by their planned instants from the
+    /// last on.
     async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.

@@ -35,7 +35,12 @@ impl Pumps for MemStore {
         let is_root = |run: &&Run| run.job == job && run.shard_index == BROADCAST;
         let mut roots: Vec<Run> = state.runs.values().filter(is_root).cloned().collect();
         roots.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.cause)));
-        roots.truncate(size(limit));
+        let mut newest = size(limit);
+        roots.retain(|root| {
+            let is_new = newest > 0;
+            newest = newest.saturating_sub(1);
+            is_new || !root.status.is_terminal()
+        });
         Ok(roots)
     }
 

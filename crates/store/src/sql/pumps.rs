@@ -28,12 +28,23 @@ const READ_PUMP_JOBS: Statement = Statement {
            JOIN job ON job.id = pump_job.job_id LEFT JOIN job_due ON job_due.job_id = pump_job.job_id \
            ORDER BY pump_job.job_id",
 };
+/// Open rows of one job that are read at once.
+const OPEN_ROOTS_MAX: u32 = 1_000;
 pub(super) const READ_PUMP_ROOTS: Statement = Statement {
     name: "read_pump_roots",
     text: concat!(
         "SELECT ",
         run_columns!(),
         " FROM run WHERE job_id = ? AND shard_index = -1 ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
+    ),
+};
+/// The one that works may have many behind it that wait, or that were skipped.
+const READ_OPEN_PUMP_ROOTS: Statement = Statement {
+    name: "read_open_pump_roots",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE job_id = ? AND shard_index = -1 AND status IN ('pending', 'waiting', 'running') ORDER BY id LIMIT ?"
     ),
 };
 const READ_ITEMS: Statement = Statement {
@@ -92,7 +103,15 @@ impl Pumps for SqlStore {
     }
 
     async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>> {
-        rows::runs(&self.rows(Query::new(&READ_PUMP_ROOTS).int(job.get()).int(limit.into())).await?)
+        let of_job = |statement, limit: u32| Query::new(statement).int(job.get()).int(limit.into());
+        let mut roots = rows::runs(&self.rows(of_job(&READ_PUMP_ROOTS, limit)).await?)?;
+        if roots.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+            let open = rows::runs(&self.rows(of_job(&READ_OPEN_PUMP_ROOTS, OPEN_ROOTS_MAX)).await?)?;
+            let known: BTreeSet<RunId> = roots.iter().map(|root| root.id).collect();
+            roots.extend(open.into_iter().filter(|root| !known.contains(&root.id)));
+            roots.sort_by_key(|root| std::cmp::Reverse((root.fire_at, root.cause)));
+        }
+        Ok(roots)
     }
 
     async fn pump_items(&self, job: JobId) -> Result<Vec<Item>> {
