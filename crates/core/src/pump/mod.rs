@@ -1,6 +1,6 @@
 //! Pump jobs: which group has which item, who gives one back, and when the whole begins and ends.
 //!
-//! A pump job keeps groups running, each a long run below the root run of its fire. Its items are dealt to the groups ([`deal`]). An item has one
+//! A pump job keeps groups running, each a long run below the root run of its fire. Its items are dealt to the groups ([`mod@deal`]). An item has one
 //! owner at a time, an attempt of a group's run, and an epoch that rises with each owner. It changes hands only after its owner has released it, after that
 //! owner's attempt is over, or after `hand_over` has passed ([`item`]). [`root`] decides when a root run begins and ends, [`place`] how many groups an
 //! executor has, [`totals`] adds items up.

@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     access, activity, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
-    incident_messages, logs, outbox, reports, request_keys, rollups, run, saved_filters, shadow, xxl,
+    incident_messages, logs, outbox, pumps, reports, request_keys, rollups, run, saved_filters, shadow, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -37,6 +37,8 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::claim::READ_LEFT_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::dispatch::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch=?)"),
+        (&pumps::READ_PUMP_ROOTS, "(job_id=?)"),
+        (&pumps::READ_OPEN_PUMP_ROOTS, "run_open_job (node_id=? AND status=? AND job_id=?)"),
         (&run::cancel::READ_OPEN_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
         (
             &run::read::READ_OPEN_KEYS,

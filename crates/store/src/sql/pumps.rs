@@ -38,13 +38,14 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
         " FROM run WHERE job_id = ? AND shard_index = -1 ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// The one that works may have many behind it that wait, or that were skipped.
-const READ_OPEN_PUMP_ROOTS: Statement = Statement {
+/// The one that works may have many behind it that wait, or that were skipped. There is no index of a job's open runs: those of nodes have one.
+pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE job_id = ? AND shard_index = -1 AND status IN ('pending', 'waiting', 'running') ORDER BY id LIMIT ?"
+        " FROM run WHERE node_id IN (SELECT id FROM node) AND status IN ('pending', 'waiting', 'running') \
+         AND job_id = ? AND shard_index = -1 LIMIT ?"
     ),
 };
 const READ_ITEMS: Statement = Statement {
