@@ -168,7 +168,7 @@ fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
     runs.into_iter().map(with_sums).collect()
 }
 
-/// Numbers come by their value, and before other names.
+/// Numbers sort by their value, and before other names.
 fn in_order(one: &str, other: &str) -> Ordering {
     let place = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
     place(one).cmp(&place(other)).then_with(|| one.cmp(other))

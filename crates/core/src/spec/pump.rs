@@ -110,7 +110,7 @@ words! {
     PumpMode {
         /// The last worker that runs dry; the others wait.
         Sleep = "sleep",
-        /// Whoever runs dry, at once. Rows in work are left out by their keys.
+        /// A worker that runs dry, at once. Rows in work are left out by their keys.
         NotSleep = "not_sleep",
     }
 }

@@ -294,6 +294,7 @@ mod tests {
             "retry",
             "enabled",
             "labels",
+            "pump",
         ];
         for field in schema["properties"].as_object().unwrap().keys() {
             let has_leaf = LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
