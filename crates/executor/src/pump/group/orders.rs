@@ -25,8 +25,6 @@ impl<R: Clone> Group<R> {
         let named: BTreeSet<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
         let missing: Vec<String> = self.items.keys().filter(|name| !named.contains(name.as_str())).cloned().collect();
         missing.iter().for_each(|name| self.drop_item(name));
-        // Whoever sends this knows that these are gone; an older order is not taken.
-        self.gone.retain(|name, _| named.contains(name.as_str()));
         for item in order.items {
             self.take_item(item, now);
         }
