@@ -75,7 +75,7 @@ pub struct Job {
     pub on_silence: OnSilence,
     /// How long one attempt may take.
     pub timeout: Option<Duration>,
-    /// How long a due run waits for an executor.
+    /// How long a due run waits for an executor; groups of a pump wait as long as it runs.
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
     pub after: AfterPolicy,
@@ -104,7 +104,7 @@ impl Job {
         let select = Select::compile(&spec.select, &mut errors);
         check_limits(spec, &mut errors);
         check_policies(spec, &mut errors);
-        let pump = spec.pump.as_ref().and_then(|pump| pump.compile(spec, &mut errors)).map(Arc::new);
+        let pump = spec.compile_pump(&mut errors).map(Arc::new);
         if let Some(expect) = &spec.expect {
             expect.check(spec.expect_zone(), &mut errors);
         }
@@ -131,7 +131,7 @@ impl Job {
             hash_key: spec.labels.get(labels::XXL_JOB_ID).cloned(),
             select,
             shards: pump.as_ref().map_or(spec.shards, |pump| Some(pump.groups)),
-            misfire: misfire_of(spec),
+            misfire: spec.misfire(),
             overlap: spec.overlap,
             concurrency: spec.concurrency.clone(),
             rate: spec.rate.clone(),
@@ -140,7 +140,6 @@ impl Job {
             delivery: spec.delivery,
             on_silence: spec.on_silence.unwrap_or_else(|| OnSilence::default_of(spec.delivery, spec.overlap.policy)),
             timeout: spec.timeout,
-            // Its groups wait for executors for as long as it runs.
             queue_timeout: if pump.is_some() { LENGTH_MAX } else { spec.queue_timeout },
             after: AfterPolicy {
                 retry_max: spec.retry.max,
@@ -161,7 +160,7 @@ impl Job {
     /// Whether a fire is one row that is expanded into shards when it is due.
     #[must_use]
     pub const fn is_sharded(&self) -> bool {
-        is_sharded(self.route, self.shards)
+        matches!(self.route, Route::Broadcast) || self.shards.is_some()
     }
 
     /// Whether a run keeps its place until it is known how it ended, or a bound has passed, when its executor is lost: it
@@ -179,19 +178,6 @@ impl Job {
             OverlapPolicy::Allow => (self.overlap.max > 0).then_some(self.overlap.max),
         }
     }
-}
-
-/// A pump that missed its start begins late, if its window is still open.
-fn misfire_of(spec: &JobSpec) -> MisfireSpec {
-    match spec.pump {
-        Some(_) => MisfireSpec { policy: MisfirePolicy::Once, ..spec.misfire },
-        None => spec.misfire,
-    }
-}
-
-/// The same question for a definition as it is written and as it is checked.
-pub(crate) const fn is_sharded(route: Route, shards: Option<u32>) -> bool {
-    matches!(route, Route::Broadcast) || shards.is_some()
 }
 
 /// Whether parameters are small and flat enough to be kept, sent and checked.

@@ -20,6 +20,7 @@ pub use self::policies::{
     ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over, OverlapPolicy,
     OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
 };
+pub(crate) use self::pump::params_text;
 pub use self::pump::{
     ITEM_COUNT_MAX, ITEM_PARAMS_LEN_MAX, ItemCountSpec, ItemSpec, ItemsSpec, PumpMode, PumpSpec, UntilCronSpec,
     UntilSpec, UntilWord,
@@ -30,9 +31,11 @@ pub use self::schedules::{
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
-use crate::job::{self, Job};
+use crate::job::Job;
 use crate::labels::Labels;
 use crate::overrides::Overrides;
+use crate::pump::Pump;
+use crate::pump::compile::JobParts;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
 pub use crate::shadow::Mode;
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
@@ -185,7 +188,7 @@ impl JobSpec {
     /// Whether a fire is one row that is expanded into shards when it is due.
     #[must_use]
     pub const fn is_sharded(&self) -> bool {
-        job::is_sharded(self.route, self.shards) || self.pump.is_some()
+        matches!(self.route, Route::Broadcast) || self.shards.is_some() || self.pump.is_some()
     }
 
     /// Checks the whole definition.
@@ -202,6 +205,30 @@ impl JobSpec {
     /// As for [`compile`](Self::compile), and where the calendar does not go with the definition's rule.
     pub fn compile_with(&self, calendar: Option<Arc<Calendar>>) -> Result<Job, Vec<FieldError>> {
         Job::compile(self, calendar)
+    }
+
+    /// Checks its pump, if it has one.
+    pub(crate) fn compile_pump(&self, errors: &mut Vec<FieldError>) -> Option<Pump> {
+        let parts = JobParts {
+            schedules: &self.schedules(),
+            shards: self.shards,
+            route: self.route,
+            overlap: self.overlap,
+            delivery: self.delivery,
+            on_silence: self.on_silence,
+            timeout: self.timeout,
+            concurrency: self.concurrency.as_ref(),
+            rate: self.rate.as_ref(),
+        };
+        self.pump.as_ref()?.compile(parts, errors)
+    }
+
+    /// What happens to missed fires. A pump that missed its start begins late, if its window is still open.
+    pub(crate) const fn misfire(&self) -> MisfireSpec {
+        match self.pump {
+            Some(_) => MisfireSpec { policy: MisfirePolicy::Once, ..self.misfire },
+            None => self.misfire,
+        }
     }
 
     /// The schedules, however they were written, with the pointer to each.

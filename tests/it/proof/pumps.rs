@@ -244,7 +244,7 @@ async fn done_twice_by_a_sleeper(with_token: bool) -> Option<usize> {
     Some(count(&orders, "twice"))
 }
 
-/// What nobody can prevent: a process wakes in the middle of a row that others have done since, and goes on. With the token its statement
+/// What no scheduler can prevent: a process wakes in the middle of a row that others have done since, and goes on. With the token its statement
 /// does nothing.
 #[tokio::test]
 async fn a_process_that_wakes_does_its_rows_again_without_a_token_and_not_with_one() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::pump::{Change, Group, Item, Load, Owner, Pump, Room, Stand, surplus};
+use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, surplus};
 use rondel_core::{ExecutorId, JobId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -26,7 +26,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Seen {
     executor: ExecutorId,
-    stand: Stand,
+    mode: GroupMode,
     seen_at: Timestamp,
     /// It leaves its executor for another one.
     leaves: bool,
@@ -69,7 +69,7 @@ impl Groups {
     /// The groups of a job that deserve items, or have some.
     pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
         let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
-        let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, stand: seen.stand }).collect();
+        let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, mode: seen.mode }).collect();
         groups.sort_by_key(|group| group.owner);
         groups
     }
@@ -94,7 +94,7 @@ impl Groups {
             let owner = Owner { run: run.id, attempt: run.attempt };
             let seen = groups.entry(owner).or_insert_with(|| Seen {
                 executor,
-                stand: Stand::Takes,
+                mode: GroupMode::Takes,
                 seen_at: look.now,
                 leaves: false,
                 ordered: None,
@@ -102,12 +102,12 @@ impl Groups {
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
             let ends = run.is_asked_to_end() || run.parent.is_some_and(|root| ending.contains(&root));
-            seen.stand = if ends || seen.leaves {
-                Stand::Leaves
+            seen.mode = if ends || seen.leaves {
+                GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
-                Stand::Takes
+                GroupMode::Takes
             } else {
-                Stand::Keeps
+                GroupMode::Keeps
             };
         }
         groups.retain(|_, seen| seen.seen_at + KEPT_FOR > look.now);
@@ -156,7 +156,7 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
     for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, look, one)) {
         // Whether or not another one takes them.
         for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
-            (seen.leaves, seen.stand) = (true, Stand::Leaves);
+            (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
         }
     }
     // Those that are on their way to the executors with the fewest.
@@ -166,11 +166,11 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
             return;
         }
         let stays = |(_, seen): &(&Owner, &mut Seen)| {
-            seen.seen_at == now && seen.executor == online[from].0.id && seen.stand == Stand::Takes
+            seen.seen_at == now && seen.executor == online[from].0.id && seen.mode == GroupMode::Takes
         };
         let Some((owner, seen)) = groups.iter_mut().filter(stays).max_by_key(|(owner, _)| **owner) else { return };
         tracing::info!(run = %owner.run, executor = online[from].0.name, "a group of a pump leaves its executor");
-        (seen.leaves, seen.stand) = (true, Stand::Leaves);
+        (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
         loads[from].groups -= 1;
         is_moving = true;
     }

@@ -165,7 +165,7 @@ impl PumpLoop {
         *items = if is_all {
             after
         } else {
-            // Another one was faster: the rows say what holds.
+            // Another one was faster: the rows have what holds.
             let items = store.pump_items(look.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };

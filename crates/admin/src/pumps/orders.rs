@@ -6,7 +6,7 @@ use rondel_core::pump::{Item, Owner, Pump};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 
-/// What an order is about: one that says the same need not be sent again.
+/// What an order is about: one with the same content need not be sent again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     /// Items with their epochs, and whether they are asked back.

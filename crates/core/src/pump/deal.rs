@@ -15,12 +15,12 @@ pub struct Group {
     /// Its run and attempt.
     pub owner: Owner,
     /// What it does with items.
-    pub stand: Stand,
+    pub mode: GroupMode,
 }
 
 /// What a group does with items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum GroupMode {
     /// It takes them.
     Takes,
     /// Its executor is not connected now: it keeps what it has.
@@ -76,7 +76,7 @@ pub fn deal(
                     Some(item.epoch + 1)
                 }
                 Some(_) if item.asked_at.is_some() => None,
-                Some(index) if groups[*index].stand != Stand::Leaves && is_wanted => {
+                Some(index) if groups[*index].mode != GroupMode::Leaves && is_wanted => {
                     kept[*index].push(name);
                     None
                 }
@@ -113,10 +113,10 @@ pub fn deal(
 
 /// How many items each group is to have. Those that have the most get the remainder: so the fewest move.
 fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: Wanted<'_>) -> Vec<usize> {
-    let of_stand = |stand| (0..groups.len()).filter(move |index| groups[*index].stand == stand);
-    let mut takers: Vec<usize> = of_stand(Stand::Takes).collect();
+    let of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
+    let mut takers: Vec<usize> = of_mode(GroupMode::Takes).collect();
     let mut quotas = vec![0; groups.len()];
-    of_stand(Stand::Keeps).for_each(|index| quotas[index] = kept[index].len());
+    of_mode(GroupMode::Keeps).for_each(|index| quotas[index] = kept[index].len());
     if takers.is_empty() {
         return quotas;
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn groups(runs: impl IntoIterator<Item = i64>) -> Vec<Group> {
-        runs.into_iter().map(|run| Group { owner: owner(run), stand: Stand::Takes }).collect()
+        runs.into_iter().map(|run| Group { owner: owner(run), mode: GroupMode::Takes }).collect()
     }
 
     fn names(count: usize) -> BTreeMap<String, String> {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes and goes: the loads differ by at most one, and no more items move than must.
+        /// Whichever groups come and go: the loads differ by at most one, and no more items move than must.
         #[test]
         fn items_are_shared_evenly_and_few_move(
             count in 1..200_usize,
@@ -272,7 +272,7 @@ mod tests {
         let (names, mut items) = (names(4), BTreeMap::new());
         step(&mut items, &groups([1, 2]), &names);
         let mut leaving = groups([1, 2]);
-        leaving[0].stand = Stand::Leaves;
+        leaving[0].mode = GroupMode::Leaves;
         assert_eq!(step(&mut items, &leaving, &names), 2);
         give_back(&mut items);
         step(&mut items, &leaving, &names);
@@ -284,7 +284,7 @@ mod tests {
         let (names, mut items) = (names(6), BTreeMap::new());
         step(&mut items, &groups([1, 2]), &names);
         let mut some = groups([1, 2, 3]);
-        some[0].stand = Stand::Keeps;
+        some[0].mode = GroupMode::Keeps;
         assert_eq!(step(&mut items, &some, &names), 1);
         give_back(&mut items);
         step(&mut items, &some, &names);

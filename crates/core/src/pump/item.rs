@@ -83,7 +83,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// A new item, which nobody has had.
+    /// A new item, which has had no owner.
     #[must_use]
     pub fn new(name: &str, now: Timestamp) -> Self {
         Self {
@@ -151,7 +151,7 @@ pub struct Progress {
 pub enum Change {
     /// The definition has a new item.
     Add,
-    /// The definition has it no longer, and nobody has it.
+    /// The definition has it no longer, and it has no owner.
     Remove,
     /// A free item goes to an owner, under the next epoch.
     Deal {
@@ -170,7 +170,7 @@ pub enum Change {
         /// Whose.
         owner: Owner,
     },
-    /// It was not given back in time: its owner has it no longer, whatever it says later.
+    /// It was not given back in time: its owner has it no longer, whatever it reports later.
     Fence {
         /// The epoch that ends.
         epoch: i64,
@@ -373,6 +373,6 @@ mod tests {
         assert!(change(&mut one, &Change::Report(released.clone())));
         assert_eq!((one.owner, one.asked_at, one.state()), (None, None, ItemState::Free));
         assert!(!change(&mut one, &Change::Report(released)), "the same report again");
-        assert!(!change(&mut one, &Change::Ask { epoch: 1 }), "nobody has it");
+        assert!(!change(&mut one, &Change::Ask { epoch: 1 }), "it has no owner");
     }
 }

@@ -5,6 +5,7 @@
 //! owner's attempt is over, or after `hand_over` has passed ([`item`]). [`root`] decides when a root run begins and ends, [`place`] how many groups an
 //! executor has, [`totals`] adds items up.
 
+pub(crate) mod compile;
 pub mod deal;
 pub mod item;
 pub mod place;
@@ -14,7 +15,7 @@ pub mod totals;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use self::deal::{Group, Stand, Wanted, deal};
+pub use self::deal::{Group, GroupMode, Wanted, deal};
 pub use self::item::{Change, Counts, Item, ItemState, Owner, Progress, apply};
 pub use self::place::{Load, Room, least_loaded, surplus};
 pub use self::root::{Root, RootStep, next_step};

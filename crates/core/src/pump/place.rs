@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(surplus(&loads, None), Some(0));
         loads[1].room = Room::Off;
         loads[2].room = Room::Full;
-        assert_eq!(surplus(&loads, None), None, "nobody takes it");
+        assert_eq!(surplus(&loads, None), None, "no executor takes it");
     }
 
     #[test]

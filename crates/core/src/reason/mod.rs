@@ -7,6 +7,7 @@ mod answer;
 pub mod message;
 mod only;
 mod outcome;
+mod pump;
 mod shadow;
 pub mod unknown;
 pub mod words;

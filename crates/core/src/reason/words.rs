@@ -188,9 +188,7 @@ fn because_en(reason: Reason, detail: &Detail) -> String {
         Reason::Handler => "the handler skipped it",
         Reason::Maintenance => "a maintenance window was open at this instant",
         Reason::Shadow => return super::shadow::words(detail, Lang::En),
-        Reason::WindowOver => "the window of the pump was over",
-        Reason::Dry => "no item of the pump had rows left",
-        Reason::Moved => "the group left its executor for another one",
+        Reason::WindowOver | Reason::Dry | Reason::Moved => super::pump::words(reason, Lang::En),
         Reason::Stopped => {
             return match (&detail.app, detail.switch) {
                 (Some(app), Some(switch)) => format!("app {app} is {switch}"),
@@ -246,9 +244,7 @@ fn because_zh(reason: Reason, detail: &Detail) -> String {
         Reason::Handler => "处理器跳过了它",
         Reason::Maintenance => "该时刻处于维护窗口",
         Reason::Shadow => return super::shadow::words(detail, Lang::Zh),
-        Reason::WindowOver => "泵任务的窗口已结束",
-        Reason::Dry => "泵任务的所有任务项都没有剩余的行",
-        Reason::Moved => "该组离开原执行器，转到另一个执行器",
+        Reason::WindowOver | Reason::Dry | Reason::Moved => super::pump::words(reason, Lang::Zh),
         Reason::Stopped => {
             return match (&detail.app, detail.switch) {
                 (Some(app), Some(Switch::Draining)) => format!("应用 {app} 正在排空"),

@@ -294,7 +294,7 @@ pub struct Pump {
     /// How many rows one execute gets.
     #[prost(uint32, tag = "3")]
     pub batch: u32,
-    /// Whoever runs dry fetches at once; else the last worker that runs dry does.
+    /// Each worker that runs dry fetches at once; else only the last one that runs dry does.
     #[prost(bool, tag = "4")]
     pub not_sleep: bool,
     /// The wait after a select without rows.

@@ -41,7 +41,7 @@ pub(super) struct Driver {
     /// The items of the newest order, and its number.
     ordered: BTreeMap<String, i64>,
     number: (i64, i64),
-    /// What this group was told to be gone, or has released.
+    /// What an order took from this group, or what it has released.
     gone: BTreeSet<(String, i64)>,
     is_stopped: bool,
     is_leaving: bool,

@@ -44,7 +44,7 @@ impl<R: Clone> Group<R> {
         self.settle();
     }
 
-    /// Gives every item back: what is in execution goes on until `abort_at`, and rows that wait are thrown away.
+    /// Gives every item back: what is in execution goes on until `abort_at`, and rows that wait are dropped.
     pub fn stop(&mut self, abort_at: Option<Instant>) {
         self.ending = true;
         self.abort_fetch();
@@ -88,7 +88,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// What the group has of an item is thrown away.
+    /// Drops what the group has of an item.
     fn drop_item(&mut self, name: &str) {
         let Some(holding) = self.items.remove(name) else { return };
         let gone = self.gone.entry(name.to_owned()).or_insert(holding.epoch);

@@ -151,7 +151,7 @@ impl<R: Clone> Rows<R> {
             .collect()
     }
 
-    /// Throws away what is queued or waits.
+    /// Drops what is queued or waits.
     pub(super) fn discard(&mut self, item: &str) {
         for number in self.by_item.remove(item).unwrap_or_default() {
             if let Some((item, entry)) = self.queue.remove(&number) {

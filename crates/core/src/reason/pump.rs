@@ -1,0 +1,15 @@
+//! Why a pump or one of its groups ended, in words.
+
+use super::Reason;
+use crate::words::Lang;
+
+pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
+    match (reason, lang) {
+        (Reason::Dry, Lang::En) => "no item of the pump had rows left",
+        (Reason::Dry, Lang::Zh) => "泵任务的所有任务项都没有剩余的行",
+        (Reason::Moved, Lang::En) => "the group left its executor for another one",
+        (Reason::Moved, Lang::Zh) => "该组离开原执行器，转到另一个执行器",
+        (_, Lang::En) => "the window of the pump was over",
+        (_, Lang::Zh) => "泵任务的窗口已结束",
+    }
+}
