@@ -10,6 +10,8 @@ mod hand;
 mod lanes;
 mod log;
 mod markup;
+mod markup_alerts;
+mod old_scheduler;
 mod open_tab;
 mod pages;
 mod pictures;

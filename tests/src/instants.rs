@@ -59,7 +59,15 @@ pub fn wall_clock_ms() -> i64 {
 /// Where the program `date` is missing.
 #[must_use]
 pub fn instant_in(length: std::time::Duration) -> String {
-    let ms = wall_clock_ms() + i64::try_from(length.as_millis()).expect("short");
+    instant_at(wall_clock_ms() + i64::try_from(length.as_millis()).expect("short"))
+}
+
+/// The instant so many milliseconds after 1970, as the API reads it.
+///
+/// # Panics
+/// Where the program `date` is missing.
+#[must_use]
+pub fn instant_at(ms: i64) -> String {
     let at = format!("@{}.{:03}", ms / 1_000, ms % 1_000);
     let output = std::process::Command::new("date").args(["-u", "-d", &at, "+%Y-%m-%dT%H:%M:%S.%3NZ"]).output();
     String::from_utf8_lossy(&output.expect("date runs").stdout).trim().to_owned()

@@ -41,7 +41,7 @@ mod wait;
 pub use api::{Answer, Api};
 pub use binary::{Finished, binary, cargo, example, rondel};
 pub use databases::{Backend, ScratchDb, left_out_without, scratch};
-pub use instants::{instant_in, length_millis, millis, wall_clock_ms};
+pub use instants::{instant_at, instant_in, length_millis, millis, wall_clock_ms};
 pub use languages::has_interpreter;
 pub use process::{Process, Signal};
 pub use reqwest::Method;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::alerts::watch_failures;
+use super::old_scheduler::observe_fires;
 use super::pages::{Screen, Subjects, screens};
 use super::{furnish, print};
 
@@ -19,6 +20,8 @@ use super::{furnish, print};
 const VISIT_BYTES_MAX: usize = 60_000;
 /// How often each page is asked for in the long form.
 const ROUND_COUNT: usize = 40;
+/// A server that starts takes over the jobs of the one before it, and makes the runs that were missed. It is not measured meanwhile.
+const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
 /// A visitor who is signed in, and takes what the server sends as it travels.
 struct Visitor {
@@ -161,6 +164,10 @@ async fn pages_are_fast_on_a_large_database() {
     let mut paths: Vec<(String, String)> =
         screens(&subjects).into_iter().map(|screen| (screen.name.to_owned(), screen.path)).collect();
     paths.extend(parts(&subjects));
+    if let Some(only) = variable("TEST_BUDGET_ONLY") {
+        paths.retain(|(name, _)| only.split_whitespace().any(|one| one == name));
+    }
+    tokio::time::sleep(SETTLED_AFTER).await;
     print("| page | p50, ms | p95, ms | page, KB | first visit, KB |\n|---|---|---|---|---|");
     for (name, path) in paths {
         // The first answer fills caches, of the database among them.
@@ -202,6 +209,7 @@ async fn subjects(api: &Api) -> Subjects {
     assert!(matches!(status, 200 | 201 | 409), "the namespace: {status}");
     api.put("/api/v1/calendars/holidays", json!({"rule": {"weekdays": ["sat", "sun"]}})).await;
     watch_failures(api, &job).await;
+    observe_fires(api, "orders").await;
     let incidents = api.get("/api/v1/incidents").await.expect(200);
     Subjects {
         job,

@@ -8,6 +8,7 @@ use rondel_tests::{Api, Dev, left_out_without, wait_until};
 use serde_json::{Value, json};
 
 use super::browser::{Browser, program};
+use super::markup_alerts::look_at_rare_texts;
 use super::sign_in;
 
 /// What a text does to leave the place that it stands in.
@@ -72,6 +73,7 @@ async fn no_text_becomes_markup() {
     browser.goto(&format!("{}/jobs", dev.url())).await;
     parse(&mut browser, &pages, &[200], "{}").await;
     webhooks(&mut browser, &api, &texts).await;
+    look_at_rare_texts(&mut browser, &api, &texts).await;
     // The pages themselves, with what their scripts do to them: the lists, and one of each eight others.
     for path in pages.iter().enumerate().filter(|(at, path)| at % 8 == 0 || is_list(path)).map(|(_, path)| path) {
         open(&mut browser, dev.url(), path).await;
@@ -93,7 +95,7 @@ async fn no_text_becomes_markup() {
 }
 
 /// Asserts that no text has become an element on any of the pages.
-async fn parse(browser: &mut Browser, paths: &[String], statuses: &[u16], method: &str) {
+pub(super) async fn parse(browser: &mut Browser, paths: &[String], statuses: &[u16], method: &str) {
     for paths in paths.chunks(40) {
         let script = PARSE.replace("PATHS", &Value::from(paths).to_string());
         let script = script.replace("STATUSES", &Value::from(statuses).to_string()).replace("METHOD", method);
@@ -138,6 +140,8 @@ fn addresses(texts: &[String], run: &str) -> Vec<String> {
                 "/api-docs?q=",
                 "/suggest/jobs?at=3&q=",
                 "/suggest/runs?at=3&q=",
+                "/shadow?job=",
+                "/shadow?source=",
             ]
             .map(|start| format!("{start}{text}")),
         );
@@ -202,7 +206,7 @@ fn dates(count: usize) -> Vec<String> {
 }
 
 /// The text as a line may have it: without control characters, within 100.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let line: String = text.chars().filter(|sign| !sign.is_control()).take(100).collect();
     line.trim().to_owned()
 }

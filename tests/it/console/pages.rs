@@ -4,6 +4,7 @@ use rondel_tests::Api;
 use serde_json::Value;
 
 use super::alerts::{CHANNEL, RULE, incident};
+use super::old_scheduler::observe_fires;
 
 /// A page.
 #[derive(Clone, Debug)]
@@ -37,6 +38,7 @@ pub(super) struct Subjects {
 impl Subjects {
     /// Those of the server that `furnish` has filled.
     pub(super) async fn of_furnished(api: &Api) -> Self {
+        observe_fires(api, "demo").await;
         Self {
             job: "billing.close-month".to_owned(),
             at: "01:00".to_owned(),
@@ -110,6 +112,7 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("channel-new", "/alerts/channels/new?kind=email".to_owned()),
         ("reports", "/reports".to_owned()),
         ("reports-by-job", "/reports?by=job&period=day".to_owned()),
+        ("shadow", "/shadow".to_owned()),
         ("calendars", "/calendars".to_owned()),
         ("calendar", "/calendars/holidays?year=2027".to_owned()),
         ("executor", format!("/executors/{executor}")),

@@ -102,6 +102,10 @@ async fn every_screen_fits_its_window() {
         let widths = |(lang, theme)| [390, 1_024, 1_440].map(|width| (lang, theme, width));
         looks = themes.into_iter().flatten().flat_map(widths).collect();
     }
+    if let Some(wanted) = variable("TEST_PICTURES_LOOKS") {
+        let wanted: Vec<&str> = wanted.split_whitespace().collect();
+        looks.retain(|(lang, theme, width)| wanted.contains(&format!("{lang}-{theme}-{width}").as_str()));
+    }
     let only = variable("TEST_PICTURES_ONLY").unwrap_or_default();
     let mut camera = Camera {
         browser: Browser::start(&program).await,

@@ -7,6 +7,7 @@ use rondel_tests::{Agent, Api, ScratchDb, Server, wait_until};
 use serde_json::{Value, json};
 
 use super::alerts::{incident, plan_maintenance, watch_failures, watch_much};
+use super::old_scheduler::observe_fires;
 use super::pages::{Subjects, newest_run};
 
 /// The apps of the seeded jobs that get agents; the sixth, `archive`, has none, which the pages show.
@@ -93,6 +94,7 @@ async fn furnish(api: &Api) -> Subjects {
     api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
     api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
     plan_maintenance(api, ANNOUNCED).await;
+    observe_fires(api, "ledger").await;
     for job in [JOB, "ledger.export"] {
         api.post(&format!("/api/v1/jobs/{job}/runs"), json!({})).await.expect(201);
         wait_until(Duration::from_secs(60), "the verdict", async || {
