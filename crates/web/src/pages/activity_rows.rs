@@ -220,6 +220,8 @@ pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
         "incident.acknowledge" | "alert.incidents-acknowledge" => t.act_incident,
         "report.set-schedule" | "report.delete-schedule" | "report.schedule" => t.act_report,
         "report.schedule-send" => t.act_report_send,
+        "app.addresses" | "app.addresses-remove" | "app.delete-addresses" => t.act_app_addresses,
+        "shadow.fires" => t.act_shadow_fires,
         "saved-filter.create" => t.act_filter_save,
         "saved-filter.delete" => t.act_filter_delete,
         "namespace.failure-webhook-test" => t.act_webhook_test,
@@ -232,10 +234,15 @@ pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use rondel_core::diff::changes;
     use serde_json::json;
 
+    use super::super::texts::Lang;
     use super::*;
+    use crate::audit::action;
+    use crate::route_info::{Access, is_question};
 
     #[test]
     fn fields_that_differ_are_short_or_in_lines() {
@@ -251,6 +258,17 @@ mod tests {
         assert_eq!((rows[0].from.as_deref(), rows[0].to.as_deref()), (None, Some("“x”")));
         assert_eq!(rows[1].lines.as_deref(), Some("  a\n- b\n+ c"));
         assert_eq!((rows[2].from.as_deref(), rows[2].to.as_deref()), (Some("1"), Some("3")));
+    }
+
+    /// A name of an action on the page would be English on the Chinese one.
+    #[test]
+    fn every_change_has_words() {
+        let changes = crate::route_table().into_iter().filter(|route| !route.method.is_safe());
+        let names = changes
+            .filter(|route| route.access != Access::Open && !is_question(route.path))
+            .map(|route| action(&route.method, route.path));
+        let wordless: BTreeSet<String> = names.filter(|name| action_words(Lang::Zh.texts(), name).is_none()).collect();
+        assert_eq!(wordless, BTreeSet::new());
     }
 
     #[test]
