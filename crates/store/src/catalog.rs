@@ -313,6 +313,9 @@ pub trait Catalog {
     /// Those of the jobs with these names that exist, by name.
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
+    /// Those of these jobs that are not deleted, in the order of their ids.
+    async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>>;
+
     /// Names of these jobs, deleted ones too.
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>>;
 

@@ -130,6 +130,7 @@ macro_rules! delegate_store {
                 fn deleted_job(namespace: NamespaceId, name: &str) -> Option<DeletedJob>;
                 fn jobs(namespace: NamespaceId, query: &JobQuery) -> Vec<JobRecord>;
                 fn jobs_named(namespace: NamespaceId, names: &[&str]) -> Vec<JobRecord>;
+                fn jobs_by_id(ids: &[JobId]) -> Vec<JobRecord>;
                 fn job_names(ids: &[JobId]) -> Vec<(JobId, String)>;
                 fn definitions(keys: &[(JobId, i64)]) -> Vec<Definition>;
                 fn versions(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<VersionRecord>;

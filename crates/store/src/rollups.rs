@@ -339,7 +339,7 @@ pub trait Rollups {
     async fn marks_of_namespace(&self, namespace: NamespaceId, ids: (RunId, RunId), limit: u32)
     -> Result<Vec<RunMark>>;
 
-    /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit` of each node; shards are left out.
+    /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit`; shards are left out.
     async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>>;
 
     /// The jobs that have such open runs, the earliest planned instant first; shards are left out.

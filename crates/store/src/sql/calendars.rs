@@ -10,7 +10,7 @@ use super::{SqlStore, Tx, failure, transact};
 use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved, USER_COUNT_SHOWN};
 use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::settle::clean_name;
-use crate::{Calendars, Result};
+use crate::{Calendars, Catalog, Result};
 
 macro_rules! select_calendar {
     ($rest:literal) => {

@@ -32,6 +32,7 @@ mod pumps;
 mod query;
 mod reports;
 mod request_keys;
+mod rollup_rows;
 mod rollups;
 mod rows;
 mod run;

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use rondel_core::sketch::{Sketch, Step};
+use rondel_core::sketch::Step;
 use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
+use super::rollup_rows::{coming_job, mark, point, pulse, verdicts};
 use crate::rollups::{
     ComingJob, Gain, Gains, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKey, PointKind,
     PointQuery, RunMark, StatPoint, Verdicts,
@@ -166,13 +167,14 @@ pub(super) const READ_LEFT_OPEN_JOBS: Statement =
 const READ_LEASES: Statement =
     Statement { name: "read_leases_of_nodes", text: "SELECT id, epoch FROM node ORDER BY id" };
 const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
+/// By node, because the index begins with it and goes on with the status: what waits in a backlog is not walked through for what runs.
 pub(super) const READ_OPEN_MARKS: Statement = Statement {
     name: "read_open_marks",
     text: concat!(
         "SELECT ",
         mark_columns!(),
-        " FROM run WHERE run.node_id = ? AND run.status IN ('pending', 'waiting', 'running') AND run.status = ? \
-         AND +run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
+        " FROM node CROSS JOIN run WHERE run.node_id = node.id AND run.status IN ('pending', 'waiting', 'running') \
+         AND run.status = ? AND +run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
     ),
 };
 /// By home, because the index begins with it: one statement for each node, and one for jobs without a home.
@@ -181,6 +183,14 @@ pub(super) const READ_COMING: Statement = Statement {
     text: "SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
            WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
            ORDER BY job_due.next_fire_at_ms LIMIT ?",
+};
+/// The same of all homes in one statement, where a database can follow the index once for each of them.
+const READ_COMING_OF_EACH: Statement = Statement {
+    name: "read_coming_of_each",
+    text: "SELECT coming.* FROM (SELECT 0 AS id UNION ALL SELECT node.id FROM node) AS home CROSS JOIN {lateral} \
+           (SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
+           WHERE job_due.home = home.id AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
+           ORDER BY job_due.next_fire_at_ms LIMIT ?) AS coming",
 };
 
 #[async_trait]
@@ -269,14 +279,8 @@ impl Rollups for SqlStore {
     }
 
     async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>> {
-        let mut marks = Vec::new();
-        for node in self.node_ids().await? {
-            let query = Query::new(&READ_OPEN_MARKS).int(node).text(status.as_str());
-            for row in self.rows(query.int(namespace.get()).int(limit.into())).await? {
-                marks.push(mark(&row)?);
-            }
-        }
-        Ok(marks)
+        let query = Query::new(&READ_OPEN_MARKS).text(status.as_str()).int(namespace.get()).int(limit.into());
+        self.rows(query).await?.iter().map(mark).collect()
     }
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
@@ -309,19 +313,16 @@ impl Rollups for SqlStore {
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
-        let mut coming = Vec::new();
-        for home in std::iter::once(0).chain(self.node_ids().await?) {
-            let query = Query::new(&READ_COMING).int(home).at(to).int(namespace.get()).int(limit.into());
-            for row in self.rows(query).await? {
-                let mut columns = Reader::new(&row, "job");
-                coming.push(ComingJob {
-                    job: JobId::new(columns.int("id")?),
-                    version: columns.int("version")?,
-                    app: AppId::new(columns.int("app_id")?),
-                    next_fire_at: columns.at("next_fire_at_ms")?,
-                });
+        let ask = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
+        let mut rows = Vec::new();
+        if self.texts.dialect().has_lateral() {
+            rows = self.rows(ask(Query::new(&READ_COMING_OF_EACH))).await?;
+        } else {
+            for home in std::iter::once(0).chain(self.node_ids().await?) {
+                rows.append(&mut self.rows(ask(Query::new(&READ_COMING).int(home))).await?);
             }
         }
+        let mut coming: Vec<ComingJob> = rows.iter().map(coming_job).collect::<Result<_>>()?;
         coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
         coming.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(coming)
@@ -441,58 +442,4 @@ fn counts(query: Query, verdicts: &Verdicts) -> Query {
 
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-/// The columns that both readings begin with.
-fn point(columns: &mut Reader<'_>) -> Result<StatPoint> {
-    let verdicts = verdicts(columns)?;
-    let mut sketch = |column| {
-        let text = columns.text(column)?;
-        text.parse::<Sketch>().map_err(|error| columns.corrupt(column, error))
-    };
-    Ok(StatPoint { durations: sketch("durations")?, lateness: sketch("lateness")?, ..verdicts })
-}
-
-/// A point of which only the verdicts were read.
-fn verdicts(columns: &mut Reader<'_>) -> Result<StatPoint> {
-    let (owner, at) = (columns.int("owner_id")?, columns.at("at_ms")?);
-    let mut count = |column| Ok::<_, crate::StoreError>(u64::try_from(columns.int(column)?).unwrap_or(0));
-    let verdicts = Verdicts {
-        succeeded: count("succeeded_count")?,
-        failed: count("failed_count")?,
-        timed_out: count("timed_out_count")?,
-        cancelled: count("cancelled_count")?,
-        unknown: count("unknown_count")?,
-        skipped: count("skipped_count")?,
-    };
-    Ok(StatPoint { owner, at, verdicts, durations: Sketch::default(), lateness: Sketch::default() })
-}
-
-fn pulse(row: &AnyRow) -> Result<JobPulse> {
-    let mut columns = Reader::new(row, "job_pulse");
-    Ok(JobPulse {
-        job: JobId::new(columns.int("job_id")?),
-        namespace: NamespaceId::new(columns.int("namespace_id")?),
-        app: AppId::new(columns.int("app_id")?),
-        succeeded_at: columns.opt_at("succeeded_at_ms")?,
-        failed_at: columns.opt_at("failed_at_ms")?,
-        failing_since: columns.opt_at("failing_since_ms")?,
-        streak: u64::try_from(columns.int("streak_count")?).unwrap_or(0),
-    })
-}
-
-fn mark(row: &AnyRow) -> Result<RunMark> {
-    let mut columns = Reader::new(row, "run");
-    Ok(RunMark {
-        id: RunId::new(columns.int("id")?),
-        job: JobId::new(columns.int("job_id")?),
-        app: AppId::new(columns.int("app_id")?),
-        fire_at: columns.at("fire_at_ms")?,
-        status: columns.word("status")?,
-        started_at: columns.opt_at("started_at_ms")?,
-        finished_at: columns.opt_at("finished_at_ms")?,
-        executor: columns.opt_text("executor")?,
-        span_count: columns.int("span_count")?,
-        span_end_at: columns.opt_at("span_end_at_ms")?,
-    })
 }

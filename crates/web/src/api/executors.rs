@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use axum::response::Response;
+use futures_util::future::{try_join, try_join3};
 use http::StatusCode;
 use rondel_admin::{OnlineExecutor, OnlineName, given_name};
 use rondel_core::access::Permission::{Operate, View};
@@ -189,10 +190,11 @@ impl Fleet {
     pub(crate) async fn read<Q>(call: &Call<Q>) -> Result<Self, Problem> {
         let store = call.engine().store();
         let mut held: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
-        for one in store.count_held(call.namespace.id).await? {
+        let (counts, switches) = try_join(store.count_held(call.namespace.id), store.switches()).await?;
+        for one in counts {
             held.entry(one.app).or_default().insert(one.executor, one.count);
         }
-        Ok(Self { switches: store.switches().await?, held })
+        Ok(Self { switches, held })
     }
 
     /// How many runs the executors of an app have in hand.
@@ -308,12 +310,12 @@ async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Resu
             is_elsewhere: false,
         })
         .collect();
-    let apps = store.apps(call.namespace.id).await?;
+    let seen = store.seen_executors(call.namespace.id, since);
+    let sessions = store.sessions(call.engine().now() - FRESH_FOR);
+    let (apps, elsewhere, mut seen) = try_join3(store.apps(call.namespace.id), sessions, seen).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let elsewhere = store.sessions(call.engine().now() - FRESH_FOR).await?;
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
-    let mut seen = store.seen_executors(call.namespace.id, since).await?;
     seen.retain(|one| call.sees(one.app));
     // The newest start of a name comes first: the ones before it are history, unless they live.
     seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));

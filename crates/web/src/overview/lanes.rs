@@ -8,10 +8,10 @@ use rondel_core::sketch::Step;
 use rondel_core::time::millis;
 use rondel_core::{AppId, IdGen, JobId, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
-use rondel_store::rollups::{PointKind, RunMark, StatPoint, Verdicts};
+use rondel_store::rollups::{JobPulse, PointKind, RunMark, StatPoint, Verdicts};
 
 use super::series::{Span, fitting_step, verdicts, verdicts_of_each};
-use super::trouble::Trouble;
+use super::trouble::{SHARED_COUNT, Trouble};
 use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -24,8 +24,8 @@ const LANE_MARK_COUNT_MAX: usize = 400;
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
 /// Jobs that fail whose lanes come first.
 const FAILING_COUNT: u32 = 200;
-/// Open runs of each node whose jobs' lanes come before others.
-const OPEN_COUNT: u32 = 200;
+/// Open runs whose jobs' lanes come before others.
+const OPEN_COUNT: u32 = 400;
 
 /// What a lane is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -206,9 +206,13 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     let is_all = ask.contains.is_none() && ask.app.is_none() && within.is_none();
     // One more than there are lanes: then it is known that there are more. Of some, more are read to find them.
     let count = if is_all { ask.lane_count + 1 } else { FAILING_COUNT };
-    let failing = store.failing_jobs(namespace, within.as_deref(), count).await?;
+    let job = |pulse: &JobPulse| pulse.job;
+    let mut all: Vec<JobId> = if count <= SHARED_COUNT {
+        trouble.failing(call).await?.iter().map(job).collect()
+    } else {
+        store.failing_jobs(namespace, within.as_deref(), count).await?.iter().map(job).collect()
+    };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let mut all: Vec<JobId> = failing.iter().map(|pulse| pulse.job).collect();
     if all.len() < count {
         let troubled = trouble.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
         all.extend(troubled.map(|trouble| trouble.job));
@@ -217,16 +221,22 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     }
     let mut seen = BTreeSet::new();
     let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
-    let names: HashMap<JobId, String> = store.job_names(&ids).await?.into_iter().collect();
-    let wanted = ask.contains.as_deref().unwrap_or_default();
-    let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
-    ordered.retain(|name| name.contains(wanted));
-    let spare = if ask.app.is_some() || within.is_some() { ordered.len() } else { 1 };
-    ordered.truncate(usize::try_from(ask.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
-    let found = store.jobs_named(namespace, &ordered).await?;
+    let found = if is_all { store.jobs_by_id(&ids).await? } else { named(call, ask, &ids).await? };
     let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
     let is_wanted = |job: &JobRecord| call.sees(job.app) && ask.app.is_none_or(|app| app == job.app);
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
+}
+
+/// Those of these jobs that have the wanted name, a few more than there are lanes.
+async fn named<Q>(call: &Call<Q>, ask: &Ask, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
+    let store = call.engine().store();
+    let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
+    let wanted = ask.contains.as_deref().unwrap_or_default();
+    let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
+    ordered.retain(|name| name.contains(wanted));
+    let spare = if ask.app.is_some() || call.seen_apps().is_some() { ordered.len() } else { 1 };
+    ordered.truncate(usize::try_from(ask.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
+    Ok(store.jobs_named(call.namespace.id, &ordered).await?)
 }
 
 fn job_lane(job: &JobRecord, plan: LanePlan, drawn: Drawn, (now, length): (Timestamp, Duration)) -> Lane {

@@ -1,9 +1,9 @@
-//! What went wrong in the last day in a namespace, read once for all parts of a page that need it.
+//! What goes wrong in a namespace, read once for all parts of a page that need it.
 
 use std::time::Duration;
 
 use rondel_core::{IdGen, RunId};
-use rondel_store::rollups::JobTrouble;
+use rondel_store::rollups::{JobPulse, JobTrouble};
 use tokio::sync::OnceCell;
 
 use crate::call::Call;
@@ -13,18 +13,31 @@ use crate::problem::Problem;
 const WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Rows of the ledger in which it is looked for.
 const ROW_COUNT: u32 = 2_000;
+/// Failing jobs that are read for all parts.
+pub(crate) const SHARED_COUNT: u32 = 40;
 
-/// The jobs whose runs failed or were skipped in the last day. Parts that read it at the same time wait for one read.
+/// What went wrong in the last day, and the jobs that fail. Parts that read it at the same time wait for one read.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble(OnceCell<Vec<JobTrouble>>);
+pub(crate) struct Trouble {
+    of_a_day: OnceCell<Vec<JobTrouble>>,
+    failing: OnceCell<Vec<JobPulse>>,
+}
 
 impl Trouble {
-    /// Reads it, or answers what was read before.
+    /// The jobs whose runs failed or were skipped in the last day.
     pub(crate) async fn read<Q: Sync>(&self, call: &Call<Q>) -> Result<&[JobTrouble], Problem> {
         let read = || async {
             let since = RunId::new(IdGen::first_at(call.engine().now() - WITHIN));
             call.engine().store().troubled_jobs(call.namespace.id, since, ROW_COUNT).await
         };
-        Ok(self.0.get_or_try_init(read).await?)
+        Ok(self.of_a_day.get_or_try_init(read).await?)
+    }
+
+    /// The jobs that the caller sees and whose newest runs failed, the longest streak first; at most [`SHARED_COUNT`].
+    pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[JobPulse], Problem> {
+        let within = call.seen_apps();
+        let store = call.engine().store();
+        let read = || store.failing_jobs(call.namespace.id, within.as_deref(), SHARED_COUNT);
+        Ok(self.failing.get_or_try_init(read).await?)
     }
 }

@@ -44,6 +44,13 @@ impl Catalog for MemStore {
         Ok(jobs)
     }
 
+    async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>> {
+        let state = self.state();
+        let mut jobs: Vec<JobRecord> = state.living_jobs().filter(|job| ids.contains(&job.id)).collect();
+        jobs.sort_by_key(|job| job.id);
+        Ok(jobs)
+    }
+
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>> {
         let state = self.state();
         let name = |id: &JobId| Some((*id, state.jobs.get(id)?.record.spec.name.clone()));

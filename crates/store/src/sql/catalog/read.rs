@@ -123,6 +123,17 @@ impl Catalog for SqlStore {
         Ok(jobs)
     }
 
+    async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>> {
+        let mut jobs = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_JOBS_BY_ID).list(chunk.iter().map(|id| id.get()))).await? {
+                jobs.push(job(&row)?);
+            }
+        }
+        jobs.sort_by_key(|job| job.id);
+        Ok(jobs)
+    }
+
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>> {
         let mut names = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
@@ -170,20 +181,6 @@ impl Tx<'_> {
     /// A job that is not deleted.
     pub(super) async fn job_by_id(&mut self, id: JobId) -> Result<Option<JobRecord>> {
         self.row(Query::new(&READ_JOB_BY_ID).int(id.get())).await?.as_ref().map(job).transpose()
-    }
-}
-
-impl SqlStore {
-    /// Those of these jobs that are not deleted, in the order of their ids.
-    pub(in crate::sql) async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>> {
-        let mut jobs = Vec::with_capacity(ids.len());
-        for chunk in ids.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&READ_JOBS_BY_ID).list(chunk.iter().map(|id| id.get()))).await? {
-                jobs.push(job(&row)?);
-            }
-        }
-        jobs.sort_by_key(|job| job.id);
-        Ok(jobs)
     }
 }
 

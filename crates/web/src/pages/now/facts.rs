@@ -1,18 +1,18 @@
 //! How the system stands, and the facts from which it is decided what needs a look. Every read is bounded.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use futures_util::future::{try_join3, try_join4};
+use futures_util::future::{try_join, try_join3, try_join5};
 use rondel_core::access::Permission;
 use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, Unoffered};
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
-use rondel_core::{JobId, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::JobRecord;
 use rondel_store::cluster::Node;
-use rondel_store::rollups::{JobTrouble, PointKind, RunMark};
+use rondel_store::rollups::{JobPulse, JobTrouble, PointKind, RunMark};
 
 use super::super::view::own_message;
 use crate::api::executors;
@@ -23,8 +23,8 @@ use crate::problem::Problem;
 
 /// Jobs of each kind that are looked at.
 const JOB_COUNT: u32 = 40;
-/// Open runs of each node that are counted.
-pub(crate) const OPEN_COUNT: u32 = 1_000;
+/// Open runs of each status that are counted.
+pub(crate) const OPEN_COUNT: u32 = 2_000;
 /// Runs under way that are compared with others of their job: those that began first.
 const UNDER_WAY_COUNT: usize = 100;
 /// Executors that are counted.
@@ -66,19 +66,26 @@ pub(crate) struct SystemState {
 pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
-    let (nodes, running, lateness) = try_join3(nodes, open(call, RunStatus::Running), lateness(call, now)).await?;
     let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
-    let (mut health, troubled, idle, tokens) =
-        try_join4(health(call, &nodes, now), trouble.read(call), idle, tokens(call, now)).await?;
+    let problems = try_join5(trouble.read(call), trouble.failing(call), idle, tokens(call, now), lateness(call, now));
+    let health = health(call, now);
+    let ((mut health, running), nodes, (troubled, pulses, idle, tokens, lateness)) =
+        try_join3(health, nodes, problems).await?;
+    health.count_nodes(&nodes, (engine.token().node, now));
     (health.lateness, health.running_count) = (lateness, running.len());
-    let mut jobs = Jobs::default();
-    let failing = failing(call, troubled, (&mut jobs, lang)).await?;
+    let under_way = longest(running);
+    let unserved = unserved(troubled);
+    let ids = pulses.iter().map(|pulse| pulse.job).chain(unserved.iter().map(|trouble| trouble.job));
+    let ids = ids.chain(under_way.iter().map(|mark| mark.job)).chain(idle.iter().map(|(job, ..)| *job));
+    let jobs = Jobs::read(call, ids).await?;
+    let (failing, under_way) =
+        try_join(failing(call, (pulses, troubled), (&jobs, lang)), usual(call, &under_way, (&jobs, now))).await?;
     let facts = Facts {
         failing,
-        unoffered: unoffered(call, troubled, &mut jobs).await?,
-        under_way: under_way(call, running, (&mut jobs, now)).await?,
+        unoffered: unoffered(call, &unserved, &jobs),
+        under_way,
         lateness,
-        paused: paused(call, &idle, &mut jobs).await?,
+        paused: paused(&idle, &jobs),
         tokens,
         lost_nodes: nodes
             .iter()
@@ -104,31 +111,36 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
     failing.collect()
 }
 
-async fn health<Q: Sync>(call: &Call<Q>, nodes: &[Node], now: Timestamp) -> Result<Health, Problem> {
-    let engine = call.engine();
-    let own = nodes.iter().find(|node| node.id == engine.token().node);
-    let (executors, _) = executors::page(call, None, EXECUTOR_COUNT).await?;
+/// What the strip shows of executors and runs, and the runs under way.
+async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<(Health, Vec<RunMark>), Problem> {
+    let next = async { Ok(call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, JOB_COUNT).await?) };
+    let open = |status| open(call, status);
+    let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
+    let ((executors, _), (running, pending, waiting), next) =
+        try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next).await?;
     let online = || executors.iter().filter(|one| one.status != "offline");
-    let mut queue_count = 0;
-    for status in [RunStatus::Pending, RunStatus::Waiting] {
-        queue_count += open(call, status).await?.iter().filter(|mark| mark.fire_at <= now).count();
-    }
-    let next = engine.store().coming_jobs(call.namespace.id, now + AHEAD, JOB_COUNT).await?;
-    Ok(Health {
-        node_count: nodes.iter().filter(|node| node.is_living(now) || is_lost(node, now)).count(),
-        living_count: nodes.iter().filter(|node| node.is_living(now)).count(),
-        lease_left: own.map(|node| node.lease_until.since(now)).unwrap_or_default(),
+    let health = Health {
         executor_count: executors.len(),
         online_count: online().count(),
         slot_count: online().map(|one| u64::from(one.slots)).sum(),
         busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
-        queue_count,
+        queue_count: pending.iter().chain(&waiting).filter(|mark| mark.fire_at <= now).count(),
         next_fire_at: next.iter().find(|job| call.sees(job.app)).map(|job| job.next_fire_at),
         ..Health::default()
-    })
+    };
+    Ok((health, running))
 }
 
-async fn open<Q>(call: &Call<Q>, status: RunStatus) -> Result<Vec<RunMark>, Problem> {
+impl Health {
+    fn count_nodes(&mut self, nodes: &[Node], (own, now): (NodeId, Timestamp)) {
+        let own = nodes.iter().find(|node| node.id == own);
+        self.node_count = nodes.iter().filter(|node| node.is_living(now) || is_lost(node, now)).count();
+        self.living_count = nodes.iter().filter(|node| node.is_living(now)).count();
+        self.lease_left = own.map(|node| node.lease_until.since(now)).unwrap_or_default();
+    }
+}
+
+async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<Vec<RunMark>, Problem> {
     let mut marks = call.engine().store().open_marks(call.namespace.id, status, OPEN_COUNT).await?;
     marks.retain(|mark| call.sees(mark.app));
     Ok(marks)
@@ -141,30 +153,23 @@ async fn lateness<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>,
 }
 
 /// Jobs that were read, by id; those that are gone or that the caller may not see are not there.
-#[derive(Default)]
 struct Jobs(HashMap<JobId, JobRecord>);
 
 impl Jobs {
-    async fn read<Q>(&mut self, call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<(), Problem> {
-        let ids: Vec<JobId> = ids.filter(|id| !self.0.contains_key(id)).collect();
-        let store = call.engine().store();
-        let names = store.job_names(&ids).await?;
-        let names: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
-        let found = store.jobs_named(call.namespace.id, &names).await?;
-        self.0.extend(found.into_iter().filter(|job| call.sees(job.app)).map(|job| (job.id, job)));
-        Ok(())
+    async fn read<Q>(call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<Self, Problem> {
+        let ids: Vec<JobId> = ids.collect::<BTreeSet<_>>().into_iter().collect();
+        let found = call.engine().store().jobs_by_id(&ids).await?;
+        Ok(Self(found.into_iter().filter(|job| call.sees(job.app)).map(|job| (job.id, job)).collect()))
     }
 }
 
 async fn failing<Q>(
     call: &Call<Q>,
-    troubled: &[JobTrouble],
-    (jobs, lang): (&mut Jobs, Lang),
+    (pulses, troubled): (&[JobPulse], &[JobTrouble]),
+    (jobs, lang): (&Jobs, Lang),
 ) -> Result<Vec<Failing>, Problem> {
-    let store = call.engine().store();
-    let mut pulses = store.failing_jobs(call.namespace.id, call.seen_apps().as_deref(), JOB_COUNT).await?;
-    jobs.read(call, pulses.iter().map(|pulse| pulse.job)).await?;
-    pulses.retain(|pulse| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled));
+    let is_enabled = |pulse: &&JobPulse| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
+    let pulses: Vec<&JobPulse> = pulses.iter().filter(is_enabled).collect();
     let is_failure = |trouble: &&JobTrouble| trouble.status != RunStatus::Skipped;
     let mut newest: BTreeMap<JobId, RunId> = BTreeMap::new();
     for trouble in troubled.iter().filter(is_failure) {
@@ -172,14 +177,14 @@ async fn failing<Q>(
         *run = trouble.newest.max(*run);
     }
     let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest.get(&pulse.job)).copied().collect();
-    let mut runs = store.runs(&ids).await?;
+    let mut runs = call.engine().store().runs(&ids).await?;
     runs.retain(|run| call.sees(run.app));
     call.conceal(&mut runs).await?;
     let message = |job: JobId| {
         let run = runs.iter().find(|run| run.job == job)?;
         own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
     };
-    let fact = |pulse: &rondel_store::rollups::JobPulse| {
+    let fact = |pulse: &&JobPulse| {
         Some(Failing {
             job: jobs.0.get(&pulse.job)?.spec.name.clone(),
             streak: pulse.streak,
@@ -191,30 +196,38 @@ async fn failing<Q>(
     Ok(pulses.iter().filter_map(fact).collect())
 }
 
-/// Jobs whose fires were skipped for want of an executor, and that still have none.
-async fn unoffered<Q>(call: &Call<Q>, troubled: &[JobTrouble], jobs: &mut Jobs) -> Result<Vec<Unoffered>, Problem> {
-    let had_none = || troubled.iter().filter(|trouble| trouble.had_no_executor);
+/// Jobs whose fires were skipped for want of an executor.
+fn unserved(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
     let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
-    jobs.read(call, had_none().take(max).map(|trouble| trouble.job)).await?;
+    troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
+}
+
+/// Those that still have none.
+fn unoffered<Q>(call: &Call<Q>, unserved: &[&JobTrouble], jobs: &Jobs) -> Vec<Unoffered> {
     let online = call.engine().online_executors();
-    let fact = |trouble: &JobTrouble| {
+    let fact = |trouble: &&JobTrouble| {
         let job = jobs.0.get(&trouble.job)?;
         let offers = online.iter().any(|one| one.app == job.app && one.has_handler(&job.spec.handler));
         let (job, handler) = (job.spec.name.clone(), job.spec.handler.clone());
         (!offers).then_some(Unoffered { job, handler, count: trouble.count })
     };
-    Ok(had_none().take(max).filter_map(fact).collect())
+    unserved.iter().filter_map(fact).collect()
 }
 
-async fn under_way<Q>(
-    call: &Call<Q>,
-    mut running: Vec<RunMark>,
-    (jobs, now): (&mut Jobs, Timestamp),
-) -> Result<Vec<UnderWay>, Problem> {
+/// The runs that began first.
+fn longest(mut running: Vec<RunMark>) -> Vec<RunMark> {
     running.retain(|mark| mark.started_at.is_some());
     running.sort_by_key(|mark| mark.started_at);
     running.truncate(UNDER_WAY_COUNT);
-    jobs.read(call, running.iter().map(|mark| mark.job)).await?;
+    running
+}
+
+/// The runs under way with how long their jobs usually take.
+async fn usual<Q>(
+    call: &Call<Q>,
+    running: &[RunMark],
+    (jobs, now): (&Jobs, Timestamp),
+) -> Result<Vec<UnderWay>, Problem> {
     let owners: Vec<i64> = running.iter().map(|mark| mark.job.get()).collect();
     let points = series::read(call, PointKind::Job, &owners, Span::new(Step::Day, now - USUAL_WITHIN, now)).await?;
     let mut usual: HashMap<i64, Sketch> = HashMap::new();
@@ -227,17 +240,12 @@ async fn under_way<Q>(
     Ok(running.iter().filter_map(fact).collect())
 }
 
-async fn paused<Q>(
-    call: &Call<Q>,
-    idle: &[(JobId, i64, Timestamp)],
-    jobs: &mut Jobs,
-) -> Result<Vec<(String, Timestamp)>, Problem> {
-    jobs.read(call, idle.iter().map(|(job, ..)| *job)).await?;
+fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
     let since = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
         Some((job.spec.name.clone(), *at))
     };
-    Ok(idle.iter().filter_map(since).collect())
+    idle.iter().filter_map(since).collect()
 }
 
 /// The caller's own tokens; all of them for one who manages the cluster.
