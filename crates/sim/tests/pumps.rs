@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// How many seeds a test run looks at, at least and at most: as many as the time allows.
 const SEED_COUNT_MIN: u64 = 60;
-const SEED_COUNT_MAX: u64 = 2_000;
+const SEED_COUNT_MAX: u64 = 1_000;
 const TIME: Duration = Duration::from_secs(25);
 
 #[test]
