@@ -27,7 +27,7 @@ pub(super) async fn look_at_rare_texts(browser: &mut Browser, api: &Api, texts: 
                 "secrets": {"url": "https://alerts.example.invalid/"}})
         };
         // A template may have an error in it.
-        let settings = json!({"title": text, "text": text});
+        let settings = json!({"title_template": text, "body_template": text});
         let status = api.put("/api/v1/channels/text", channel(settings)).await.status;
         template_count += usize::from(matches!(status, 200 | 201));
         if status == 422 {
