@@ -50,6 +50,8 @@ mutants! {
     DueMeansUnsent = "due_means_unsent",
     /// A stream counts as ended when its executor was last noted as heard.
     StreamsEndWithTheLastBeat = "streams_end_with_the_last_beat",
+    /// Each stream of an executor ends the row of its session, also beside another one.
+    EachStreamEndsTheRow = "each_stream_ends_the_row",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
     /// A run that goes on in silence is sent again as soon as its executor is lost.

@@ -56,8 +56,8 @@ pub(crate) enum Effect {
     Measure(Measure),
     /// An executor has accepted or refused a run: its dispatch ends.
     EndSpan(DispatchSpan, Option<&'static str>),
-    /// Answer that a stream is dropped, and whether its executor has no other one.
-    AnswerLeft(Answer<bool>, bool),
+    /// Answer that a stream is dropped.
+    AnswerLeft(Answer<()>),
     /// Answer which runs are in executors' hands.
     ListInHand(Answer<Vec<RunId>>, Vec<RunId>),
     /// Answer once nothing is in an executor's hands.

@@ -159,8 +159,8 @@ pub(crate) enum Event {
     Ready(Vec<Ready>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
-    /// A stream ended. Once this is answered, nothing is sent on it; the answer is whether the executor has no other stream here.
-    Left(ExecutorId, u64, Answer<bool>),
+    /// A stream ended. Once this is answered, nothing is sent on it.
+    Left(ExecutorId, u64, Answer<()>),
     /// An executor has ended in order: it has nothing in hand.
     Gone(ExecutorId),
     /// The process of an executor has died, as this host has seen: nothing that it had in hand goes on.

@@ -174,7 +174,7 @@ impl DispatchLoop {
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.answered(why, now),
-            Effect::AnswerLeft(answer, is_gone) => answer.give(is_gone),
+            Effect::AnswerLeft(answer) => answer.give(()),
             Effect::ListInHand(answer, runs) => answer.give(runs),
             Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
         }

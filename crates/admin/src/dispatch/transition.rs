@@ -54,8 +54,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
         Event::Left(executor, number, answer) => {
             streams::stream_ended(d, executor, number);
-            let is_gone = d.state.executors.get(executor).is_none();
-            d.effects.push(Effect::AnswerLeft(answer, is_gone));
+            d.effects.push(Effect::AnswerLeft(answer));
         }
         Event::Gone(executor) => look::gone(d, executor),
         Event::Died(executor) => look::died(d, executor),

@@ -12,6 +12,7 @@ mod open_streams;
 mod outgoing_stream;
 mod proof;
 mod session;
+mod session_rows;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -100,6 +101,7 @@ struct Inner {
     refusals: Mutex<HashSet<String>>,
     hello_rates: bounds::HelloRates,
     open_streams: Arc<open_streams::OpenStreams>,
+    session_rows: Arc<session_rows::SessionRows>,
 }
 
 impl GatewayService {
@@ -116,6 +118,7 @@ impl GatewayService {
             refusals,
             hello_rates: bounds::HelloRates::default(),
             open_streams: Arc::default(),
+            session_rows: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }

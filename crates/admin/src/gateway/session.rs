@@ -22,6 +22,7 @@ use super::hello::Greeted;
 use super::logs::log_ack;
 use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
+use super::session_rows::RowShare;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::declared::Declaring;
 use crate::dispatch::{
@@ -52,8 +53,8 @@ pub(super) struct Session {
     authorization: Option<String>,
     /// Its process, if it runs on this host.
     process: Option<HostProcess>,
-    /// When its session was stored.
-    opened_at: Timestamp,
+    /// Its part in the row of its executor's session.
+    row: RowShare,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
     /// Its last log message exceeded the limit.
@@ -71,6 +72,7 @@ impl Session {
     ) -> Result<Self, Status> {
         let shared = &inner.shared;
         let token = shared.membership.token();
+        let row = inner.session_rows.share(greeted.online.id);
         let opened_at = shared.store.open_session(token, &greeted.record, greeted.process).await.map_err(|error| {
             tracing::warn!(error = %chain(&error), "cannot note an executor's session");
             Status::unavailable("the server cannot reach its database now")
@@ -78,6 +80,7 @@ impl Session {
         let Some(opened_at) = opened_at else {
             return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
         };
+        row.opened(opened_at);
         let stream = OutgoingStream::new(sender);
         let handle = SessionHandle { executor: greeted.online.id, number, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared)));
@@ -108,7 +111,7 @@ impl Session {
             app,
             authorization: pass.authorization.clone(),
             process: greeted.process,
-            opened_at,
+            row,
             pending_logs: super::logs::Pending::default(),
             is_over_share: AtomicBool::new(false),
         })
@@ -196,20 +199,20 @@ impl Session {
     }
 
     async fn close(self, said_goodbye: bool, stop: &CancellationToken) {
-        let Self { shared, inner, handle, stream, process, opened_at, .. } = self;
+        let Self { shared, inner, handle, stream, process, row, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
         shared.pumps.leave(id, handle.number);
-        let (done, has_left) = oneshot::channel();
+        let (done, is_dropped) = oneshot::channel();
         // The receiver waits below.
-        let answer = Answer::new(|is_gone| {
-            done.send(is_gone).ok();
+        let answer = Answer::new(|()| {
+            done.send(()).ok();
         });
         drop(inner.events.send(Event::Left(id, handle.number, answer)).await);
-        // An adopter concludes from the end of a session that nothing was sent later: the dispatcher has dropped the stream before,
-        // and the executor has no other one here. Of two that it opened, the one that was stored last may end first.
-        if has_left.await == Ok(true) {
+        // An adopter concludes from the end of a session that nothing was sent later: the dispatcher has dropped the stream before.
+        let is_dropped = is_dropped.await.is_ok();
+        if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let end = StreamEnd { opened_at, reached: shared.reached() };
             if let Err(error) = shared.store.close_session(shared.membership.token(), id, end).await {
                 tracing::debug!(error = %chain(&error), "cannot note the end of a session");

@@ -1,0 +1,100 @@
+//! The streams of one executor to this node share one row in the store. Only the last of them ends it.
+//!
+//! Two hellos of an executor may be on their way to the store at the same time, and it may store the later one first. If
+//! the earlier stream then ended the row, the row would say that nothing is sent to the executor any more, although the later stream lives:
+//! whoever adopts this node's runs would not ask that executor about them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rondel_core::{ExecutorId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+
+#[derive(Debug, Default)]
+pub(super) struct SessionRows(Mutex<HashMap<ExecutorId, Row>>);
+
+#[derive(Debug, Default)]
+struct Row {
+    /// Streams whose session is being stored, or that are open.
+    stream_count: usize,
+    /// The newest opening that the store has answered: the one that the row has.
+    opened_at: Option<Timestamp>,
+}
+
+/// A stream's part in the row, from before its session is stored until after its dispatcher has dropped it.
+#[derive(Debug)]
+pub(super) struct RowShare {
+    rows: Arc<SessionRows>,
+    executor: ExecutorId,
+}
+
+impl SessionRows {
+    pub(super) fn share(self: &Arc<Self>, executor: ExecutorId) -> RowShare {
+        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.entry(executor).or_default().stream_count += 1;
+        drop(rows);
+        RowShare { rows: Arc::clone(self), executor }
+    }
+}
+
+impl RowShare {
+    /// The store has answered that the session was opened then.
+    pub(super) fn opened(&self, at: Timestamp) {
+        let mut rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = rows.entry(self.executor).or_default();
+        row.opened_at = row.opened_at.max(Some(at));
+    }
+
+    /// Gives the share back. Answers which opening of the row is to be ended: none while the executor has, or opens, another stream here.
+    pub(super) fn end(self) -> Option<Timestamp> {
+        let rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = rows.get(&self.executor)?;
+        let is_last = row.stream_count == 1 || mutant::on(Mutant::EachStreamEndsTheRow);
+        row.opened_at.filter(|_| is_last)
+    }
+}
+
+impl Drop for RowShare {
+    fn drop(&mut self) {
+        let mut rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(row) = rows.get_mut(&self.executor) {
+            row.stream_count -= 1;
+            if row.stream_count == 0 {
+                rows.remove(&self.executor);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ExecutorId = ExecutorId::new(1);
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn the_last_stream_ends_what_was_stored_last() {
+        let rows = Arc::new(SessionRows::default());
+        let (earlier, later) = (rows.share(ONE), rows.share(ONE));
+        later.opened(at(5));
+        earlier.opened(at(6));
+        assert_eq!(earlier.end(), None, "the later stream lives, or is being opened");
+        assert_eq!(later.end(), Some(at(6)), "and the row has the earlier one's opening");
+        assert!(rows.0.lock().unwrap().is_empty(), "ended streams leave no entry");
+    }
+
+    #[test]
+    fn a_stream_that_was_never_stored_ends_no_row() {
+        let rows = Arc::new(SessionRows::default());
+        assert_eq!(rows.share(ONE).end(), None);
+        let (open, other) = (rows.share(ONE), rows.share(ExecutorId::new(2)));
+        open.opened(at(1));
+        drop(rows.share(ONE));
+        assert_eq!(other.end(), None);
+        assert_eq!(open.end(), Some(at(1)));
+    }
+}
