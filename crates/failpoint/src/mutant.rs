@@ -54,6 +54,8 @@ mutants! {
     EachStreamEndsTheRow = "each_stream_ends_the_row",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
+    /// After an outage of the database executors are lost by what rows showed before it.
+    OldRowsCount = "old_rows_count",
     /// A run that goes on in silence is sent again as soon as its executor is lost.
     NoHoldInSilence = "no_hold_in_silence",
     /// An executor runs on in silence without a bound.

@@ -21,6 +21,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("claim_without_rows", 1, "I1 complete"),
     ("due_means_unsent", 5, "I1 verdicts"),
     ("streams_end_with_the_last_beat", 28, "I1 verdicts"),
+    ("each_stream_ends_the_row", 445, "I1 verdicts"),
     ("late_result_overwrites", 18, "I6 durable"),
     ("lost_verdict_is_final", 873, "I6 durable"),
     ("any_attempt_ends", 71, "I6 durable"),
@@ -95,6 +96,7 @@ const UNSEEN: &[&str] = &[
     "ended_attempts_keep_items",
     "dry_without_owner",
     "cancelled_pump_begins_again",
+    "old_rows_count",
     // `a_released_item_is_worked_off_first_and_reported_until_an_order_leaves_it_out`,
     // `only_a_higher_order_is_taken_and_one_that_comes_again_is_answered` and
     // `a_released_item_without_rows_is_reported_again_too` in crates/executor/src/pump/group/tests.rs.

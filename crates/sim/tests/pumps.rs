@@ -89,5 +89,6 @@ const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = {
         (Mutant::DryWithoutOwner, 23, "P5 dry"),
         (Mutant::CancelledPumpBeginsAgain, 10, "P4 begins again"),
         (Mutant::NoSilenceRule, 11, "P1 silence"),
+        (Mutant::OldRowsCount, 2218, "I4 no overlap"),
     ]
 };

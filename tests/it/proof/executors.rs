@@ -12,7 +12,10 @@ use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, print, server};
 const JOB_COUNT: usize = 60;
 /// After this silence an executor is lost; 30 s by default.
 const LOST: Duration = Duration::from_secs(17);
-const PATIENCE: [&str; 6] = ["--heartbeat", "1s", "--silence", "5s", "--lost-after", "17s"];
+const PATIENCE: [&str; 8] = ["--heartbeat", "1s", "--silence", "5s", "--lost-after", "17s", "--continue-max", "30s"];
+/// Until when an executor that is lost has been given up. A server that stood still for long enough to lose its lease, or half of it,
+/// waits anew, and then as long as runs may go on in silence.
+const GIVEN_UP: Duration = Duration::from_secs(17 + 30 + 13);
 /// A restart that proves its predecessor need not be waited for.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
@@ -110,7 +113,7 @@ async fn a_killed_executor_without_a_folder_is_given_up_when_it_was_silent_for_l
     let in_hand = scene.in_hand();
     // The same name without a proof is a second executor: it settles nothing of the first.
     scene.victim.restart(&[]);
-    scene.settles(in_hand, killed, LOST + Duration::from_secs(10), "killed without a folder").await;
+    scene.settles(in_hand, killed, GIVEN_UP, "killed without a folder").await;
     scene.judge("killed without a folder").await;
 }
 
@@ -122,7 +125,7 @@ async fn an_executor_that_sleeps_until_it_is_given_up_comes_back_too_late() {
     let asleep = Instant::now();
     scene.victim.sleeps(LOST + Duration::from_secs(4), &scene.journal).await;
     let in_hand = scene.in_hand();
-    scene.settles(in_hand, asleep, LOST + Duration::from_secs(20), "asleep until it was given up").await;
+    scene.settles(in_hand, asleep, GIVEN_UP, "asleep until it was given up").await;
     scene.judge("asleep").await;
 }
 

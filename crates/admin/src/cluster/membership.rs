@@ -40,6 +40,10 @@ pub(crate) struct Membership {
     held_since: AtomicI64,
     /// There was such a gap: the node did not begin then.
     had_gap: AtomicBool,
+    /// When the call that renewed the lease last was sent, by the boot-time clock.
+    renewed_at: AtomicI64,
+    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 where it never was.
+    cut_off_until: AtomicI64,
     /// When the nodes that take jobs were last other ones, and who they are.
     seated: RwLock<(Timestamp, Vec<NodeId>)>,
 }
@@ -61,6 +65,8 @@ impl Membership {
             adopted: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
+            renewed_at: AtomicI64::new(sent_at),
+            cut_off_until: AtomicI64::new(0),
             seated: RwLock::new((Timestamp::EPOCH, Vec::new())),
         };
         membership.renewed(sent_at, lease);
@@ -73,6 +79,9 @@ impl Membership {
         if until > 0 && sent_at > until {
             self.held_since.store(sent_at, Ordering::Release);
             self.had_gap.store(true, Ordering::Release);
+        }
+        if sent_at > self.renewed_at.swap(sent_at, Ordering::AcqRel) + cut_off_after(lease) {
+            self.cut_off_until.store(sent_at, Ordering::Release);
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
         self.until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
@@ -112,6 +121,18 @@ impl Membership {
     /// Since when the lease holds without a gap, by the boot-time clock.
     pub(crate) fn held_since(&self) -> i64 {
         self.held_since.load(Ordering::Acquire)
+    }
+
+    /// Whether this node had no answer from the database for half a lease or more, now or within the last so long. Other nodes may have
+    /// been cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were.
+    pub(crate) fn was_cut_off_within(&self, length: Duration, lease: Duration) -> bool {
+        if mutant::on(Mutant::OldRowsCount) {
+            return false;
+        }
+        let now = self.boot.micros();
+        let cut_off_until = self.cut_off_until.load(Ordering::Acquire);
+        now > self.renewed_at.load(Ordering::Acquire) + cut_off_after(lease)
+            || (cut_off_until > 0 && now.saturating_sub(cut_off_until) < micros(length))
     }
 
     /// What to act under, where the lease holds.
@@ -221,6 +242,16 @@ impl Membership {
     }
 }
 
+/// How long a node is without an answer before others count as cut off too. Executors that nobody answers have stopped before they are lost,
+/// by more than this and a beat.
+fn cut_off_after(lease: Duration) -> i64 {
+    micros(lease / 2)
+}
+
+fn micros(length: Duration) -> i64 {
+    i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// The newest lease of each node that is over, whether it was taken anew or fenced by the node that adopted its runs.
 pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
     let is_second = |node: &&Node| node.epoch > 1;
@@ -307,6 +338,32 @@ mod tests {
         left.report.is_leaving = true;
         membership.saw_nodes(vec![node(1, 100), left], now);
         assert_eq!(membership.adoptable(now, lease), over);
+    }
+
+    #[test]
+    fn rows_may_be_old_after_half_a_lease_without_the_database() {
+        let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let lease = Duration::from_secs(4);
+        let micros = Arc::new(AtomicI64::new(60_000_000));
+        let given = Arc::clone(&micros);
+        let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
+        let membership = Membership::new(token, 1, 60_000_000, lease, boot);
+        let cut_off = |at: i64| {
+            micros.store(at * 1_000_000, Ordering::Relaxed);
+            membership.was_cut_off_within(Duration::from_secs(30), lease)
+        };
+        assert!(!cut_off(62), "the next answer may be under way");
+        membership.renewed(62_000_000, lease);
+        assert!(!cut_off(64));
+        assert!(cut_off(65), "as long as no answer comes");
+        membership.renewed(70_000_000, lease);
+        assert!(cut_off(71), "nobody has had the time to store whom it hears");
+        for renewed in 36..50 {
+            membership.renewed(renewed * 2_000_000, lease);
+        }
+        assert!(cut_off(99));
+        membership.renewed(100_000_000, lease);
+        assert!(!cut_off(100));
     }
 
     #[test]

@@ -23,10 +23,11 @@ pub(crate) struct Facts<'a> {
     pub(crate) boot_micros_at_epoch: i64,
     /// How long this process runs, by its own clock.
     pub(crate) uptime: Duration,
-    /// Whether the database's clock may have stepped ahead within the time after which executors count as lost.
-    pub(crate) may_have_stepped_ahead: bool,
+    /// Whether executors may have been heard later than rows show, within the time after which they count as lost: the database's clock
+    /// may have stepped ahead, or it was away, and other nodes could not store whom they heard.
+    pub(crate) rows_may_be_old: bool,
     /// The same within the time for which runs keep their places that go on in silence.
-    pub(crate) may_have_stepped_ahead_long: bool,
+    pub(crate) rows_may_be_old_long: bool,
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,
     pub(crate) lease_holds: bool,

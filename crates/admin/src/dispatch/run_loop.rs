@@ -276,13 +276,17 @@ impl DispatchLoop {
 }
 
 fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Timestamp) -> Facts<'a> {
+    let rows_may_be_old = |length| {
+        let membership = &shared.membership;
+        shared.clock.may_have_stepped_ahead_within(length) || membership.was_cut_off_within(length, shared.config.lease)
+    };
     Facts {
         now,
         boot_micros: shared.clock.boot_micros(),
         boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
         uptime: began.elapsed(),
-        may_have_stepped_ahead: shared.clock.may_have_stepped_ahead_within(settings.lost_after),
-        may_have_stepped_ahead_long: shared.clock.may_have_stepped_ahead_within(settings.continue_max),
+        rows_may_be_old: rows_may_be_old(settings.lost_after),
+        rows_may_be_old_long: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),
         lease_holds: shared.membership.holds(),
         in_memory: &shared.in_memory,

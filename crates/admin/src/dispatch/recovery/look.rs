@@ -40,12 +40,12 @@ enum RowState {
 }
 
 /// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
-/// since, that is not known: every executor gets that time anew. Nor is it known to a server that started since: the clock may have
-/// stepped before, and executors that it knows only from rows may have been silent for less than the rows show.
+/// since, or the database was away, that is not known: every executor gets that time anew. Nor is it known to a server that started since: the
+/// clock may have stepped before, and executors that it knows only from rows may have been silent for less than the rows show.
 pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
-    if d.facts.may_have_stepped_ahead {
+    if d.facts.rows_may_be_old {
         return;
     }
     let suspects = d.state.executors.suspects(now - lost_after);
@@ -62,6 +62,8 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
     for executor in suspects {
         match heard.get(executor) {
             Some(at) if *at + d.facts.settings.lost_after > now => d.state.executors.watch(*executor, *at),
+            // The rows may have been read before it showed that they are old.
+            _ if d.facts.rows_may_be_old => {}
             _ if d.state.executors.lose(*executor, now, silence::over_before(d)) => lost(d, *executor),
             _ => {}
         }

@@ -17,10 +17,10 @@ pub(super) fn holds(active: &Active) -> bool {
     active.ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence)
 }
 
-/// An executor that was heard last before this instant has stopped even what goes on in silence. Where the database's clock
-/// may have stepped ahead since, that is not known of any.
+/// An executor that was heard last before this instant has stopped even what goes on in silence. Where rows may show less than nodes
+/// heard, that is not known of any.
 pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
-    match d.facts.may_have_stepped_ahead_long {
+    match d.facts.rows_may_be_old_long {
         true => Timestamp::EPOCH,
         false => d.now - d.facts.settings.continue_max,
     }

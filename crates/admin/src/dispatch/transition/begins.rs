@@ -87,7 +87,7 @@ fn a_hello_reports_which_runs_have_begun() {
     let mut world = with_executors(1);
     world.arrive([plain(1), plain(2), plain(3)]);
     world.at(3.0);
-    world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|_| {})));
+    world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
     let unknown = "for executor e1 to connect again (sent, not known to have begun), named";
     assert_eq!(noted(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
     world.around.now = Timestamp::from_secs(5);

@@ -154,7 +154,7 @@ impl Model {
             }
             Happening::Leave(executor) => {
                 if let Some(number) = self.connected.remove(&executor) {
-                    self.on(Event::Left(ExecutorId::new(executor), number, Answer::new(|_| {})));
+                    self.on(Event::Left(ExecutorId::new(executor), number, Answer::new(|()| {})));
                 }
             }
             Happening::Accept(executor) => self.reply(executor, Reply::Accepted),

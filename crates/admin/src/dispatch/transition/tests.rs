@@ -1,7 +1,7 @@
 //! The hardest stories of the engine's rules, for the dispatcher alone: each row is what happens, and what is done then. Times
 //! are seconds; runs are named by the second at which they are due. The simulation has the same stories with everything around.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use rondel_core::outcome::Outcome;
 use rondel_core::run::BROADCAST;
@@ -374,7 +374,7 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     let mut world = with_executors(2);
     world.arrive([serial(1), serial(2)]);
     world.at(1.0);
-    world.described(Event::Left(ExecutorId::new(1), 1, Answer::new(|_| {})));
+    world.described(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
     assert_eq!(world.described(Event::Died(ExecutorId::new(1))), ["end of 1/1: Lost(ExecutorLost)"]);
     let mut second = serial(1);
     second.run.attempt = 2;
@@ -439,4 +439,20 @@ fn a_run_that_is_skipped_is_not_in_the_table() {
     let finish =
         finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(Reason::Overlap), world.around.now, None);
     assert_eq!(finish.owner, Some(world.around.token), "it is refused where another lease has the run");
+}
+
+/// The database was away: no server could store whom it heard, so that rows show an executor as silent that another server hears.
+#[test]
+fn nobody_is_lost_by_rows_that_may_be_old() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    world.at(1.0);
+    let one = ExecutorId::new(1);
+    world.described(Event::Left(one, 1, Answer::new(|()| {})));
+    let heard_by_nobody = || Event::Heard(vec![one], BTreeMap::new());
+    world.around.now = Timestamp::from_secs(40);
+    world.around.rows_may_be_old = true;
+    assert_eq!(world.described(heard_by_nobody()), NOTHING);
+    world.around.rows_may_be_old = false;
+    assert_eq!(world.described(heard_by_nobody()), ["end of 1/1: Lost(ExecutorLost)"]);
 }
