@@ -254,6 +254,7 @@ mod tests {
             status: RunStatus::Pending,
             attempt: 2,
             job_version: run.job_version,
+            is_noted: false,
             owner: lease_of(&run).1,
             cancel_by: None,
             drop_for: None,

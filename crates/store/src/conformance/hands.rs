@@ -130,6 +130,7 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     let hands = [in_hand(&first, "läufer"), in_hand(&second, "b")];
     store.note_running(LeaseToken { epoch: 9, ..token }, &hands).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
+    assert!(!store.check_runs(&[first.id]).await.unwrap()[0].is_noted);
     store.note_running(token, &hands).await.unwrap();
     store.note_running(token, &[]).await.unwrap();
     let running = read(store, first.id).await;
@@ -139,17 +140,19 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
 
     let mut checks = store.check_runs(&[second.id, first.id, RunId::new(next_id())]).await.unwrap();
     checks.sort_by_key(|check| check.id);
+    let ended = read(store, second.id).await;
     let check = |run: &Run, status| RunCheck {
         id: run.id,
         status,
         attempt: 1,
         job_version: 1,
+        is_noted: run.started_at.is_some(),
         owner: token,
         cancel_by: None,
         drop_for: None,
         term: 1,
     };
-    assert_eq!(checks, [check(&first, RunStatus::Running), check(&second, RunStatus::Succeeded)]);
+    assert_eq!(checks, [check(&running, RunStatus::Running), check(&ended, RunStatus::Succeeded)]);
 }
 
 /// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor; also where it

@@ -21,6 +21,8 @@ pub struct RunCheck {
     pub attempt: i32,
     /// The definition that it runs under.
     pub job_version: i64,
+    /// Whether its start is noted.
+    pub is_noted: bool,
     /// Its owner.
     pub owner: LeaseToken,
     /// Who asked to cancel it, where there is a request.

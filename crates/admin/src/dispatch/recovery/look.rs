@@ -148,6 +148,9 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
         if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.called(*run)) {
             let attempt = ready.run.attempt;
             went_on(d, *run, attempt, known(attempt, row, is_own));
+            if let Some(row) = row {
+                is_of_this_lease(d, row);
+            }
         } else if !d.facts.in_memory.missing([*run]).is_empty() {
             let passed = match place_of(row.filter(|row| is_own(row))) {
                 Place::Open => continue,
@@ -188,6 +191,21 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
         flow::work_off(d);
     } else {
         verdicts::settled(d, &Settled { run, attempt, owner: None, finished: Finished::Duplicate });
+    }
+}
+
+/// A run in an executor's hands may have been another node's for a while, and have come back by a call whose answer was lost. What was
+/// noted under the lease before came too late then.
+fn is_of_this_lease(d: &mut Decision<'_>, row: &RunCheck) {
+    if row.owner != d.facts.token {
+        return;
+    }
+    let active = d.state.runs.active_mut(row.id).filter(|active| active.ready.run.attempt == row.attempt);
+    if let Some(active) = active {
+        active.ready.run.node_epoch = row.owner.epoch;
+        if !row.is_noted {
+            active.note_refused();
+        }
     }
 }
 
@@ -256,6 +274,7 @@ mod tests {
             status,
             attempt,
             job_version: 1,
+            is_noted: true,
             owner: LeaseToken { node: NodeId::new(node), epoch: 1 },
             cancel_by: None,
             drop_for: None,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rondel_core::reason::words::waits_for;
 use rondel_core::words::Lang;
-use rondel_core::{ExecutorId, Timestamp};
+use rondel_core::{ExecutorId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
-use rondel_store::ledger::{InHand, WaitPlace};
+use rondel_store::ledger::{InHand, RunCheck, WaitPlace};
 
 use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_executors};
 use super::world::World;
@@ -76,6 +76,32 @@ fn what_waits_in_an_executors_queue_is_not_running() {
     world.reply(1, 3, 1, started(19_400));
     world.reply(1, 3, 1, started(9_000));
     assert_eq!(noted(&mut world, 21.0), ["3 began at 19400"], "the first report counts");
+}
+
+/// A run was another node's while its start was noted, and came back by an adoption whose answer was lost.
+#[test]
+fn a_start_that_was_noted_in_vain_is_noted_again() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    world.at(1.0);
+    world.reply(1, 1, 1, started(1_000));
+    assert_eq!(noted(&mut world, 3.0), ["1 began at 1000"]);
+    let token = world.around.token;
+    let row = |is_noted| RunCheck {
+        id: run(1),
+        status: RunStatus::Running,
+        attempt: 1,
+        job_version: 1,
+        is_noted,
+        owner: token,
+        cancel_by: None,
+        drop_for: None,
+        term: 1,
+    };
+    world.on(Event::Looked(vec![run(1)], vec![row(true)]));
+    assert_eq!(noted(&mut world, 4.0), NOTHING);
+    world.on(Event::Looked(vec![run(1)], vec![row(false)]));
+    assert_eq!(noted(&mut world, 5.0), ["1 began at 1000"]);
 }
 
 /// Without its stream it is not known whether a run has begun. The next hello reports it, and an executor that does not know the

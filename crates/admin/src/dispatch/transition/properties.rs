@@ -256,6 +256,7 @@ impl Model {
             status: RunStatus::Running,
             attempt: row.attempt,
             job_version: 1,
+            is_noted: true,
             owner: self.world.around.token,
             cancel_by: None,
             drop_for: None,

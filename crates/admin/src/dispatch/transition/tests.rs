@@ -174,6 +174,7 @@ fn a_run_that_another_node_has_ends_this_lease() {
         status: RunStatus::Running,
         attempt: 1,
         job_version: 1,
+        is_noted: false,
         owner: DEAD,
         cancel_by: None,
         drop_for: None,

@@ -14,8 +14,8 @@ use crate::{LeaseToken, Result, Runs};
 
 pub(in crate::sql) const READ_CHECKS: Statement = Statement {
     name: "read_checks",
-    text: "SELECT run.id, run.status, run.attempt, run.job_version, run.node_id, run.node_epoch, run.cancel_by, run.cancel_reason, \
-           COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
+    text: "SELECT run.id, run.status, run.attempt, run.job_version, run.started_at_ms, run.node_id, run.node_epoch, run.cancel_by, \
+           run.cancel_reason, COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
 };
 pub(in crate::sql) const COUNT_HELD: Statement = Statement {
@@ -194,6 +194,7 @@ impl Runs for SqlStore {
                     status: columns.word("status")?,
                     attempt: columns.small("attempt")?,
                     job_version: columns.int("job_version")?,
+                    is_noted: columns.opt_at("started_at_ms")?.is_some(),
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
                     cancel_by: columns.opt_text("cancel_by")?,
                     drop_for: columns.opt_word::<Reason>("cancel_reason")?.filter(|reason| reason.is_for_queued()),
