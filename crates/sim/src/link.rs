@@ -33,6 +33,13 @@ pub(crate) struct Link {
     pub(crate) refused: Refused,
 }
 
+impl Link {
+    /// The executor has ended in order.
+    pub(crate) fn goodbye(&self) {
+        self.up.send(v1::ExecutorMessage { body: Some(Body::Goodbye(v1::Goodbye {})) }).ok();
+    }
+}
+
 impl TableLink for Link {
     fn id(&self) -> u64 {
         self.id

@@ -290,7 +290,10 @@ impl Link {
                         return End::Again;
                     }
                 }
-                Presence::Leaving if self.table.entries().next().is_none() => return End::Left,
+                Presence::Leaving if self.table.entries().next().is_none() => {
+                    session.send(Body::Goodbye(v1::Goodbye {})).await;
+                    return End::Left;
+                }
                 Presence::Leaving => {}
                 Presence::Gone => {
                     tracing::info!(

@@ -126,7 +126,7 @@ impl Session {
         let mut refusal = None;
         // Counted one by one: a server that was paused has missed several periods and still has to read what arrived.
         let mut silent_heartbeats = 0;
-        let (mut is_draining, mut said_goodbye) = (false, false);
+        let mut said_goodbye = false;
         let mut recheck =
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -154,7 +154,7 @@ impl Session {
                         break;
                     }
                     if let Some(body) = message.body {
-                        is_draining |= matches!(body, Body::Draining(_));
+                        said_goodbye |= matches!(body, Body::Goodbye(_));
                         self.take(body).await;
                     }
                     if is_idle && self.shared.membership.switch() == rondel_core::homes::Switch::Stopped {
@@ -162,11 +162,7 @@ impl Session {
                         break;
                     }
                 }
-                Ok(None) => {
-                    // It closes its side when it holds no run and every result is acknowledged.
-                    said_goodbye = is_draining;
-                    break;
-                }
+                Ok(None) => break,
                 Ok(Some(Err(status))) => {
                     tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
                     refusal = message_bounds::unreadable(&status);
@@ -271,8 +267,8 @@ impl Session {
                 self.shared.registry.heard(id, now, None);
                 self.shared.pumps.take(id, reports.reports);
             }
-            // A second hello changes nothing.
-            Body::Hello(_) => {}
+            // A second hello changes nothing. A goodbye counts when the stream ends.
+            Body::Hello(_) | Body::Goodbye(_) => {}
         }
     }
 

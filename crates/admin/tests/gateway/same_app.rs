@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use rondel_core::{Run, RunId, RunStatus};
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::{Logs as _, Runs as _};
+use rondel_store::{Executors as _, Logs as _, Runs as _};
 use serde_json::json;
 use tonic::Code;
 
@@ -223,5 +223,41 @@ async fn a_run_that_logs_without_end_is_cut_off() {
     assert_eq!(logged.len(), 3 * whole + 1, "whole chunks, and one line about the rest");
     let last = &logged[3 * whole];
     assert!(last.contains("this log is full (100 MiB)"), "{}", &last[..100.min(last.len())]);
+    world.end().await;
+}
+
+/// A stream that ends says nothing about its executor: while that stops, too, other servers may have runs in its hands.
+#[tokio::test]
+async fn only_an_executor_that_says_goodbye_has_left() {
+    let world = World::start().await;
+    let has_left = async || {
+        let sessions = world.store.sessions(Timestamp::EPOCH).await.unwrap();
+        let its = sessions.iter().filter(|session| session.executor.get() == 1 && session.ended_at.is_some());
+        its.map(|session| session.has_left).collect::<Vec<_>>()
+    };
+    let job = create(&world, json!({"overlap": {"policy": "allow"}})).await;
+    let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap();
+    let mut ends = async |goodbye: Option<Up>, expected: bool| {
+        let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+        line.send(Up::Draining(v1::Draining::default())).await;
+        round_trip(&mut line).await;
+        if let Some(goodbye) = goodbye {
+            line.send(goodbye).await;
+        }
+        line.hang_up();
+        line.ends().await;
+        let seen = async {
+            while has_left().await != [expected] {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, seen).await.unwrap();
+        // Whatever followed from the end has happened when the next run is sent.
+        request(&world, &job).await;
+        other.trigger().await;
+        assert_eq!(has_left().await, [expected]);
+    };
+    ends(None, false).await;
+    ends(Some(Up::Goodbye(v1::Goodbye {})), true).await;
     world.end().await;
 }

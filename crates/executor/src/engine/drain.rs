@@ -33,6 +33,12 @@ impl Engine {
         self.stop_tasks().await;
     }
 
+    /// Whether it holds no run, and every result is acknowledged.
+    pub(crate) fn is_settled(&self) -> bool {
+        let table = self.table();
+        table.is_empty() && table.outbox.unacked_count() == 0
+    }
+
     async fn stop_tasks(&self) {
         let lifecycle = &self.setup.lifecycle;
         lifecycle.soft.cancel();

@@ -8,7 +8,7 @@ use rondel_core::time::format_duration;
 use rondel_proto::v1::executor_message::Body as FromExecutor;
 use rondel_proto::v1::gateway_client::GatewayClient;
 use rondel_proto::v1::server_message::Body as FromServer;
-use rondel_proto::v1::{ExecutorMessage, Heartbeat, ServerMessage, Welcome};
+use rondel_proto::v1::{ExecutorMessage, Goodbye, Heartbeat, ServerMessage, Welcome};
 use rondel_proto::{PROTOCOL, Refusal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -72,7 +72,7 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
         end = write(engine, &link, &sender, heartbeat) => end,
     };
     if matches!(end, End::Stopped) {
-        say_goodbye(&link, sender, inbound).await;
+        say_goodbye(engine, &link, sender, inbound).await;
     }
     end
 }
@@ -298,10 +298,21 @@ fn beat_message(engine: &Engine, sequence: i64) -> ExecutorMessage {
     ExecutorMessage { body: Some(FromExecutor::Heartbeat(beat)) }
 }
 
-/// Writes what still waits, closes this side, and lets the server close the other.
-async fn say_goodbye(link: &Link, sender: mpsc::Sender<ExecutorMessage>, mut inbound: Streaming<ServerMessage>) {
+/// Writes what still waits and, where nothing is left open, that the executor has ended; closes this side, and lets the server close the
+/// other.
+async fn say_goodbye(
+    engine: &Engine,
+    link: &Link,
+    sender: mpsc::Sender<ExecutorMessage>,
+    mut inbound: Streaming<ServerMessage>,
+) {
     let goodbye = async {
         while !link.is_empty() && write_round(link, &sender).await {}
+        if engine.is_settled() {
+            let goodbye = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
+            // Where the connection is gone, the server hears it from nobody, and waits.
+            sender.send(goodbye).await.ok();
+        }
         drop(sender);
         while let Ok(Some(_)) = inbound.message().await {}
     };

@@ -12,6 +12,9 @@ use super::{Executor, ExecutorHost, SWEEP_PERIOD};
 use crate::link::{Held, Link};
 use crate::world::lock;
 
+/// How long the goodbye may take.
+const GOODBYE: Duration = Duration::from_millis(50);
+
 impl ExecutorHost {
     /// SIGTERM: it takes no more, groups give back what they have, and then it ends, until it is started again.
     pub(crate) fn drain(self: &Arc<Self>, grace: Duration, back_after: Duration) {
@@ -25,6 +28,11 @@ impl ExecutorHost {
             let is_settled = |table: &RunTable<Held, Link>| table.is_empty() && table.outbox.unacked_count() == 0;
             while !is_settled(&lock(&draining.table)) && Instant::now() < gives_up_at {
                 sleep(SWEEP_PERIOD).await;
+            }
+            if is_settled(&lock(&draining.table)) {
+                lock(&draining.table).outbox.links().for_each(|link| link.goodbye());
+                // Time for it to leave, or not.
+                sleep(GOODBYE).await;
             }
             host.kill();
             host.start_later(back_after);
