@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_core::homes::RecentFires;
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::run::RunOf;
 use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, Timestamp, Trigger};
@@ -74,7 +75,15 @@ async fn with_lanes(
     let jobs = load::create(store, ids, &prefix, count * BATCH, Fires::Once(first)).await?;
     let due: Vec<DueJob> = jobs
         .into_iter()
-        .map(|job| DueJob { job, next_fire_at: first, held_from: None, version: 1, home: NodeId::new(0), term: 0 })
+        .map(|job| DueJob {
+            job,
+            next_fire_at: first,
+            held_from: None,
+            version: 1,
+            home: NodeId::new(0),
+            term: 0,
+            recent_fires: RecentFires::default(),
+        })
         .collect();
     let template = template(namespace, app, token);
     let database = plan.database_pid.map(usage::of_tree);
@@ -149,7 +158,14 @@ impl Lane {
             ..template.clone()
         };
         let next = (!is_last).then(|| due.next_fire_at + Duration::from_secs(1));
-        ClaimJob { seen: due, held_from: None, next_fire_at: next, runs: vec![run], follows: None }
+        ClaimJob {
+            recent_fires: due.recent_fires,
+            seen: due,
+            held_from: None,
+            next_fire_at: next,
+            runs: vec![run],
+            follows: None,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use rondel_core::homes::RecentFires;
 use rondel_core::sketch::Step;
 use rondel_core::{
     AppId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger,
@@ -286,8 +287,9 @@ impl Seed {
             version: 1,
             home: self.home,
             term: self.term,
+            recent_fires: RecentFires::default(),
         };
-        ClaimJob { seen, held_from: None, next_fire_at, runs, follows: None }
+        ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, follows: None }
     }
 }
 

@@ -6,6 +6,10 @@
 use crate::id::{JobId, NodeId};
 use crate::word_enum::words;
 
+mod recent;
+
+pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, RecentFires};
+
 words! {
     /// Where a job without a living home goes.
     ClaimStrategy {
@@ -13,7 +17,7 @@ words! {
         Default = "default",
         /// To the node that the hash of the job's id chooses among those that live.
         IdHash = "id_hash",
-        /// To the node that is home to the fewest jobs.
+        /// To the node whose jobs fired least of late.
         LeastCount = "least_count",
         /// To the node that the hash chooses, each with a share by its weight.
         Weight = "weight",
@@ -32,17 +36,6 @@ words! {
     }
 }
 
-/// A living node that takes jobs, as a strategy sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeShare {
-    /// The node.
-    pub node: NodeId,
-    /// Its share where the strategy is [`ClaimStrategy::Weight`]; who has 0 gets nothing, unless all have.
-    pub weight: u32,
-    /// How many jobs it is home to.
-    pub job_count: u64,
-}
-
 impl ClaimStrategy {
     /// Whether jobs move when nodes come: the others leave every job where it is.
     #[must_use]
@@ -50,31 +43,39 @@ impl ClaimStrategy {
         !matches!(self, Self::Default)
     }
 
+    /// Whether it goes by what nodes are home to.
+    #[must_use]
+    pub const fn counts(self) -> bool {
+        matches!(self, Self::LeastCount)
+    }
+
     /// Where each of these jobs, which have no living home, is to go: one answer per job, `None` for the node that comes first.
     /// Nodes that see the same jobs and seats answer the same.
     ///
     /// ```
-    /// use rondel_core::homes::{ClaimStrategy, NodeShare};
+    /// use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
     /// use rondel_core::{JobId, NodeId};
     ///
-    /// let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0 };
-    /// let homes = ClaimStrategy::LeastCount.deal(&[JobId::new(1), JobId::new(2)], &[seat(1), seat(2)]);
-    /// assert!(homes[0].is_some() && homes[0] != homes[1]);
-    /// assert_eq!(ClaimStrategy::Default.deal(&[JobId::new(1)], &[seat(1), seat(2)]), [None]);
+    /// let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
+    /// let job = |job, recent_fires| JobShare { job: JobId::new(job), recent_fires };
+    /// // A job that fired nine times of late weighs more than two that fired once.
+    /// let homes = ClaimStrategy::LeastCount.deal(&[job(1, 9_000), job(2, 1_000), job(3, 1_000)], &[seat(1), seat(2)]);
+    /// assert!(homes[0] != homes[1] && homes[1] == homes[2]);
+    /// assert_eq!(ClaimStrategy::Default.deal(&[job(1, 0)], &[seat(1), seat(2)]), [None]);
     /// ```
     #[must_use]
-    pub fn deal(self, jobs: &[JobId], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
+    pub fn deal(self, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => vec![None; jobs.len()],
-            Self::IdHash => jobs.iter().map(|job| by_hash(*job, seats, |_| 1)).collect(),
-            Self::Weight => jobs.iter().map(|job| by_hash(*job, seats, |seat| seat.weight)).collect(),
-            Self::LeastCount => by_count(jobs, seats),
+            Self::IdHash => jobs.iter().map(|job| by_hash(job.job, seats, |_| 1)).collect(),
+            Self::Weight => jobs.iter().map(|job| by_hash(job.job, seats, |seat| seat.weight)).collect(),
+            Self::LeastCount => by_load(jobs, seats),
         }
     }
 
     /// Where each of these jobs goes when its home leaves: somewhere, whatever the strategy. `None` where there is no seat.
     #[must_use]
-    pub fn give_away(self, jobs: &[JobId], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
+    pub fn give_away(self, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => Self::LeastCount.deal(jobs, seats),
             _ => self.deal(jobs, seats),
@@ -82,14 +83,15 @@ impl ClaimStrategy {
     }
 
     /// Which of the jobs that `this` is home to belong elsewhere, and where. A strategy that counts gives away no more than
-    /// brings the counts level, and leaves small differences alone: what is given must not come back.
+    /// brings the loads level, and leaves small differences alone: neither does the giver come to less than the average by it, nor
+    /// a taker to more, so that what is given does not come back.
     #[must_use]
-    pub fn misplaced(self, this: NodeId, jobs: &[JobId], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+    pub fn misplaced(self, this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
             Self::Default => Vec::new(),
             Self::IdHash | Self::Weight => {
                 let owners = self.deal(jobs, seats);
-                let elsewhere = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((*job, owner?)));
+                let elsewhere = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((job.job, owner?)));
                 elsewhere.filter(|(_, owner)| *owner != this).collect()
             }
             Self::LeastCount => surplus(this, jobs, seats),
@@ -112,42 +114,52 @@ fn by_hash(job: JobId, seats: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
     drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
-/// One after the other to the node that has the fewest by then; the jobs in the order of their hashes.
-fn by_count(jobs: &[JobId], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
-    let mut counts: Vec<(u64, NodeId)> = seats.iter().map(|seat| (seat.job_count, seat.node)).collect();
+/// One after the other to the node that has the least load by then, the jobs that fired most of late first.
+fn by_load(jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
+    let mut loads: Vec<(u64, NodeId)> = seats.iter().map(|seat| (seat.load(), seat.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|index| (mix(jobs[*index].get().unsigned_abs()), jobs[*index]));
+    order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), place(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
     for index in order {
-        if let Some(poorest) = counts.iter_mut().min() {
-            homes[index] = Some(poorest.1);
-            poorest.0 += 1;
+        if let Some(least) = loads.iter_mut().min() {
+            homes[index] = Some(least.1);
+            least.0 = least.0.saturating_add(jobs[index].load());
         }
     }
     homes
 }
 
+/// The order of jobs that weigh the same.
+fn place(job: &JobShare) -> (u64, JobId) {
+    (mix(job.job.get().unsigned_abs()), job.job)
+}
+
 /// Differences up to this part of the average are left alone …
 const SLACK_PART: u64 = 20;
-/// … and those up to so many jobs.
+/// … and those up to so many jobs that do not fire.
 const SLACK_COUNT: u64 = 2;
 
-fn surplus(this: NodeId, jobs: &[JobId], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+fn surplus(this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
     let Some(own) = seats.iter().find(|seat| seat.node == this) else { return Vec::new() };
     let count = u64::try_from(seats.len()).unwrap_or(1).max(1);
-    let level = seats.iter().map(|seat| seat.job_count).sum::<u64>() / count;
-    if own.job_count <= level + (level / SLACK_PART).max(SLACK_COUNT) {
+    let level = seats.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
+    let slack = (level / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
+    if own.load() <= level.saturating_add(slack) {
         return Vec::new();
     }
-    let mut left = own.job_count - level;
-    let mut order: Vec<JobId> = jobs.to_vec();
-    order.sort_by_key(|job| (mix(job.get().unsigned_abs()), *job));
-    let mut jobs = order.into_iter();
+    let mut left = own.load() - level;
+    let mut rooms: Vec<(u64, NodeId)> =
+        seats.iter().map(|seat| (level.saturating_sub(seat.load()), seat.node)).collect();
+    // By their hashes, so that a heavy job, which may never be idle, does not stand for all that could go.
+    let mut order: Vec<&JobShare> = jobs.iter().collect();
+    order.sort_by_key(|job| place(job));
     let mut given = Vec::new();
-    for poor in seats.iter().filter(|seat| seat.job_count < level) {
-        let room = left.min(level - poor.job_count);
-        left -= room;
-        given.extend(jobs.by_ref().take(usize::try_from(room).unwrap_or(usize::MAX)).map(|job| (job, poor.node)));
+    for job in order {
+        let load = job.load();
+        let Some(most) = rooms.iter_mut().max().filter(|most| load <= most.0 && load <= left) else { continue };
+        most.0 -= load;
+        left -= load;
+        given.push((job.job, most.1));
     }
     given
 }
@@ -168,15 +180,16 @@ mod tests {
     use crate::{IdGen, Timestamp};
 
     fn seats(weights: &[(i64, u32, u64)]) -> Vec<NodeShare> {
-        let seat = |&(node, weight, job_count)| NodeShare { node: NodeId::new(node), weight, job_count };
+        let seat =
+            |&(node, weight, job_count)| NodeShare { node: NodeId::new(node), weight, job_count, recent_fires: 0 };
         weights.iter().map(seat).collect()
     }
 
     /// Ids as one node makes them in a row.
-    fn jobs(count: usize) -> Vec<JobId> {
+    fn jobs(count: usize) -> Vec<JobShare> {
         let ids = IdGen::new(1);
         let now = Timestamp::from_secs(1_800_000_000);
-        (0..count).map(|_| JobId::new(ids.next(now))).collect()
+        (0..count).map(|_| JobShare { job: JobId::new(ids.next(now)), recent_fires: 0 }).collect()
     }
 
     fn shares(homes: &[Option<NodeId>], seats: &[NodeShare]) -> Vec<usize> {
@@ -242,7 +255,7 @@ mod tests {
         #[test]
         fn only_the_share_of_who_comes_moves(count in 1_i64..8, weights in proptest::collection::vec(1_u32..5, 8)) {
             let all: Vec<NodeShare> = (1..=count).zip(&weights)
-                .map(|(node, weight)| NodeShare { node: NodeId::new(node), weight: *weight, job_count: 0 }).collect();
+                .map(|(node, weight)| NodeShare { node: NodeId::new(node), weight: *weight, job_count: 0, recent_fires: 0 }).collect();
             let (last, fewer) = all.split_last().unwrap();
             let jobs = jobs(300);
             for strategy in [ClaimStrategy::IdHash, ClaimStrategy::Weight] {
@@ -253,6 +266,7 @@ mod tests {
                 for seat in &all {
                     for (job, to) in strategy.misplaced(seat.node, &jobs, &all) {
                         prop_assert_ne!(to, seat.node);
+                        let job = JobShare { job, recent_fires: 0 };
                         prop_assert_eq!(strategy.deal(&[job], &all), [Some(to)]);
                     }
                 }
@@ -274,6 +288,70 @@ mod tests {
         let three = given(&[(1, 19), (2, 10), (3, 1)]);
         assert_eq!((three.len(), to(&three, 2), to(&three, 3)), (9, 0, 9), "who is at the average gets none");
         assert_eq!(given(&[(1, 9)]).len(), 0);
+    }
+
+    /// What a job weighs that fires each second, and what one that fires each year.
+    const EACH_SECOND: u64 = 866_000;
+
+    #[test]
+    fn a_job_of_each_second_and_a_thousand_of_each_year_are_shared_out_by_what_they_do() {
+        let this = NodeId::new(1);
+        let mut own = jobs(1_001);
+        own[500].recent_fires = EACH_SECOND;
+        // All of them are to have a home: the second node gets those that do next to nothing.
+        let homes = ClaimStrategy::LeastCount.deal(&own, &seats(&[(1, 1, 0), (2, 1, 0)]));
+        let alone = homes[500];
+        assert_eq!(homes.iter().filter(|home| **home == alone).count(), 1);
+        // One node has them all and another joins: the busy one stays, since elsewhere it would weigh as much.
+        let (one, other) = (seat_of(1, &own), seat_of(2, &[]));
+        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[one, other]);
+        assert_eq!(given.len(), 1_000);
+        assert!(given.iter().all(|(job, to)| *job != own[500].job && *to == other.node));
+        // Of two that are busy one goes.
+        own[700].recent_fires = EACH_SECOND;
+        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[seat_of(1, &own), other]);
+        let busy = given.iter().filter(|(job, _)| [own[500].job, own[700].job].contains(job)).count();
+        assert_eq!(busy, 1, "{}", given.len());
+        // A new job goes where least is done, however many jobs that one is home to.
+        let new = ClaimStrategy::LeastCount.deal(&jobs(1), &[seat_of(1, &own[..600]), seat_of(2, &jobs(5_000))]);
+        assert_eq!(new, [Some(NodeId::new(2))]);
+    }
+
+    fn seat_of(node: i64, jobs: &[JobShare]) -> NodeShare {
+        NodeShare {
+            node: NodeId::new(node),
+            weight: 1,
+            job_count: u64::try_from(jobs.len()).unwrap(),
+            recent_fires: jobs.iter().map(|job| job.recent_fires).sum(),
+        }
+    }
+
+    proptest! {
+        /// Whatever the jobs weigh: the loads come closer, and nothing comes back or goes on.
+        #[test]
+        fn what_is_given_does_not_come_back(weights in proptest::collection::vec((1_i64..5, 0_u64..1_000_000), 1..120)) {
+            let jobs = jobs(weights.len());
+            let mut at: Vec<(i64, JobShare)> = jobs.iter().zip(&weights)
+                .map(|(job, (node, recent_fires))| (*node, JobShare { recent_fires: *recent_fires, ..*job })).collect();
+            let of = |at: &[(i64, JobShare)], node| -> Vec<JobShare> {
+                at.iter().filter(|(home, _)| *home == node).map(|(_, job)| *job).collect()
+            };
+            let seats = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| seat_of(node, &of(at, node))).collect() };
+            let most = |at: &[(i64, JobShare)]| seats(at).iter().map(NodeShare::load).max();
+            let mut moved: Vec<JobId> = Vec::new();
+            // Each in its turn, by what it sees then.
+            for node in [1, 2, 3, 4, 1, 2, 3, 4] {
+                let before = most(&at);
+                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &seats(&at));
+                for (job, to) in given {
+                    prop_assert!(!moved.contains(&job), "a job moved twice");
+                    moved.push(job);
+                    let place = at.iter_mut().find(|(_, share)| share.job == job).unwrap();
+                    place.0 = to.get();
+                }
+                prop_assert!(most(&at) <= before);
+            }
+        }
     }
 
     #[test]

@@ -150,8 +150,10 @@ pub struct NodeReport {
     pub claim_strategy: ClaimStrategy,
     /// Its share, where the strategy goes by weight.
     pub weight: u32,
-    /// How many jobs it is home to, by its last count.
+    /// How many jobs it is home to, by its last count …
     pub job_count: u64,
+    /// … and how much they fired of late, in thousandths of a fire.
+    pub recent_fires: u64,
     /// How far its host's wall clock is ahead of the database's, in milliseconds; negative where it is behind.
     pub skew_ms: i64,
     /// How many times it tried to claim a job since its process started …
@@ -203,6 +205,7 @@ impl Default for NodeReport {
             claim_strategy: ClaimStrategy::Default,
             weight: 1,
             job_count: 0,
+            recent_fires: 0,
             skew_ms: 0,
             claims_tried: 0,
             claims_lost: 0,

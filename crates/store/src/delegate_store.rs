@@ -99,7 +99,7 @@ macro_rules! delegate_store {
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, InHand, KeyedRun, LimitName,
+                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, InHand, JobAtHome, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
@@ -233,8 +233,8 @@ macro_rules! delegate_store {
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
-                fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobId>;
-                fn count_jobs_at(home: NodeId) -> u64;
+                fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
+                fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;
                 fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Runs {

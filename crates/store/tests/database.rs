@@ -348,7 +348,14 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     let runs: Vec<Run> = (0..count).map(run).collect();
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
     let seen = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
-    let claims = [ClaimJob { seen, held_from: None, next_fire_at: None, runs: runs.clone(), follows: None }];
+    let claims = [ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: None,
+        runs: runs.clone(),
+        follows: None,
+    }];
     assert_eq!(store.claim(token, &claims).await.unwrap().jobs.len(), 1);
     (token, runs)
 }
@@ -454,7 +461,14 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
         // An id that another run has: the fire must not get lost over it.
         let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
-        let claims = [ClaimJob { seen, held_from: None, next_fire_at: None, runs: vec![twin], follows: None }];
+        let claims = [ClaimJob {
+            recent_fires: seen.recent_fires,
+            seen,
+            held_from: None,
+            next_fire_at: None,
+            runs: vec![twin],
+            follows: None,
+        }];
         assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
         store.close().await;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::Timestamp;
-use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_core::homes::Switch;
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport, Renewal};
+use rondel_store::ledger::HomeLoad;
 use rondel_store::{Store, StoreError, Trouble};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +32,7 @@ const COUNT_BEATS: u32 = 10;
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
     beats: u32,
-    job_count: u64,
+    counted: Option<HomeLoad>,
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
@@ -63,7 +64,7 @@ impl Background for BeatLoop {
 impl BeatLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let lateness = RecentLateness::default();
-        Self { shared, beats: 0, job_count: 0, has_warned: false, lateness, written: None }
+        Self { shared, beats: 0, counted: None, has_warned: false, lateness, written: None }
     }
 
     /// Logs once that the database does not answer, and once that it does again.
@@ -147,17 +148,19 @@ impl BeatLoop {
     async fn report(&mut self) -> Result<(), StoreError> {
         let shared = &self.shared;
         let token = shared.membership.token();
-        if shared.config.claim_strategy == ClaimStrategy::LeastCount && self.beats.is_multiple_of(COUNT_BEATS) {
-            self.job_count = shared.store.count_jobs_at(token.node).await?;
+        if shared.config.claim_strategy.counts() && self.beats.is_multiple_of(COUNT_BEATS) {
+            self.counted = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
             shared.claims.counted();
         }
         self.beats = self.beats.wrapping_add(1);
-        let (tried, lost, gained) = shared.claims.read();
+        let ((tried, lost), (gained, gained_fires)) = (shared.claims.read(), shared.claims.gained());
+        let counted = self.counted.map_or((0, 0), |load| (load.job_count, load.recent_fires));
         let report = NodeReport {
             is_leaving: shared.is_leaving(),
             claim_strategy: shared.config.claim_strategy,
             weight: shared.config.node_weight,
-            job_count: self.job_count + gained,
+            job_count: counted.0 + gained,
+            recent_fires: counted.1 + gained_fires,
             skew_ms: shared.clock.skew_ms(),
             claims_tried: tried,
             claims_lost: lost,

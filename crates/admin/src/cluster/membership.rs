@@ -8,7 +8,7 @@ use rondel_core::homes::{NodeShare, Switch};
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
-use rondel_store::cluster::Node;
+use rondel_store::cluster::{Node, NodeReport};
 
 use crate::clock::Boot;
 
@@ -200,8 +200,10 @@ impl Membership {
 
     /// The nodes among which jobs are shared out.
     pub(crate) fn seats(&self, now: Timestamp) -> Vec<NodeShare> {
-        let seat =
-            |node: &Node| NodeShare { node: node.id, weight: node.report.weight, job_count: node.report.job_count };
+        let seat = |node: &Node| {
+            let NodeReport { weight, job_count, recent_fires, .. } = node.report;
+            NodeShare { node: node.id, weight, job_count, recent_fires }
+        };
         self.nodes().iter().filter(|node| node.takes_jobs(now)).map(seat).collect()
     }
 

@@ -8,11 +8,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::homes::{NodeShare, Switch};
+use rondel_core::homes::{ClaimStrategy, HALF_LIFE, JobShare, NodeShare, Switch};
 use rondel_core::{JobId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::cluster::HomeMove;
-use rondel_store::ledger::UnsentRun;
+use rondel_store::ledger::{JobAtHome, UnsentRun};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
@@ -43,8 +43,8 @@ pub(crate) struct MoveLoop {
     /// Rounds to leave out, and how many the next vain round adds.
     skip: u32,
     next_skip: u32,
-    /// The nodes among which the jobs were shared out when nothing was misplaced any more.
-    settled: Vec<NodeId>,
+    /// The nodes among which the jobs were shared out when nothing was misplaced any more, and when that was.
+    settled: (Vec<NodeId>, Timestamp),
 }
 
 /// What a round did.
@@ -93,7 +93,7 @@ impl Background for MoveLoop {
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, skip: 0, next_skip: 1, settled: Vec::new() }
+        Self { shared, skip: 0, next_skip: 1, settled: (Vec::new(), Timestamp::EPOCH) }
     }
 
     /// Answers how many jobs moved.
@@ -112,7 +112,7 @@ impl MoveLoop {
         }
         let round = move_away(shared, &held, why, MayGo::NotYetDue).await?;
         if round.left == 0 {
-            self.settled = takers(&shared.membership.seats(now));
+            self.settled = (takers(&shared.membership.seats(now)), now);
         }
         // Jobs that are never idle are not looked at each second.
         if round.left > 0 && round.moved == 0 {
@@ -125,15 +125,16 @@ impl MoveLoop {
     }
 
     /// Whether anything is to move now. The nodes must have been the same for two leases before jobs are shared out anew: a
-    /// node that starts again moves nothing.
+    /// node that starts again moves nothing. What jobs fire of late changes among the same nodes, too.
     fn why(&self, now: Timestamp) -> Option<Why> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {
             return Some(Why::Leaves);
         }
         let is_stable = membership.seated_for(now) >= self.shared.config.lease * 2;
-        let is_new = takers(&membership.seats(now)) != self.settled;
-        (self.shared.config.claim_strategy.rebalances() && is_stable && is_new).then_some(Why::Shares)
+        let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.settled);
+        let is_new = takers(&membership.seats(now)) != *among || strategy.counts() && now.since(*at) >= HALF_LIFE;
+        (strategy.rebalances() && is_stable && is_new).then_some(Why::Shares)
     }
 }
 
@@ -167,12 +168,16 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     if seats.is_empty() {
         return Ok(Round::default());
     }
-    let jobs = jobs_at(shared, this).await?;
+    if strategy.counts() || strategy == ClaimStrategy::Default {
+        count_loads(shared, &mut seats, now).await?;
+    }
+    let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
+    let jobs: Vec<JobShare> = jobs_at(shared, this).await?.into_iter().map(share).collect();
     let going: Vec<(JobId, NodeId)> = match why {
         Why::Shares => strategy.misplaced(this, &jobs, &seats),
         Why::Leaves => {
             let homes = strategy.give_away(&jobs, &seats);
-            jobs.iter().zip(homes).filter_map(|(job, home)| Some((*job, home?))).collect()
+            jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
         }
     };
     if going.is_empty() {
@@ -224,10 +229,20 @@ async fn give(
     Ok(moved.jobs.len())
 }
 
-async fn jobs_at(shared: &Shared, home: NodeId) -> Result<Vec<JobId>, StoreError> {
-    let mut jobs: Vec<JobId> = Vec::new();
+/// Reports are some seconds old, and what was given away meanwhile is in none of them.
+async fn count_loads(shared: &Shared, seats: &mut [NodeShare], now: Timestamp) -> Result<(), StoreError> {
+    let loads = shared.store.home_loads(&takers(seats), now).await?;
+    for seat in seats {
+        let load = loads.iter().find(|load| load.node == seat.node);
+        (seat.job_count, seat.recent_fires) = load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
+    }
+    Ok(())
+}
+
+async fn jobs_at(shared: &Shared, home: NodeId) -> Result<Vec<JobAtHome>, StoreError> {
+    let mut jobs: Vec<JobAtHome> = Vec::new();
     loop {
-        let after = jobs.last().copied().unwrap_or(JobId::new(0));
+        let after = jobs.last().map_or(JobId::new(0), |one| one.job);
         let page = shared.store.jobs_at(home, after, PAGE).await?;
         let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
         jobs.extend(page);

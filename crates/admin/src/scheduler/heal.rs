@@ -190,8 +190,14 @@ mod tests {
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
         // As if it had been claimed, and the run that gives the next fire had been lost.
-        let claim =
-            ClaimJob { seen, held_from: None, next_fire_at: None, runs: Vec::new(), follows: Some(RunId::new(42)) };
+        let claim = ClaimJob {
+            recent_fires: seen.recent_fires,
+            seen,
+            held_from: None,
+            next_fire_at: None,
+            runs: Vec::new(),
+            follows: Some(RunId::new(42)),
+        };
         node.store().claim(node.token(), &[claim]).await.unwrap();
         assert_eq!(node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
 

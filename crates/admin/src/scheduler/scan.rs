@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rondel_core::dense::{ClaimPace, to_claim};
+use rondel_core::homes::JobShare;
 use rondel_core::maintenance::{Cursor, plan_within};
 use rondel_core::plan::{Plan, PlannedFire, Window};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
@@ -359,7 +360,9 @@ impl ScanLoop {
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
             if self.shared.membership.holds() {
                 let is_new = |job: &&ClaimJob| job.seen.home != held.token.node;
-                self.shared.claims.add(batch.len(), claimed.jobs.len(), batch.iter().filter(is_new).count());
+                let share = |job: &ClaimJob| JobShare { job: job.seen.job, recent_fires: job.recent_fires.thousandths };
+                let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
+                self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
             }
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
@@ -438,7 +441,9 @@ fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, w
     let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
     let follows = open.filter(|_| definition.job.timetable.delay().is_some());
     let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
-    ClaimJob { seen, held_from, next_fire_at: planned.next, runs, follows }
+    let fire_count = u64::try_from(planned.fires.len()).unwrap_or(u64::MAX);
+    let recent_fires = seen.recent_fires.and(fire_count, window.now);
+    ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, follows }
 }
 
 fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rondel_core::homes::{ClaimStrategy, NodeShare};
+use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
 use rondel_core::{JobId, NodeId, Timestamp};
 use rondel_store::ledger::DueJob;
 
@@ -32,7 +32,8 @@ impl LeftToOthers {
         if strategy == ClaimStrategy::Default {
             return due;
         }
-        let jobs: Vec<JobId> = due.iter().map(|due| due.job).collect();
+        let share = |due: &DueJob| JobShare { job: due.job, recent_fires: due.recent_fires.thousandths_at(now) };
+        let jobs: Vec<JobShare> = due.iter().map(share).collect();
         let homes = strategy.deal(&jobs, seats);
         due.into_iter()
             .zip(homes)
@@ -65,41 +66,58 @@ impl LeftToOthers {
 pub(crate) struct ClaimCounts {
     tried: AtomicU64,
     lost: AtomicU64,
-    /// Jobs that became its own since they were last counted.
+    /// Jobs that became its own since they were last counted, and the thousandths of their recent fires.
     gained: AtomicU64,
+    gained_fires: AtomicU64,
 }
 
 impl ClaimCounts {
-    pub(crate) fn add(&self, tried: usize, won: usize, gained: usize) {
+    pub(crate) fn add(&self, tried: usize, won: usize, gained: &[JobShare]) {
         let add = |to: &AtomicU64, count: usize| to.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
         add(&self.tried, tried);
         add(&self.lost, tried.saturating_sub(won));
-        add(&self.gained, gained);
+        add(&self.gained, gained.len());
+        self.gained_fires.fetch_add(gained.iter().map(|job| job.recent_fires).sum(), Ordering::Relaxed);
     }
 
     /// The jobs at home were counted.
     pub(crate) fn counted(&self) {
         self.gained.store(0, Ordering::Relaxed);
+        self.gained_fires.store(0, Ordering::Relaxed);
     }
 
-    /// Tried, lost, and gained since the last count.
-    pub(crate) fn read(&self) -> (u64, u64, u64) {
-        let read = |from: &AtomicU64| from.load(Ordering::Relaxed);
-        (read(&self.tried), read(&self.lost), read(&self.gained))
+    /// Tried and lost.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        (self.tried.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
+    }
+
+    /// The jobs gained since the last count, and the thousandths of their recent fires.
+    pub(crate) fn gained(&self) -> (u64, u64) {
+        (self.gained.load(Ordering::Relaxed), self.gained_fires.load(Ordering::Relaxed))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::homes::RecentFires;
+
     use super::*;
 
     fn due(job: i64) -> DueJob {
         let at = Timestamp::from_secs(100);
-        DueJob { job: JobId::new(job), next_fire_at: at, held_from: None, version: 1, home: NodeId::new(0), term: 0 }
+        DueJob {
+            job: JobId::new(job),
+            next_fire_at: at,
+            held_from: None,
+            version: 1,
+            home: NodeId::new(0),
+            term: 0,
+            recent_fires: RecentFires::default(),
+        }
     }
 
     fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
-        let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0 };
+        let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
         let jobs = (1..=20).map(due).collect();
         let seats = [seat(1), seat(2)];
         let taken = left.may_take(jobs, strategy, (NodeId::new(this), &seats), Timestamp::from_secs(second));
@@ -127,6 +145,30 @@ mod tests {
         one.forget_taken(Timestamp::from_secs(20));
         assert!(one.0.is_empty());
         assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
+    }
+
+    /// What a dead node fired each second is left to the node that has least to do.
+    #[test]
+    fn jobs_are_dealt_by_what_they_fired_of_late() {
+        let now = Timestamp::from_secs(10_000);
+        let busy = |job: i64| DueJob { recent_fires: RecentFires::default().and(800, now), ..due(job) };
+        let jobs = vec![busy(1), due(2), due(3), due(4), busy(5)];
+        let seat = |node, recent_fires| NodeShare { node: NodeId::new(node), weight: 1, job_count: 1, recent_fires };
+        let seats = [seat(1, 100_000), seat(2, 1_600_000)];
+        let taken = |this: i64| {
+            let strategy = ClaimStrategy::LeastCount;
+            let taken = LeftToOthers::default().may_take(jobs.clone(), strategy, (NodeId::new(this), &seats), now);
+            taken.iter().map(|due| due.job.get()).collect::<Vec<_>>()
+        };
+        assert_eq!((taken(1), taken(2)), (vec![1, 5], vec![2, 3, 4]));
+        let later = now + rondel_core::homes::HALF_LIFE * 20;
+        let taken = LeftToOthers::default().may_take(
+            jobs.clone(),
+            ClaimStrategy::LeastCount,
+            (NodeId::new(2), &[seat(1, 20), seat(2, 0)]),
+            later,
+        );
+        assert!(taken.len() >= 3, "what fired long ago weighs little: {taken:?}");
     }
 
     #[test]

@@ -109,7 +109,7 @@ settings! {
             global = true,
             value_name = "STRATEGY",
             env = "RONDEL_SERVER_CLAIM_STRATEGY",
-            help = "How jobs without a living home are shared out among servers: default, id_hash, least_count or weight; \
+            help = "How jobs without a living home are shared out among servers: default, id_hash, least_count (of recent fires) or weight; \
                     the same for every server of a cluster"
         )]
         claim_strategy: ClaimStrategy = EngineConfig::default().claim_strategy;

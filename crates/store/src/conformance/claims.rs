@@ -95,6 +95,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let seen = due(store, &job, &[NO_HOME]).await.unwrap();
     let claim_of = |token: LeaseToken| ClaimJob {
+        recent_fires: seen.recent_fires,
         seen,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(2)),
@@ -117,7 +118,8 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
 
     // What was seen is over for the winner too; a home that stays keeps its term, another one raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
-    let again = |seen| ClaimJob {
+    let again = |seen: DueJob| ClaimJob {
+        recent_fires: seen.recent_fires,
         seen,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(3)),
@@ -142,7 +144,17 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let last = due(store, &job, &[other.node]).await.unwrap();
     assert_eq!(
         store
-            .claim(other, &[ClaimJob { seen: last, held_from: None, next_fire_at: None, runs: vec![], follows: None }])
+            .claim(
+                other,
+                &[ClaimJob {
+                    recent_fires: last.recent_fires,
+                    seen: last,
+                    held_from: None,
+                    next_fire_at: None,
+                    runs: vec![],
+                    follows: None
+                }]
+            )
             .await
             .unwrap()
             .jobs
@@ -159,7 +171,14 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let seen = due(store, &job, &[NO_HOME]).await.unwrap();
     let row = run(&job, token, at);
-    let claims = [ClaimJob { seen, held_from: None, next_fire_at: None, runs: vec![row.clone()], follows: None }];
+    let claims = [ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: None,
+        runs: vec![row.clone()],
+        follows: None,
+    }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
     let refused = Claimed { is_refused: true, ..Claimed::default() };
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);

@@ -39,7 +39,14 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
 /// Claims the fire that is due; its run gives the next.
 pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
     let seen = due(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
-    let claim = ClaimJob { seen, held_from: None, next_fire_at: None, follows: Some(run.id), runs: vec![run.clone()] };
+    let claim = ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: None,
+        follows: Some(run.id),
+        runs: vec![run.clone()],
+    };
     let claimed = store.claim(token, &[claim]).await.unwrap();
     assert_eq!((claimed.jobs.len(), claimed.existing.len()), (1, 0));
     run

@@ -189,8 +189,14 @@ pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!((record.version, reopened.len()), (3, 4));
     let seen = due(store, &record, &[token.node]).await.unwrap();
-    let jobs =
-        [ClaimJob { seen, held_from: None, next_fire_at: Some(seen.next_fire_at), runs: Vec::new(), follows: None }];
+    let jobs = [ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: Some(seen.next_fire_at),
+        runs: Vec::new(),
+        follows: None,
+    }];
     assert!(store.claim(other, &jobs).await.unwrap().jobs.is_empty(), "something is open");
     let adopted = super::adopt_all(store, other, &[token.node]).await.1;
     let expected: Vec<_> = rows.iter().map(|run| (run.id, token)).collect();

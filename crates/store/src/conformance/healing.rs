@@ -40,8 +40,14 @@ pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     // A run that does not exist, and a job that rightly fires no more.
     let job = delayed_job(store, at).await;
     let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
-    let claim =
-        ClaimJob { seen, held_from: None, next_fire_at: None, follows: Some(RunId::new(next_id())), runs: Vec::new() };
+    let claim = ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: None,
+        follows: Some(RunId::new(next_id())),
+        runs: Vec::new(),
+    };
     assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
     let found = stuck(store, &job).await.unwrap();
     assert_eq!(found.follows, None);
@@ -56,8 +62,14 @@ pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
     let never = job(store, None).await;
     let last = job(store, Some(at)).await;
     let seen = due(store, &last, &[NodeId::new(0)]).await.unwrap();
-    let claim =
-        ClaimJob { seen, held_from: None, next_fire_at: None, follows: None, runs: vec![run(&last, token, at)] };
+    let claim = ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: None,
+        follows: None,
+        runs: vec![run(&last, token, at)],
+    };
     store.claim(token, &[claim]).await.unwrap();
     assert_eq!((stuck(store, &never).await, stuck(store, &last).await), (None, None));
     let seen = StuckJob { job: never.id, version: 1, follows: None };
@@ -74,7 +86,14 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
         let job = delayed_job(store, at).await;
         let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
         let follows = next.is_none().then(|| RunId::new(next_id()));
-        let claim = ClaimJob { seen, held_from: None, next_fire_at: next, follows, runs: Vec::new() };
+        let claim = ClaimJob {
+            recent_fires: seen.recent_fires,
+            seen,
+            held_from: None,
+            next_fire_at: next,
+            follows,
+            runs: Vec::new(),
+        };
         assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
         jobs.push(job);
     }
@@ -95,7 +114,14 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     assert!(due(store, &jobs[1], &[dead.node]).await.is_some());
     for job in &jobs[2..] {
         let freed = due(store, job, &[NodeId::new(0)]).await.unwrap();
-        let moved = ClaimJob { seen: freed, held_from: None, next_fire_at: Some(at), follows: None, runs: Vec::new() };
+        let moved = ClaimJob {
+            recent_fires: freed.recent_fires,
+            seen: freed,
+            held_from: None,
+            next_fire_at: Some(at),
+            follows: None,
+            runs: Vec::new(),
+        };
         let claimed = store.claim(known, &[moved]).await.unwrap();
         assert_eq!(claimed.jobs, [(job.id, freed.term + 1)], "another home, another term");
     }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rondel_core::homes::{ClaimStrategy, Switch};
+use rondel_core::homes::{ClaimStrategy, DECAY_WHOLE, RecentFires, Switch};
 use rondel_core::outcome::Outcome;
-use rondel_core::{AppId, NodeId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{FAILED, POLICY, app, claim, due, finish, finish_all, job, join, next_id, read, run};
 use crate::cluster::{HomeMove, LoopReport, Node, NodeReport};
-use crate::ledger::{AttemptEnd, MovedJobs};
+use crate::ledger::{AttemptEnd, ClaimJob, JobAtHome, MovedJobs};
 use crate::{LeaseToken, Store};
 
 pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
@@ -27,6 +27,7 @@ pub async fn nodes_report_their_state(store: &dyn Store) {
         claim_strategy: ClaimStrategy::LeastCount,
         weight: 7,
         job_count: 1_000_000,
+        recent_fires: 12_345_678,
         skew_ms: -1_500,
         claims_tried: u64::MAX >> 1,
         claims_lost: 3,
@@ -165,12 +166,48 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     }
     let home = due(store, &goes, &[to.node]).await.unwrap();
     assert_eq!((home.home, home.term), (to.node, 2));
-    assert_eq!(store.jobs_at(to.node, rondel_core::JobId::new(0), 10).await.unwrap(), jobs);
-    assert_eq!(store.jobs_at(to.node, jobs[0], 10).await.unwrap(), jobs[1..]);
-    assert_eq!(store.count_jobs_at(to.node).await.unwrap(), 2);
-    assert_eq!(store.count_jobs_at(token.node).await.unwrap(), 5);
+    let listed = async |after: JobId| {
+        let listed = store.jobs_at(to.node, after, 10).await.unwrap();
+        listed.into_iter().map(|one| one.job).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(JobId::new(0)).await, jobs);
+    assert_eq!(listed(jobs[0]).await, jobs[1..]);
+    let loads = store.home_loads(&[token.node, to.node], at).await.unwrap();
+    assert_eq!(
+        loads.iter().map(|load| (load.node, load.job_count)).collect::<Vec<_>>(),
+        [(token.node, 5), (to.node, 2)]
+    );
     let woken = store.take_waiting(to, at + Duration::from_secs(9), 10).await.unwrap();
     assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), name(&going[1..]));
+}
+
+/// The count of a job's fires is written with the claim, goes with the job, and fades with its age.
+pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
+    let (token, to) = (join(store).await, join(store).await);
+    let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
+    let (busy, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
+    let recent_fires = RecentFires { thousandths: 866_001, counted_at: at };
+    for (job, recent_fires) in [(&busy, recent_fires), (&idle, RecentFires::default())] {
+        let seen = due(store, job, &[NodeId::new(0)]).await.unwrap();
+        assert_eq!(seen.recent_fires, RecentFires::default(), "a new job has fired never");
+        let next_fire_at = Some(at + Duration::from_secs(1));
+        let claim = ClaimJob { seen, held_from: None, recent_fires, next_fire_at, runs: Vec::new(), follows: None };
+        assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
+    }
+    let loads = async |now: Timestamp| {
+        let loads = store.home_loads(&[token.node, to.node], now).await.unwrap();
+        loads.iter().map(|load| (load.node, load.job_count, load.recent_fires)).collect::<Vec<_>>()
+    };
+    assert_eq!(due(store, &busy, &[token.node]).await.unwrap().recent_fires, recent_fires);
+    for age in [0, 39, 40, 299, 300, 1_000, 3_599, 3_600].map(Duration::from_secs) {
+        let expected = recent_fires.stepped_at(at + age) / DECAY_WHOLE;
+        assert_eq!(loads(at + age).await, [(token.node, 2, expected)], "after {age:?}");
+    }
+    let moves = [HomeMove { job: busy.id, runs: Vec::new(), to: to.node }];
+    assert_eq!(store.move_jobs(token, &moves, at).await.unwrap().jobs, [busy.id]);
+    assert_eq!(loads(at).await, [(token.node, 1, 0), (to.node, 1, 866_001)]);
+    assert_eq!(store.jobs_at(to.node, JobId::new(0), 10).await.unwrap(), [JobAtHome { job: busy.id, recent_fires }]);
+    assert_eq!(store.home_loads(&[NodeId::new(next_id())], at).await.unwrap(), []);
 }
 
 /// A dead node's jobs with nothing open are everybody's; the others come with their runs.

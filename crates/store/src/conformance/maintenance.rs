@@ -95,14 +95,28 @@ pub async fn what_is_held_back_is_the_next_fire(store: &dyn Store) {
     let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
     assert_eq!((seen.next_fire_at, seen.held_from), (first, None));
     let look_at = first + Duration::from_secs(60);
-    let hold = ClaimJob { seen, next_fire_at: Some(look_at), held_from: Some(first), runs: Vec::new(), follows: None };
+    let hold = ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        next_fire_at: Some(look_at),
+        held_from: Some(first),
+        runs: Vec::new(),
+        follows: None,
+    };
     assert_eq!(store.claim(token, std::slice::from_ref(&hold)).await.unwrap().jobs.len(), 1);
     let record = store.job(DEFAULT, &job.spec.name).await.unwrap().unwrap();
     assert_eq!(record.next_fire_at, Some(first), "it has no row yet");
     let held = due(store, &job, &[token.node]).await.unwrap();
     assert_eq!((held.next_fire_at, held.held_from), (look_at, Some(first)));
     assert_eq!(store.claim(token, &[hold]).await.unwrap().jobs, [], "it was seen before");
-    let decide = ClaimJob { seen: held, next_fire_at: Some(look_at), held_from: None, runs: Vec::new(), follows: None };
+    let decide = ClaimJob {
+        recent_fires: held.recent_fires,
+        seen: held,
+        next_fire_at: Some(look_at),
+        held_from: None,
+        runs: Vec::new(),
+        follows: None,
+    };
     assert_eq!(store.claim(token, &[decide]).await.unwrap().jobs.len(), 1);
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().held_from, None);
 }

@@ -245,6 +245,7 @@ macro_rules! for_each_conformance_check {
             executors_are_switched_by_name,
             runs_in_hand_are_counted_by_executor,
             jobs_move_with_what_is_not_sent,
+            jobs_carry_the_count_of_their_fires,
             jobs_of_the_dead_are_freed,
             nodes_are_forgotten,
             runs_are_counted_by_hour,
@@ -429,7 +430,13 @@ async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<Due
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
     let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
-    store.claim(token, &[ClaimJob { seen, held_from: None, next_fire_at, runs, follows: None }]).await.unwrap()
+    store
+        .claim(
+            token,
+            &[ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, follows: None }],
+        )
+        .await
+        .unwrap()
 }
 
 /// A run of a job of its own, pending in the hands of `token`.

@@ -141,7 +141,14 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let (job, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
     let rows: Vec<Run> = (0..3).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
     let seen = due(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
-    let last = ClaimJob { seen, held_from: None, next_fire_at: None, follows: None, runs: rows.clone() };
+    let last = ClaimJob {
+        recent_fires: seen.recent_fires,
+        seen,
+        held_from: None,
+        next_fire_at: None,
+        follows: None,
+        runs: rows.clone(),
+    };
     store.claim(token, &[last]).await.unwrap();
     let activity = |since: Timestamp| async move {
         let missing = JobId::new(next_id());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::dense::DenseInstant;
+use rondel_core::homes::RecentFires;
 use rondel_core::request::IfOpen;
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 
@@ -25,6 +26,8 @@ pub struct DueJob {
     pub home: NodeId,
     /// Rises at each change of home.
     pub term: i64,
+    /// How much it fired of late.
+    pub recent_fires: RecentFires,
 }
 
 /// Which due jobs to read, or which of their instants.
@@ -47,6 +50,8 @@ pub struct ClaimJob {
     pub next_fire_at: Option<Timestamp>,
     /// The first fire that a maintenance window holds back from then on.
     pub held_from: Option<Timestamp>,
+    /// How much it fired of late, with these fires.
+    pub recent_fires: RecentFires,
     /// The rows of its fires, verdicts of missed spans among them.
     pub runs: Vec<Run>,
     /// The run among them whose end gives the next fire: only of a job with a fixed delay.

@@ -17,7 +17,7 @@ pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange, KeyedRun, Unse
 pub use self::dispatch::{Dispatch, InHand, NotedWait, WaitPlace};
 pub use self::finish::{AttemptEnd, Ends, Finish, Finished, Finisher};
 pub use self::limits::{LimitName, Limits};
-pub use self::r#move::{Move, MovedJobs, UnsentRun};
+pub use self::r#move::{HomeLoad, JobAtHome, Move, MovedJobs, UnsentRun};
 pub use self::read::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery, Runs};
 pub use self::relay::{FenceRequest, Relay, RelayedAnswer};
 pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns};

@@ -1,6 +1,7 @@
 //! Jobs and runs that move to another home.
 
 use async_trait::async_trait;
+use rondel_core::homes::RecentFires;
 use rondel_core::{JobId, NodeId, RunId, Timestamp};
 
 use crate::cluster::{HomeMove, LeaseToken};
@@ -15,6 +16,26 @@ pub struct UnsentRun {
     pub job: JobId,
     /// When it may start.
     pub due_at: Timestamp,
+}
+
+/// A job at its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobAtHome {
+    /// The job.
+    pub job: JobId,
+    /// How much it fired of late.
+    pub recent_fires: RecentFires,
+}
+
+/// What a node is home to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HomeLoad {
+    /// The node.
+    pub node: NodeId,
+    /// Its jobs that fire.
+    pub job_count: u64,
+    /// How much they fired of late, in thousandths of a fire, by the [steps](rondel_core::homes::DECAY_STEPS) of a count's age.
+    pub recent_fires: u64,
 }
 
 /// What went to other homes.
@@ -44,10 +65,10 @@ pub trait Move {
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
 
     /// Jobs that this node is home to, by id after `after`, at most `limit`.
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>>;
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
 
-    /// How many jobs that fire a node is home to.
-    async fn count_jobs_at(&self, home: NodeId) -> Result<u64>;
+    /// What these nodes are home to, as of now; a node is left out where that is nothing.
+    async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;
 
     /// Makes jobs that a dead node is home to homeless, where nothing of that node's is open, so that every node sees them;
     /// at most `limit`. The node is one that was fenced ([`adopt`](crate::Adopt::adopt)). Answers how many they were.

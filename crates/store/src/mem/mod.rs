@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
-use rondel_core::homes::Switch;
+use rondel_core::homes::{RecentFires, Switch};
 use rondel_core::run::Attempt;
 use rondel_core::{
     AppId, CalendarId, ExecutorId, JobId, JobSpec, NamespaceId, NodeId, OutboxId, Run, RunId, RunStatus, Timestamp,
@@ -187,6 +187,7 @@ struct Due {
     version: i64,
     home: NodeId,
     term: i64,
+    recent_fires: RecentFires,
 }
 
 struct StoredNode {

@@ -25,7 +25,7 @@ const LOCK_JOINS: Statement =
 const READ_NODES: Statement = Statement {
     name: "read_nodes",
     text: "SELECT id, name, epoch, lease_until_ms, advertise_url, server_version, started_at_ms, state, is_leaving, \
-           claim_strategy, weight, job_count, skew_ms, claims_tried, claims_lost, refused_count, \
+           claim_strategy, weight, job_count, recent_fires, skew_ms, claims_tried, claims_lost, refused_count, \
            lateness_p99_ms, loops FROM node ORDER BY id",
 };
 const LOCK_NODES: Statement = Statement {
@@ -55,7 +55,7 @@ const END_LEASE: Statement = Statement {
 };
 const WRITE_REPORT: Statement = Statement {
     name: "write_report",
-    text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, skew_ms = ?, claims_tried = ?, \
+    text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, recent_fires = ?, skew_ms = ?, claims_tried = ?, \
            claims_lost = ?, refused_count = ?, lateness_p99_ms = ?, loops = ? WHERE id = ? AND epoch = ?",
 };
 const READ_NODE_NAME: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
@@ -155,6 +155,7 @@ impl Cluster for SqlStore {
             .text(report.claim_strategy.as_str())
             .int(report.weight.into())
             .int(count(report.job_count))
+            .int(count(report.recent_fires))
             .int(report.skew_ms)
             .int(count(report.claims_tried))
             .int(count(report.claims_lost))
@@ -342,7 +343,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let claim_strategy = columns.word("claim_strategy")?;
     let weight = columns.int("weight")?;
     let weight = u32::try_from(weight).map_err(|error| columns.corrupt("weight", error))?;
-    let job_count = count(columns, "job_count")?;
+    let (job_count, recent_fires) = (count(columns, "job_count")?, count(columns, "recent_fires")?);
     let skew_ms = columns.int("skew_ms")?;
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
@@ -354,6 +355,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
         claim_strategy,
         weight,
         job_count,
+        recent_fires,
         skew_ms,
         claims_tried,
         claims_lost,

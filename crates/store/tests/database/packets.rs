@@ -88,7 +88,14 @@ impl Place {
         let runs: Vec<Run> = (0..count).map(run).map(whole).collect();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
         let seen = self.store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
-        let claims = [ClaimJob { seen, held_from: None, next_fire_at: None, runs: runs.clone(), follows: None }];
+        let claims = [ClaimJob {
+            recent_fires: seen.recent_fires,
+            seen,
+            held_from: None,
+            next_fire_at: None,
+            runs: runs.clone(),
+            follows: None,
+        }];
         assert_eq!(self.store.claim(self.token, &claims).await.unwrap().jobs.len(), 1);
         runs
     }

@@ -1,6 +1,7 @@
 //! Nodes: the servers of the cluster, and their switches.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
@@ -51,6 +52,8 @@ pub(super) struct NodeJson {
     weight: u32,
     /// How many jobs it is home to, by its last count: only where the strategy counts.
     job_count: u64,
+    /// How often those jobs fired of late: a fire counts half after ten minutes. Only where the strategy counts.
+    recent_fires: f64,
     /// How far its host's wall clock is ahead of the database's.
     skew_ms: i64,
     /// Since its process started.
@@ -204,6 +207,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
         claim_strategy: report.claim_strategy.as_str(),
         weight: report.weight,
         job_count: report.job_count,
+        recent_fires: Duration::from_millis(report.recent_fires).as_secs_f64(),
         skew_ms: report.skew_ms,
         claims_tried: report.claims_tried,
         claims_lost: report.claims_lost,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::NodeId;
+use rondel_core::homes::RecentFires;
 
 use crate::catalog::{Created, Declared, JobRecord, NewJob};
 use crate::mem::{Due, MemStore, State, StoredJob, StoredVersion};
@@ -78,6 +79,7 @@ impl State {
             version: 1,
             home: NodeId::new(0),
             term: 0,
+            recent_fires: RecentFires::default(),
         };
         self.due.insert(job.id, due);
         let versions = BTreeMap::from([(1, version)]);

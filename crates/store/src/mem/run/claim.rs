@@ -72,7 +72,7 @@ impl Claim for MemStore {
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
             (due.next_fire_at, due.is_over, due.follows) = (job.next_fire_at, job.next_fire_at.is_none(), job.follows);
-            due.held_from = job.held_from;
+            (due.held_from, due.recent_fires) = (job.held_from, job.recent_fires);
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
             claimed.jobs.push((job.seen.job, due.term));
@@ -148,8 +148,8 @@ impl State {
     fn due_job(&self, job: JobId) -> Option<DueJob> {
         let due = self.due.get(&job)?;
         let next_fire_at = due.next_fire_at?;
-        let Due { held_from, version, home, term, .. } = *due;
-        Some(DueJob { job, next_fire_at, held_from, version, home, term })
+        let Due { held_from, version, home, term, recent_fires, .. } = *due;
+        Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
     }
 
     fn home_of(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {

@@ -1,12 +1,13 @@
 //! Jobs that move from home to home, with their unsent open runs.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use async_trait::async_trait;
+use rondel_core::homes::DECAY_WHOLE;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::cluster::HomeMove;
-use crate::ledger::{MovedJobs, UnsentRun};
+use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
 use crate::mem::{Due, MemStore, State, size};
 use crate::{LeaseToken, Move, Result};
 
@@ -58,19 +59,25 @@ impl Move for MemStore {
         Ok(unsent.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect())
     }
 
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
         let state = self.state();
-        let mut jobs: Vec<JobId> =
-            state.due.iter().filter(|(job, due)| **job > after && due.home == home).map(|(job, _)| *job).collect();
-        jobs.sort_unstable();
+        let at_home = state.due.iter().filter(|(job, due)| **job > after && due.home == home);
+        let mut jobs: Vec<JobAtHome> =
+            at_home.map(|(job, due)| JobAtHome { job: *job, recent_fires: due.recent_fires }).collect();
+        jobs.sort_unstable_by_key(|job| job.job);
         jobs.truncate(size(limit));
         Ok(jobs)
     }
 
-    async fn count_jobs_at(&self, home: NodeId) -> Result<u64> {
+    async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>> {
         let state = self.state();
-        let count = state.due.values().filter(|due| due.home == home && due.next_fire_at.is_some()).count();
-        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        let mut loads: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();
+        for due in state.due.values().filter(|due| homes.contains(&due.home) && due.next_fire_at.is_some()) {
+            let load = loads.entry(due.home).or_default();
+            *load = (load.0 + 1, load.1 + due.recent_fires.stepped_at(now));
+        }
+        let load = |(node, (job_count, stepped))| HomeLoad { node, job_count, recent_fires: stepped / DECAY_WHOLE };
+        Ok(loads.into_iter().map(load).collect())
     }
 
     async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {

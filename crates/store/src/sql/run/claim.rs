@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use rondel_core::dense::DenseInstant;
+use rondel_core::homes::RecentFires;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::request::IfOpen;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
@@ -19,7 +20,7 @@ use crate::{Claim, LeaseToken, Result};
 
 pub(in crate::sql) const READ_DUE: Statement = Statement {
     name: "read_due",
-    text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term FROM job_due \
+    text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
 const READ_DENSE_INSTANTS: Statement = Statement {
@@ -43,14 +44,14 @@ pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
 };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
-    text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term FROM job_due \
+    text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE job_id {in_list} AND {check}next_fire_at_ms IS NOT NULL{end} ORDER BY job_id {skip_locked}",
 };
 const MOVE_DUE: Statement = Statement {
     name: "move_due",
-    text: "UPDATE {join:iiiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
+    text: "UPDATE {join:iiiiiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END, \
-           held_from_ms = v.column6 {from:iiiiii} WHERE {of_rows:job_due.job_id}",
+           held_from_ms = v.column6, recent_fires = v.column7, recent_at_ms = v.column8 {from:iiiiiiii} WHERE {of_rows:job_due.job_id}",
 };
 const FIND_INSERTED: Statement = Statement {
     name: "find_inserted",
@@ -397,7 +398,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     for chunk in won.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
             let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
-            moved.opt_int(job.follows.map(RunId::get)).opt_at(job.held_from)
+            let moved = moved.opt_int(job.follows.map(RunId::get)).opt_at(job.held_from);
+            moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;
         claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
@@ -421,5 +423,13 @@ fn due_job(row: &AnyRow) -> Result<DueJob> {
         version: columns.int("version")?,
         home: NodeId::new(columns.int("home")?),
         term: columns.int("term")?,
+        recent_fires: recent_fires(&mut columns)?,
     })
+}
+
+/// The decaying count of a job's fires, in the order of the table.
+pub(super) fn recent_fires(columns: &mut Reader<'_>) -> Result<RecentFires> {
+    let thousandths = columns.int("recent_fires")?;
+    let thousandths = u64::try_from(thousandths).map_err(|error| columns.corrupt("recent_fires", error))?;
+    Ok(RecentFires { thousandths, counted_at: columns.at("recent_at_ms")? })
 }

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
+use rondel_core::homes::{DECAY_STEPS, DECAY_WHOLE};
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
+use super::claim::recent_fires;
 use crate::cluster::HomeMove;
-use crate::ledger::{MovedJobs, UnsentRun};
+use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{LeaseToken, Move, Result};
@@ -20,11 +22,15 @@ const READ_UNSENT: Statement = Statement {
 /// In the order of the primary key, since the index by home has only jobs that fire.
 const READ_JOBS_AT: Statement = Statement {
     name: "read_jobs_at",
-    text: "SELECT job_id FROM job_due WHERE job_id > ? AND home = ? ORDER BY job_id LIMIT ?",
+    text: "SELECT job_id, recent_fires, recent_at_ms FROM job_due WHERE job_id > ? AND home = ? ORDER BY job_id LIMIT ?",
 };
-const COUNT_JOBS_AT: Statement = Statement {
-    name: "count_jobs_at",
-    text: "SELECT CAST(COUNT(*) AS {bigint}) FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL",
+const READ_HOME_LOADS: Statement = Statement {
+    name: "read_home_loads",
+    text: "SELECT home, CAST(COUNT(*) AS {bigint}) AS job_count, \
+           CAST(SUM(recent_fires * CASE WHEN recent_at_ms > ? THEN ? WHEN recent_at_ms > ? THEN ? WHEN recent_at_ms > ? THEN ? \
+           WHEN recent_at_ms > ? THEN ? WHEN recent_at_ms > ? THEN ? WHEN recent_at_ms > ? THEN ? WHEN recent_at_ms > ? THEN ? \
+           WHEN recent_at_ms > ? THEN ? ELSE 0 END) AS {bigint}) AS recent_fires \
+           FROM job_due WHERE home {in_list} AND next_fire_at_ms IS NOT NULL GROUP BY home ORDER BY home",
 };
 /// Its lease is not to end, nor its switch to be thrown, before its new runs are committed.
 const LOCK_TAKER: Statement = Statement {
@@ -126,15 +132,31 @@ impl Move for SqlStore {
         Ok(unsent)
     }
 
-    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobId>> {
+    async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
         let query = Query::new(&READ_JOBS_AT).int(after.get()).int(home.get()).int(limit.into());
-        Ok(read_ids(&self.rows(query).await?, "job_due", "job_id")?.into_iter().map(JobId::new).collect())
+        let job = |row: &AnyRow| {
+            let mut columns = Reader::new(row, "job_due");
+            let job = JobId::new(columns.int("job_id")?);
+            Ok(JobAtHome { job, recent_fires: recent_fires(&mut columns)? })
+        };
+        self.rows(query).await?.iter().map(job).collect()
     }
 
-    async fn count_jobs_at(&self, home: NodeId) -> Result<u64> {
-        let row = self.row(Query::new(&COUNT_JOBS_AT).int(home.get())).await?;
-        let count = row.map_or(Ok(0), |row| Reader::new(&row, "job_due").int("count"))?;
-        Ok(u64::try_from(count).unwrap_or(0))
+    async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>> {
+        let mut loads = Vec::new();
+        for chunk in homes.chunks(CHUNK_MAX) {
+            let query = DECAY_STEPS.iter().fold(Query::new(&READ_HOME_LOADS), |query, (age, factor)| {
+                query.at(now - *age).int(factor.cast_signed())
+            });
+            for row in self.rows(query.list(chunk.iter().map(|home| home.get()))).await? {
+                let mut columns = Reader::new(&row, "job_due");
+                let node = NodeId::new(columns.int("home")?);
+                let job_count = columns.int("job_count")?.unsigned_abs();
+                let recent_fires = columns.int("recent_fires")?.unsigned_abs() / DECAY_WHOLE;
+                loads.push(HomeLoad { node, job_count, recent_fires });
+            }
+        }
+        Ok(loads)
     }
 
     async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {

@@ -1,0 +1,158 @@
+//! How much a job fired of late: a count of its fires in which each weighs half as much after every half-life.
+
+use std::time::Duration;
+
+use crate::id::{JobId, NodeId};
+use crate::time::Timestamp;
+
+/// After so long a fire counts half.
+pub const HALF_LIFE: Duration = Duration::from_secs(600);
+
+/// What a store multiplies a count with that it was read at such an age, for databases that cannot compute powers, and what is a whole.
+/// Older counts are nothing.
+pub const DECAY_STEPS: [(Duration, u64); 8] = [
+    (Duration::from_secs(40), 256),
+    (Duration::from_secs(300), 211),
+    (Duration::from_secs(600), 152),
+    (Duration::from_secs(900), 108),
+    (Duration::from_secs(1_200), 76),
+    (Duration::from_secs(1_800), 45),
+    (Duration::from_secs(2_400), 23),
+    (Duration::from_secs(3_600), 8),
+];
+/// The factor of a count that is fresh.
+pub const DECAY_WHOLE: u64 = 256;
+
+/// What a job weighs beside its recent fires, in thousandths of a fire: jobs that fire seldom are shared out by their number.
+const IDLE_JOB: u64 = 10;
+
+/// A decaying count of fires.
+///
+/// ```
+/// use rondel_core::Timestamp;
+/// use rondel_core::homes::{HALF_LIFE, RecentFires};
+///
+/// let at = Timestamp::from_secs(1_800_000_000);
+/// let count = RecentFires::default().and(2, at);
+/// assert_eq!(count.thousandths_at(at), 2_000);
+/// assert_eq!(count.thousandths_at(at + HALF_LIFE), 1_000);
+/// assert_eq!(count.and(1, at + HALF_LIFE).thousandths_at(at + HALF_LIFE), 2_000);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecentFires {
+    /// The count at that instant, in thousandths of a fire.
+    pub thousandths: u64,
+    /// When it was counted last.
+    pub counted_at: Timestamp,
+}
+
+impl Default for RecentFires {
+    fn default() -> Self {
+        Self { thousandths: 0, counted_at: Timestamp::EPOCH }
+    }
+}
+
+impl RecentFires {
+    /// The count as of now, in thousandths of a fire.
+    #[must_use]
+    pub fn thousandths_at(self, now: Timestamp) -> u64 {
+        let half_lives = now.since(self.counted_at).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        let factor = (-half_lives).exp2();
+        // A part of a thousandth is nothing, and no count comes near the ends of these types.
+        let thousandths = f64::from(u32::try_from(self.thousandths).unwrap_or(u32::MAX)) * factor;
+        u64::try_from(Duration::from_secs_f64(thousandths).as_secs()).unwrap_or(0)
+    }
+
+    /// With so many fires more.
+    #[must_use]
+    pub fn and(self, fires: u64, now: Timestamp) -> Self {
+        let thousandths = self.thousandths_at(now).saturating_add(fires.saturating_mul(1_000));
+        Self { thousandths: thousandths.min(u32::MAX.into()), counted_at: now.max(self.counted_at) }
+    }
+
+    /// The count as of now by [`DECAY_STEPS`], times [`DECAY_WHOLE`].
+    #[must_use]
+    pub fn stepped_at(self, now: Timestamp) -> u64 {
+        let step = DECAY_STEPS.iter().find(|(age, _)| self.counted_at > now - *age);
+        step.map_or(0, |(_, factor)| factor * self.thousandths)
+    }
+}
+
+/// A job, as a strategy sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobShare {
+    /// The job.
+    pub job: JobId,
+    /// Its recent fires, in thousandths.
+    pub recent_fires: u64,
+}
+
+impl JobShare {
+    pub(super) const fn load(&self) -> u64 {
+        self.recent_fires + IDLE_JOB
+    }
+}
+
+/// A living node that takes jobs, as a strategy sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeShare {
+    /// The node.
+    pub node: NodeId,
+    /// Its share where the strategy is [`ClaimStrategy::Weight`](super::ClaimStrategy::Weight); who has 0 gets nothing, unless all have.
+    pub weight: u32,
+    /// How many jobs it is home to.
+    pub job_count: u64,
+    /// The recent fires of those jobs, in thousandths.
+    pub recent_fires: u64,
+}
+
+impl NodeShare {
+    pub(super) const fn load(&self) -> u64 {
+        self.recent_fires.saturating_add(IDLE_JOB.saturating_mul(self.job_count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count_of(period: Duration, over: Duration) -> RecentFires {
+        let begin = Timestamp::from_secs(1_800_000_000);
+        let mut count = RecentFires::default();
+        let mut now = begin;
+        while now.since(begin) < over {
+            now = now + period;
+            count = count.and(1, now);
+        }
+        count
+    }
+
+    #[test]
+    fn a_count_comes_to_what_the_period_says_and_fades() {
+        let hour = Duration::from_secs(3_600);
+        let each_second = count_of(Duration::from_secs(1), hour * 3);
+        // One fire a second over 600 s / ln 2; what is cut off by each step is less than a thousandth of a fire.
+        assert!((864_000..867_000).contains(&each_second.thousandths), "{each_second:?}");
+        let hourly = count_of(hour, hour * 30);
+        assert!((1_010..1_020).contains(&hourly.thousandths), "{hourly:?}");
+        let later = |count: RecentFires, after| count.thousandths_at(count.counted_at + after);
+        assert_eq!(later(hourly, hour * 3), 0);
+        assert!((13_000..14_000).contains(&later(each_second, hour)));
+        assert_eq!(later(hourly, Duration::ZERO), hourly.thousandths);
+        assert_eq!(hourly.thousandths_at(hourly.counted_at - hour), hourly.thousandths, "the clock stepped back");
+        assert_eq!(RecentFires::default().and(u64::MAX, Timestamp::MAX).thousandths, u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn the_steps_of_a_store_follow_the_curve() {
+        let at = Timestamp::from_secs(1_800_000_000);
+        let count = RecentFires { thousandths: 1_000_000, counted_at: at };
+        for seconds in 0..3_600 {
+            let now = at + Duration::from_secs(seconds);
+            let (stepped, exact) = (count.stepped_at(now) / DECAY_WHOLE, count.thousandths_at(now));
+            assert!(stepped * 2 >= exact && exact * 2 + 1 >= stepped, "after {seconds} s: {stepped} for {exact}");
+        }
+        assert_eq!(count.stepped_at(at) / DECAY_WHOLE, 1_000_000);
+        assert_eq!(count.stepped_at(at + Duration::from_secs(3_600)), 0);
+    }
+}
