@@ -249,9 +249,11 @@ pub fn for_viewer(mut definition: Value) -> Value {
     if let Some(params) = definition.get_mut(PARAMS) {
         *params = without_secrets(params.take());
     }
-    // Items of a pump job have parameters too.
-    if let Some(items) = definition.pointer_mut("/pump/items") {
-        *items = without_secrets(items.take());
+    // Items of a pump job and shards have parameters too.
+    for place in ["/pump/items", "/shards"] {
+        if let Some(items) = definition.pointer_mut(place) {
+            *items = without_secrets(items.take());
+        }
     }
     definition
 }

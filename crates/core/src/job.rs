@@ -12,8 +12,8 @@ use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::shadow::ModeFrom;
 use crate::spec::{
-    CalendarRule, ConcurrencySpec, Delivery, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over,
-    OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec,
+    CalendarRule, ConcurrencySpec, Delivery, ItemSpec, JobSpec, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence,
+    Over, OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec, ShardsSpec, check_named, with_params_of_shard,
 };
 use crate::timetable::{Applied, Timetable};
 use crate::{labels, name};
@@ -55,6 +55,8 @@ pub struct Job {
     pub select: Select,
     /// How many shards a fire has, where that is fixed.
     pub shards: Option<u32>,
+    /// Those shards by index, where they have names and parameters of their own; else empty.
+    pub named_shards: Arc<[ItemSpec]>,
     /// What a pump job's groups do; `None` for any other job. It has a shard for each group.
     pub pump: Option<Arc<Pump>>,
     /// What happens to missed fires.
@@ -130,7 +132,8 @@ impl Job {
             route: spec.route,
             hash_key: spec.labels.get(labels::XXL_JOB_ID).cloned(),
             select,
-            shards: pump.as_ref().map_or(spec.shards, |pump| Some(pump.groups)),
+            shards: pump.as_ref().map_or_else(|| spec.shards.as_ref().map(ShardsSpec::count), |pump| Some(pump.groups)),
+            named_shards: spec.shards.as_ref().map_or(&[][..], ShardsSpec::named).into(),
             misfire: spec.misfire(),
             overlap: spec.overlap,
             concurrency: spec.concurrency.clone(),
@@ -161,6 +164,26 @@ impl Job {
     #[must_use]
     pub const fn is_sharded(&self) -> bool {
         matches!(self.route, Route::Broadcast) || self.shards.is_some()
+    }
+
+    /// The shard with this index, where shards have names.
+    #[must_use]
+    pub fn shard(&self, index: i32) -> Option<&ItemSpec> {
+        self.named_shards.get(usize::try_from(index).ok()?)
+    }
+
+    /// What the run of a shard gets, as JSON text: the parameters of its fire (`own`, else the job's), with those of the shard over them.
+    #[must_use]
+    pub fn params_of(&self, own: Option<&str>, shard: i32) -> String {
+        let of_fire = own.unwrap_or(&self.params);
+        match self.shard(shard).map(|shard| &shard.params).filter(|params| !params.is_null()) {
+            Some(of_shard) => {
+                // What cannot be read was never checked, and is no object.
+                let of_fire = serde_json::from_str(of_fire).unwrap_or_default();
+                with_params_of_shard(of_fire, of_shard).to_string()
+            }
+            None => of_fire.to_owned(),
+        }
     }
 
     /// Whether a run keeps its place until it is known how it ended, or a bound has passed, when its executor is lost: it
@@ -275,7 +298,10 @@ fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
         let message = format!("{} is not a priority: 0 (last) to {PRIORITY_MAX} (first)", spec.priority);
         errors.push(FieldError::new("/priority", message));
     }
-    if let Some(shards) = spec.shards
+    if let Some(shards) = &spec.shards {
+        check_named(shards.named(), ("/shards", "shard"), errors);
+    }
+    if let Some(shards) = spec.shards.as_ref().map(ShardsSpec::count)
         && (!(1..=SHARD_COUNT_MAX).contains(&shards) || spec.route == Route::Broadcast)
     {
         let message = format!("{shards} shards; 1 to {SHARD_COUNT_MAX}, and none with broadcast, which makes its own");
@@ -360,6 +386,12 @@ mod tests {
         check_refused(json!({"schedule": {"cron": "0 * * * * ?", "time_zone": "X/Y"}}), "/schedule/time_zone", "X/Y");
         check_refused(json!({"route": "broadcast", "shards": 3}), "/shards", "3 shards");
         check_refused(json!({"shards": 0}), "/shards", "0 shards");
+        check_refused(json!({"shards": []}), "/shards", "0 shards");
+        check_refused(json!({"shards": {"count": 1_001}}), "/shards", "1001 shards");
+        check_refused(json!({"shards": [{"name": "eu"}, {"name": "eu"}]}), "/shards/1/name", "the name of shard 0 too");
+        check_refused(json!({"shards": [{"name": " "}]}), "/shards/0/name", "name");
+        let long = json!({"text": "x".repeat(5_000)});
+        check_refused(json!({"shards": [{"name": "a", "params": long}]}), "/shards/0/params", "at most 4096");
         check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
         check_refused(json!({"overrides": ["/a", "b"]}), "/overrides/1", "\"b\" is not a JSON pointer");
         check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "\"soon\" is not");

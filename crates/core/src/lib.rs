@@ -63,6 +63,7 @@ pub mod notice;
 pub mod outcome;
 pub mod outgoing;
 pub mod overrides;
+pub mod part;
 pub mod plain;
 pub mod plan;
 pub mod preview;

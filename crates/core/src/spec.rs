@@ -7,6 +7,7 @@ mod expect;
 mod policies;
 mod pump;
 mod schedules;
+mod shards;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,6 @@ pub use self::policies::{
     ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over, OverlapPolicy,
     OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
 };
-pub(crate) use self::pump::params_text;
 pub use self::pump::{
     ITEM_COUNT_MAX, ITEM_PARAMS_LEN_MAX, ItemCountSpec, ItemSpec, ItemsSpec, PumpMode, PumpSpec, UntilCronSpec,
     UntilSpec, UntilWord,
@@ -28,6 +28,8 @@ pub use self::pump::{
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
 };
+pub(crate) use self::shards::check_named;
+pub use self::shards::{ShardsSpec, with_params_of_shard};
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
@@ -90,11 +92,10 @@ pub struct JobSpec {
     /// Which executors of the app may get a run at all.
     #[serde(default, skip_serializing_if = "SelectSpec::is_any")]
     pub select: SelectSpec,
-    /// How many shards a fire has, dealt over the executors; nothing for an unsharded job. A broadcast has one for each
-    /// executor instead.
+    /// How many shards a fire has, dealt over the executors, or which, each with its name and parameters; nothing for an unsharded job. A
+    /// broadcast has one for each executor instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
-    pub shards: Option<u32>,
+    pub shards: Option<ShardsSpec>,
     /// A pump job: groups that fetch and execute rows of their items until it ends, instead of one run of the handler for each fire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pump: Option<Box<PumpSpec>>,
@@ -207,11 +208,17 @@ impl JobSpec {
         Job::compile(self, calendar)
     }
 
+    /// The shard of a fire with this index, where shards have names.
+    #[must_use]
+    pub fn shard(&self, index: i32) -> Option<&ItemSpec> {
+        self.shards.as_ref()?.named().get(usize::try_from(index).ok()?)
+    }
+
     /// Checks its pump, if it has one.
     pub(crate) fn compile_pump(&self, errors: &mut Vec<FieldError>) -> Option<Pump> {
         let parts = JobParts {
             schedules: &self.schedules(),
-            shards: self.shards,
+            shards: self.shards.as_ref().map(ShardsSpec::count),
             route: self.route,
             overlap: self.overlap,
             delivery: self.delivery,

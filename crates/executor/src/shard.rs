@@ -1,6 +1,10 @@
 //! Which part of a fire's work this run is, for code far from the handler.
 
-use crate::run;
+use rondel_core::spec::with_params_of_shard;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::{JobError, run};
 
 /// One of `total` parts of the same fire; an unsharded run is part 0 of 1.
 ///
@@ -66,6 +70,60 @@ pub fn index() -> u32 {
 #[must_use]
 pub fn total() -> u32 {
     current().total
+}
+
+/// The name of the shard that this code runs in, where the job names its shards; `None` elsewhere.
+///
+/// ```
+/// # use rondel::{JobError, TestRun, shard};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// #[derive(serde::Deserialize)]
+/// struct Region {
+///     schema: String,
+/// }
+/// async fn handler() -> Result<String, JobError> {
+///     let region: Region = shard::params()?;
+///     Ok(format!("{} in {}", shard::name().unwrap_or_default(), region.schema))
+/// }
+/// let run = TestRun::of(handler).shard(1, 2).shard_item("us", serde_json::json!({"schema": "us_main"}));
+/// assert_eq!(run.run().await.result(), Some(&"us in us_main".into()));
+/// # }
+/// ```
+#[must_use]
+pub fn name() -> Option<String> {
+    run::with_current(|run| run.shard_name().map(str::to_owned)).flatten()
+}
+
+/// The parameters of the shard that this code runs in, by themselves: the run's parameters have them already. Null where the shard
+/// has none, and outside a run.
+///
+/// # Errors
+/// Where they are not what `T` takes.
+pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
+    let own = run::with_current(|run| own_params(run.shard_params(), run.params())).unwrap_or_default();
+    serde_json::from_value(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
+}
+
+/// Of the parameters that the run got, in which secrets have been put in: those that are the shard's.
+fn own_params(of_shard: &str, of_run: &str) -> Value {
+    let of_run = serde_json::from_str(of_run).unwrap_or_default();
+    match (serde_json::from_str(of_shard).unwrap_or_default(), of_run) {
+        (Value::Null, _) => Value::Null,
+        (Value::Object(own), Value::Object(mut fields)) => {
+            let field = |(key, value): (String, Value)| {
+                let put_in = fields.remove(&key);
+                (key, put_in.unwrap_or(value))
+            };
+            Value::Object(own.into_iter().map(field).collect::<Map<_, _>>())
+        }
+        (_, of_run) => of_run,
+    }
+}
+
+/// The parameters of a run, with those of its shard over them.
+pub(crate) fn merged(of_fire: &str, of_shard: &Value) -> String {
+    with_params_of_shard(serde_json::from_str(of_fire).unwrap_or_default(), of_shard).to_string()
 }
 
 fn current() -> Shard {

@@ -112,6 +112,16 @@ impl TestRun {
         self
     }
 
+    /// The name and the parameters of the shard, as a job has them that names its shards. Its parameters go over those of the run: these
+    /// are to be given before.
+    pub fn shard_item(mut self, name: impl Into<String>, params: impl Serialize) -> Self {
+        let params = serde_json::to_value(params).unwrap_or_default();
+        self.trigger.shard_name = name.into();
+        self.trigger.params = crate::shard::merged(&self.trigger.params, &params);
+        self.trigger.shard_params = params.to_string();
+        self
+    }
+
     /// The attempt, from 1.
     pub fn attempt(mut self, attempt: i32) -> Self {
         self.trigger.attempt = attempt;

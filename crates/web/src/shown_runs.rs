@@ -1,11 +1,14 @@
 //! Runs as a caller may see them, with what belongs to them: for the API and for pages.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rondel_core::access::Permission;
 use rondel_core::disclosure::params_for_viewer;
+use rondel_core::part::Part;
 use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::spec::with_params_of_shard;
 use rondel_core::{JobId, Run};
+use rondel_store::catalog::Definition;
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
@@ -55,16 +58,52 @@ pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt
     Ok(attempts)
 }
 
-/// The run's own parameters, else those of the definition that it runs under, as JSON text. They may hold a secret that the job
+/// The definition that a run runs under, or ran.
+async fn definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definition>, Problem> {
+    Ok(call.engine().store().definitions(&[(run.job, run.job_version)]).await?.pop())
+}
+
+/// The name of the shard that a run is, where its job names its shards.
+pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
+    if run.is_root() || !Part::may_be(run) {
+        return Ok(None);
+    }
+    let definition = definition(call, run).await?;
+    Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
+}
+
+/// What of their fires runs are: a lookup tells the groups of pump jobs from shards.
+pub(crate) struct Parts(BTreeSet<JobId>);
+
+impl Parts {
+    pub(crate) async fn among<'r, Q>(call: &Call<Q>, runs: impl Iterator<Item = &'r Run>) -> Result<Self, Problem> {
+        let mut runs = runs;
+        if !runs.any(Part::may_be) {
+            return Ok(Self(BTreeSet::new()));
+        }
+        Ok(Self(call.engine().store().pump_jobs().await?.into_iter().map(|pump| pump.job).collect()))
+    }
+
+    pub(crate) fn of(&self, run: &Run) -> Option<Part> {
+        Part::of(run, self.0.contains(&run.job))
+    }
+}
+
+/// The run's own parameters, else those of the definition that it runs under, with those of its shard over them, as JSON text. They may hold a secret that the job
 /// does not have any more, so what looks like one is for callers who may edit the app of the run. What parents passed on is for
 /// callers who may look at those.
 pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
-    let text = match &run.params {
-        Some(own) => Some(own.clone()),
-        None => {
-            let definitions = call.engine().store().definitions(&[(run.job, run.job_version)]).await?;
-            definitions.first().map(|definition| definition.spec.params.to_string())
-        }
+    let is_shard = Part::may_be(run) && !run.is_root();
+    let definition = if run.params.is_none() || is_shard { definition(call, run).await? } else { None };
+    let of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
+    let text = run.params.clone().or_else(of_fire);
+    let shard = definition.as_ref().filter(|_| is_shard).and_then(|definition| definition.spec.shard(run.shard_index));
+    let text = match shard.map(|shard| &shard.params).filter(|params| !params.is_null()) {
+        Some(params) => text.map(|text| {
+            let of_fire = serde_json::from_str(&text).unwrap_or_default();
+            with_params_of_shard(of_fire, params).to_string()
+        }),
+        None => text,
     };
     let may_edit = call.caller.rights.allow(Permission::Edit, run.namespace, Some(run.app));
     let Some(params) = text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {

@@ -41,6 +41,7 @@ pub(crate) fn trigger(
 ) -> v1::Trigger {
     let (run, definition) = (&ready.run, &ready.definition);
     let is_limited = !mutant::on(Mutant::QueueTimeFromTurn);
+    let shard = definition.job.shard(run.shard_index);
     v1::Trigger {
         run_id: run.id.get(),
         attempt: run.attempt,
@@ -48,7 +49,7 @@ pub(crate) fn trigger(
         job: definition.job.name.clone(),
         namespace: definition.namespace_name.clone(),
         handler: definition.job.handler.clone(),
-        params: run.params.clone().unwrap_or_else(|| definition.job.params.clone()),
+        params: definition.job.params_of(run.params.as_deref(), run.shard_index),
         fire_at_ms: run.fire_at.as_millis(),
         due_at_ms: run.due_at.as_millis(),
         shard_index: run.shard_index.max(0),
@@ -66,6 +67,10 @@ pub(crate) fn trigger(
         overlap: overlap(&definition.job).into(),
         silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },
         pump: definition.job.pump.as_ref().map(|pump| group(pump.limits, definition.job.after)),
+        shard_name: shard.map_or_else(String::new, |shard| shard.name.clone()),
+        shard_params: shard
+            .filter(|shard| !shard.params.is_null())
+            .map_or_else(String::new, |shard| shard.params.to_string()),
     }
 }
 
@@ -207,6 +212,29 @@ mod tests {
         assert_eq!(bounded_depth(nested(51)), format!("{:?}", nested(51)));
         let texts = r#"{"a": "[[[[\"[[[[", "b": [{}, {}]}"#;
         assert_eq!((depth(texts), depth("7"), depth("]]]]")), (3, 0, 0));
+    }
+
+    /// Nothing of it is stored with the shards: the definition of the fire has the parameters of all.
+    #[test]
+    fn a_shard_gets_its_own_parameters_over_those_of_its_fire() {
+        let shards = json!([{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}, {"name": "all", "params": 7}]);
+        let definition = definition(&json!({"params": {"day": "today", "schema": "main"}, "shards": shards}));
+        let sent = |index: i32, own: Option<&str>| {
+            let mut ready = ready(1_000, &definition);
+            (ready.run.shard_index, ready.run.shard_total) = (index, Some(3));
+            ready.run.params = own.map(str::to_owned);
+            let sent = trigger(&ready, 1, None, (ready.run.due_at, Duration::from_secs(105)));
+            let params: serde_json::Value = serde_json::from_str(&sent.params).unwrap();
+            (sent.shard_name, sent.shard_params, params)
+        };
+        let of = |name: &str, own: &str, params| (name.to_owned(), own.to_owned(), params);
+        assert_eq!(sent(0, None), of("eu", r#"{"schema":"eu"}"#, json!({"day": "today", "schema": "eu"})));
+        assert_eq!(sent(1, None), of("us", "", json!({"day": "today", "schema": "main"})));
+        assert_eq!(sent(2, None), of("all", "7", json!(7)));
+        let own = Some(r#"{"day": "2026-03-08"}"#);
+        assert_eq!(sent(0, own).2, json!({"day": "2026-03-08", "schema": "eu"}));
+        assert_eq!(sent(1, own).2, json!({"day": "2026-03-08"}));
+        assert_eq!(sent(rondel_core::run::BROADCAST, None).0, "");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rondel_core::job::{PARAMS_LEN_MAX, check_params_size};
 use rondel_core::overrides::Overrides;
+use rondel_core::spec::{ItemSpec, ShardsSpec, with_params_of_shard};
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
 use serde_json::Value;
 
@@ -98,16 +99,35 @@ pub(super) fn params_complaints(
     if let Err(message) = check_params_size(&spec.params) {
         return vec![FieldError::new("/params", message)];
     }
+    let named = spec.shards.as_ref().map_or(&[][..], ShardsSpec::named);
+    if named.iter().all(|shard| shard.params.is_null()) {
+        return complaints_about(node, namespace, spec, &spec.params);
+    }
+    // What the handler gets is what counts: a shard may add what the job leaves out. The first one that is wrong is named.
+    let of_shard = |(index, shard): (usize, &ItemSpec)| {
+        let params = with_params_of_shard(spec.params.clone(), &shard.params);
+        let complaints = match check_params_size(&params) {
+            Err(message) => vec![FieldError::new("/params", message)],
+            Ok(()) => complaints_about(node, namespace, spec, &params),
+        };
+        let below = |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
+        complaints.into_iter().map(below).collect::<Vec<_>>()
+    };
+    named.iter().enumerate().map(of_shard).find(|complaints| !complaints.is_empty()).unwrap_or_default()
+}
+
+fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
-        && let Some(missing) = agent_handlers::missing(&spec.handler, &spec.params)
+        && let Some(missing) = agent_handlers::missing(&spec.handler, params)
     {
         return vec![missing];
     }
-    check_params(node, namespace, spec, &spec.params)
+    check_params(node, namespace, spec, params)
 }
 
 /// What the verdict on a definition's parameters hangs on.
-fn judged_by(spec: &JobSpec) -> (&str, &str, &Value, bool, bool) {
+fn judged_by(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ShardsSpec>), bool, bool) {
     let takes_params = *spec.effective_overrides() != Overrides::None;
-    (&spec.app, &spec.handler, &spec.params, spec.schedule.is_none(), takes_params)
+    let params = (&spec.params, spec.shards.as_ref());
+    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params)
 }

@@ -23,6 +23,16 @@ pub enum ShardsError {
     /// The job has none any more.
     #[error("the job is not cut into shards any more; run it again as a whole")]
     JobNotSharded,
+    /// The shards of its fire were not those that the job has now.
+    #[error(
+        "the job names {now} shards, and this fire had {then}: a shard's index would stand for another one; run it again as a whole"
+    )]
+    OtherShards {
+        /// How many the definition names.
+        now: usize,
+        /// How many the fire had.
+        then: i32,
+    },
     /// Groups have no work of their own that could be left.
     #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
     IsPump,
@@ -83,6 +93,12 @@ pub async fn request_failed_shards(
     let failed = unsuccessful_shards(node, whole).await?;
     if failed.is_empty() {
         return Err(ShardsError::NoneFailed);
+    }
+    let named = record.spec.shards.as_ref().map_or(0, |shards| shards.named().len());
+    let is_other =
+        |shard: &&Run| named > 0 && shard.shard_total.and_then(|total| usize::try_from(total).ok()) != Some(named);
+    if let Some(other) = failed.iter().find(is_other) {
+        return Err(ShardsError::OtherShards { now: named, then: other.shard_total.unwrap_or(0) });
     }
     let (again, shards) = fire_of(node, (record, &failed), &request);
     if let Some(trace) = request.trace {

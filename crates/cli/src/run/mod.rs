@@ -237,9 +237,14 @@ fn took(run: &Value, now: Timestamp) -> String {
     if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
 }
 
-/// `0 of 2`; nothing where there is only one.
+/// `0 of 2`, `group 0 of 2`, `root of 2`; nothing where there is only one.
 fn shard(run: &Value) -> String {
+    let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {
+        (_, total) if part == Some("root") => {
+            format!("root{}", total.map(|total| format!(" of {total}")).unwrap_or_default())
+        }
+        (Some(index), Some(total)) if part == Some("group") => format!("group {index} of {total}"),
         (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{index} of {total}"),
         (Some(index), Some(total)) if index < 0 => format!("all {total}"),
         _ => String::new(),
@@ -273,6 +278,9 @@ mod tests {
         assert_eq!(took(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
         assert_eq!(shard(&run), "1 of 3");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
+        assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1, "part": "group"})), "group 0 of 1");
+        assert_eq!(shard(&json!({"shard_index": null, "shard_total": 4, "part": "root"})), "root of 4");
+        assert_eq!(shard(&json!({"shard_index": 1, "shard_total": 4, "part": "shard"})), "1 of 4");
         assert_eq!(in_words("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
         assert_eq!(in_words("trace", &Value::Null), None);
         assert_eq!(in_words("children", &json!([{"id": "1"}])).as_deref(), Some("1"));

@@ -1,6 +1,5 @@
 //! Checks the definition of a pump job.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Limits, Pump, Until};
@@ -8,8 +7,8 @@ use crate::cron::parse_zone;
 use crate::field_error::FieldError;
 use crate::schedule::Schedule;
 use crate::spec::{
-    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, ITEM_PARAMS_LEN_MAX, ItemsSpec, OnSilence, OverlapPolicy, OverlapScope,
-    OverlapSpec, PumpSpec, RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, params_text,
+    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, ItemsSpec, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec,
+    PumpSpec, RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, check_named,
 };
 use crate::time::Timestamp;
 
@@ -63,27 +62,12 @@ impl PumpSpec {
     }
 
     fn check_items(&self, errors: &mut Vec<FieldError>) {
-        let mut refuse = |pointer: String, message: String| errors.push(FieldError::new(pointer, message));
         let count = self.items.count();
         if !(1..=ITEM_COUNT_MAX).contains(&count) {
-            return refuse("/pump/items".to_owned(), format!("{count} items; 1 to {ITEM_COUNT_MAX}"));
+            return errors.push(FieldError::new("/pump/items", format!("{count} items; 1 to {ITEM_COUNT_MAX}")));
         }
         let ItemsSpec::List(items) = &self.items else { return };
-        let mut seen = HashMap::new();
-        for (index, item) in items.iter().enumerate() {
-            if let Err(message) = crate::name::check(&item.name) {
-                refuse(format!("/pump/items/{index}/name"), message);
-            }
-            if let Some(first) = seen.insert(&item.name, index) {
-                let message = format!("{:?} is the name of item {first} too; each item has its own", item.name);
-                refuse(format!("/pump/items/{index}/name"), message);
-            }
-            let len = params_text(&item.params).len();
-            if len > ITEM_PARAMS_LEN_MAX {
-                let message = format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one item");
-                refuse(format!("/pump/items/{index}/params"), message);
-            }
-        }
+        check_named(items, ("/pump/items", "item"), errors);
     }
 
     fn check_numbers(&self, errors: &mut Vec<FieldError>) {

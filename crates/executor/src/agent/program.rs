@@ -137,7 +137,7 @@ impl Program {
     }
 }
 
-fn run_env(run: &RunContext) -> [(&'static str, String); 10] {
+fn run_env(run: &RunContext) -> [(&'static str, String); 11] {
     let (shard, token) = (run.shard(), run.fencing_token());
     [
         ("RONDEL_RUN_ID", run.run_id().to_string()),
@@ -148,6 +148,7 @@ fn run_env(run: &RunContext) -> [(&'static str, String); 10] {
         ("RONDEL_FIRE_AT", run.fire_at().to_string()),
         ("RONDEL_SHARD_INDEX", shard.index.to_string()),
         ("RONDEL_SHARD_TOTAL", shard.total.to_string()),
+        ("RONDEL_SHARD_NAME", run.shard_name().unwrap_or_default().to_owned()),
         ("RONDEL_FENCE_TERM", token.term.to_string()),
         ("RONDEL_FENCE_N", token.n.to_string()),
     ]

@@ -142,6 +142,19 @@ impl RunContext {
         Shard::from_wire(self.inner.trigger.shard_index, self.inner.trigger.shard_total)
     }
 
+    /// The name of its shard, where the job names its shards.
+    #[must_use]
+    pub fn shard_name(&self) -> Option<&str> {
+        let name = self.inner.trigger.shard_name.as_str();
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// Its shard's own parameters as the definition has them, as JSON text.
+    pub(crate) fn shard_params(&self) -> &str {
+        let raw = self.inner.trigger.shard_params.as_str();
+        if raw.is_empty() { "null" } else { raw }
+    }
+
     /// A number that rises with each start of the job's runs, for your own store.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {

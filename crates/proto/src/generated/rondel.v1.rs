@@ -283,6 +283,11 @@ pub struct Trigger {
     /// Of a group of a pump job: how it works. Executors that do not know this field run the handler once.
     #[prost(message, optional, tag = "23")]
     pub pump: ::core::option::Option<Pump>,
+    /// Of a shard with a name: that, and its own parameters as JSON text, empty for none. They are in params already.
+    #[prost(string, tag = "24")]
+    pub shard_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "25")]
+    pub shard_params: ::prost::alloc::string::String,
 }
 /// How a group of a pump job works off the rows of its items.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

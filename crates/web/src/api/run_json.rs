@@ -1,5 +1,6 @@
 //! Runs as the API shows them.
 
+use rondel_core::part::Part;
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::{Subject, sentence};
 use rondel_core::run::{Attempt, BROADCAST};
@@ -15,7 +16,7 @@ use super::run_tree::ChildJson;
 use super::schedules::Sentence;
 use crate::call::Call;
 use crate::problem::Problem;
-use crate::shown_runs::{attempts, named, params, shard_runs};
+use crate::shown_runs::{Parts, attempts, named, params, shard_name, shard_runs};
 
 /// A run in a list.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -35,6 +36,9 @@ pub(crate) struct RunItem {
     shard_index: Option<i32>,
     /// Null while a broadcast has not been dealt out.
     shard_total: Option<i32>,
+    /// What of its fire it is, where that has several runs; the runs of a pump job are the root and its groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<Part>,
     trigger: Trigger,
     reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
@@ -58,7 +62,10 @@ pub(super) struct RunJson {
     item: RunItem,
     namespace: String,
     job_version: i64,
-    /// Its own, else its job's.
+    /// Of a shard with a name: that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard_name: Option<String>,
+    /// Its own, else its job's; of a shard with parameters, with those over them.
     #[schemars(with = "Option<Value>")]
     params: Option<Box<RawValue>>,
     /// What its handler returned.
@@ -119,7 +126,7 @@ struct AttemptJson {
 }
 
 impl RunItem {
-    fn new(run: Run, job: &str) -> Self {
+    fn new(run: Run, job: &str, part: Option<Part>) -> Self {
         Self {
             id: run.id,
             due_at: run.due_at,
@@ -131,6 +138,7 @@ impl RunItem {
             executor: run.executor,
             shard_index: (run.shard_index != BROADCAST).then_some(run.shard_index),
             shard_total: run.shard_total,
+            part,
             trigger: run.trigger,
             reason: run.reason,
             detail: run.detail,
@@ -167,8 +175,12 @@ impl From<Attempt> for AttemptJson {
 
 /// Runs with the names of their jobs, for a list.
 pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
-    let named = named(call, runs).await?;
-    Ok(named.into_iter().map(|(name, run)| RunItem::new(run, &name)).collect())
+    let parts = Parts::among(call, runs.iter()).await?;
+    let item = |(name, run): (String, Run)| {
+        let part = parts.of(&run);
+        RunItem::new(run, &name, part)
+    };
+    Ok(named(call, runs).await?.into_iter().map(item).collect())
 }
 
 /// A run with its attempts, its shards, and the parameters that it has or had.
@@ -176,7 +188,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
     call.conceal(std::slice::from_mut(&mut run)).await?;
     let attempts = attempts(call, &run).await?.into_iter().map(AttemptJson::from).collect();
     let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
-    let params = params(call, &run).await?;
+    let (params, shard_name) = (params(call, &run).await?, shard_name(call, &run).await?);
     let (job_version, parent) = (run.job_version, run.parent);
     let root = run.fire_root();
     let (children, has_more_children) = run_tree::children(call, &run).await?;
@@ -191,6 +203,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
         item,
         namespace: call.namespace.name.clone(),
         job_version,
+        shard_name,
         params: params.and_then(raw),
         result: result.and_then(raw),
         parent,

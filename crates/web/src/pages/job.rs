@@ -10,6 +10,7 @@ use rondel_admin::jobs::{self, JobError, RunParams, RunRequest};
 use rondel_core::declared::drift;
 use rondel_core::filter::{Filter, LabelTerm, LabelTest};
 use rondel_core::overrides::Overrides;
+use rondel_core::part::Part;
 use rondel_core::request::{IfOpen, planned_at};
 use rondel_core::spec::Mode;
 use rondel_core::time::format_duration;
@@ -110,6 +111,8 @@ struct RunWith {
     takes_params: bool,
     /// The executors of the job's app that are connected to this server, by name.
     executors: Vec<String>,
+    /// The groups of a pump job go to every executor that may have them.
+    takes_executor: bool,
     /// As JSON text.
     params: String,
     /// The same as fields, where its handler declares what it takes.
@@ -185,6 +188,7 @@ fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
     RunWith {
         takes_params: *overrides != Overrides::None,
         executors: online_names(page, record),
+        takes_executor: record.spec.pump.is_none(),
         params: text_of(&overrides.part(&spec.params)),
         fields,
         hint: match &*overrides {
@@ -222,7 +226,8 @@ async fn runs(
         .last()
         .filter(|_| has_more)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, pair("cursor", &listing.cursor(run.id))));
-    let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t);
+    let is_pump = record.spec.pump.is_some();
+    let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t).with_part(Part::of(run, is_pump), page.t);
     Ok((runs.iter().map(row).collect(), next))
 }
 

@@ -17,6 +17,8 @@ enum Kind {
     Number,
     /// Several, with blanks or commas between them.
     List,
+    /// A number, or JSON text.
+    Shards,
 }
 
 /// A field with the place of its value.
@@ -38,7 +40,7 @@ const LEAVES: [Leaf; 26] = [
     leaf("overlap_max", "/overlap/max", Kind::Number),
     leaf("select_labels", "/select/labels", Kind::List),
     leaf("select_executors", "/select/executors", Kind::List),
-    leaf("shards", "/shards", Kind::Number),
+    leaf("shards", "/shards", Kind::Shards),
     leaf("concurrency_key", "/concurrency/key", Kind::Text),
     leaf("concurrency_max", "/concurrency/max", Kind::Number),
     leaf("rate_key", "/rate/key", Kind::Text),
@@ -224,7 +226,9 @@ fn shown(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        Some(Value::Array(items)) if items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+        }
         Some(other) => other.to_string(),
     }
 }
@@ -233,8 +237,12 @@ fn put(document: &mut Value, leaf: &Leaf, text: &str, is_kept: bool) -> Result<(
     let value = match leaf.kind {
         Kind::Text if text.is_empty() => None,
         Kind::Text => Some(Value::from(text)),
-        Kind::Number if text.is_empty() => None,
+        Kind::Number | Kind::Shards if text.is_empty() => None,
         Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
+        // What is wrong in a list is refused with its place in it.
+        Kind::Shards => {
+            Some(text.parse::<u32>().map(Value::from).or_else(|_| serde_json::from_str(text)).map_err(|_| ())?)
+        }
         Kind::List => {
             let items: Vec<&str> = text.split([' ', ',', '\n', '\t', '\r']).filter(|item| !item.is_empty()).collect();
             (is_kept || !items.is_empty()).then(|| Value::from(items))
@@ -351,6 +359,10 @@ mod tests {
         assert_eq!(schedule, document["schedule"]);
         assert_eq!(leaf_at("/select/labels/1"), Some("select_labels"));
         assert_eq!(leaf_at("/schedule/jitter/max"), Some("jitter_max"));
+        let listed = json!({"shards": [{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}]});
+        let mut again = json!({});
+        assert_eq!(Leaves::of(&listed).put(&mut again), Vec::<&str>::new());
+        assert_eq!(again["shards"], listed["shards"], "shards with names stay as they are");
         let wrong = Leaves::sent(&Fields::from([("shards", "many")]));
         assert_eq!(wrong.put(&mut made), ["shards"]);
     }

@@ -34,7 +34,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
-use crate::shown_runs::{attempts, named, params, shard_runs};
+use crate::shown_runs::{Parts, attempts, named, params, shard_name, shard_runs};
 
 /// The query of the page: which attempt's log is shown, and what is searched for in it.
 #[derive(Debug)]
@@ -84,6 +84,8 @@ struct RunPage {
     cancel_by: Option<String>,
     only_executor: Option<String>,
     key: Option<String>,
+    /// Where its job names its shards.
+    shard_name: Option<String>,
     progress: Option<Progress>,
     route: Option<RouteFacts>,
     span: Option<(i64, Moment)>,
@@ -168,6 +170,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
     let whole = whole_of(&page.call, &run).await?;
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(card(&page, &run, shown_attempt).await?) };
+    let part = Parts::among(&page.call, std::iter::once(&run)).await?.of(&run);
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
@@ -194,7 +197,8 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         version: run.job_version,
         cancel_reason_max: REASON_LEN_MAX,
         log,
-        row: RunRow::new(&run, job, now, t),
+        row: RunRow::new(&run, job, now, t).with_part(part, t),
+        shard_name: shard_name(&page.call, &run).await?,
     };
     html(StatusCode::OK, &template)
 }

@@ -6,7 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::filter::{Filter, Scope};
-use rondel_core::{RunId, Trigger};
+use rondel_core::{Run, RunId, Trigger};
 use rondel_store::ledger::RunOrder;
 
 use super::form::Fields;
@@ -20,7 +20,7 @@ use crate::problem::Problem;
 use crate::redirect::{own_path, to};
 use crate::run_bulk::{BULK_RUN_COUNT_MAX, Chosen, RunAction, RunProblem, Selected, perform, select};
 use crate::run_filter;
-use crate::shown_runs::named;
+use crate::shown_runs::{Parts, named};
 
 /// How many of the runs are shown before anything is done, and how many problems afterwards.
 const SHOWN_COUNT_MAX: usize = 20;
@@ -97,8 +97,9 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     }
     let now = page.engine().now();
     let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
-    let rows: Vec<RunLine> =
-        named(&page.call, shown).await?.into_iter().map(|(job, run)| RunLine::new(&run, job, now, t)).collect();
+    let parts = Parts::among(&page.call, shown.iter()).await?;
+    let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.of(&run), now, t);
+    let rows: Vec<RunLine> = named(&page.call, shown).await?.into_iter().map(line).collect();
     let is_retry = action == RunAction::Retry;
     let template = BulkPage {
         shell: page.shell(Nav::Runs),

@@ -1,5 +1,6 @@
 //! A run as a line of the list of runs.
 
+use rondel_core::part::Part;
 use rondel_core::{Run, RunId, Timestamp};
 
 use super::moment::{Moment, length};
@@ -21,7 +22,7 @@ pub(super) struct RunLine {
 }
 
 impl RunLine {
-    pub(super) fn new(run: &Run, job: String, now: Timestamp, t: &Texts) -> Self {
+    pub(super) fn new(run: &Run, job: String, part: Option<Part>, now: Timestamp, t: &Texts) -> Self {
         let planned = Moment::new(run.fire_at, now, t);
         let day = planned.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
         let at = format!("{day}{}", planned.time);
@@ -32,7 +33,7 @@ impl RunLine {
             at,
             planned,
             queued: began.map(|at| length(at.since(run.due_at), t)),
-            row: RunRow::new(run, job, now, t),
+            row: RunRow::new(run, job, now, t).with_part(part, t),
         }
     }
 }

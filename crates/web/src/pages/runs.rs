@@ -21,7 +21,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, Place, SearchedPage};
-use crate::shown_runs::named;
+use crate::shown_runs::{Parts, named};
 
 /// The filter for failures that were not looked at, and how many of them are counted.
 const DEAD: &str = "is:dead";
@@ -124,8 +124,9 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         address("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
     };
     let (previous, next) = (found.before.map(at), found.after.map(at));
+    let parts = Parts::among(&page.call, found.runs.iter()).await?;
     let rows = named(&page.call, found.runs).await?;
-    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, now, t)).collect();
+    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
     let sort = |order: RunOrder, word: &str| Sort {
         href: address("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.order == order,

@@ -1,6 +1,7 @@
 //! Runs as pages show them.
 
 use rondel_core::folded_state::FoldedState;
+use rondel_core::part::Part;
 use rondel_core::reason::message::in_chinese;
 use rondel_core::reason::words::{Subject, because, sentence};
 use rondel_core::reason::{Detail, Reason};
@@ -73,6 +74,8 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     /// Which of how many, counted from 1.
     pub(crate) shard: Option<(i32, i32)>,
+    /// What of its fire it is, where that is not said by the shard.
+    pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }
 
@@ -92,7 +95,19 @@ impl RunRow {
             shard: run.shard_total.filter(|total| *total > 1 && run.shard_index >= 0).map(|n| (run.shard_index + 1, n)),
             executor: run.present_executor().map(str::to_owned),
             message,
+            part: None,
         }
+    }
+
+    /// The same with the word for what of its fire it is.
+    pub(crate) fn with_part(self, part: Option<Part>, t: &Texts) -> Self {
+        let part = part.and_then(|part| match part {
+            Part::Whole => Some(t.run_part_whole),
+            Part::Root => Some(t.run_part_root),
+            Part::Group => Some(t.run_part_group),
+            Part::Shard => None,
+        });
+        Self { part, ..self }
     }
 }
 

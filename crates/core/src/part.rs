@@ -1,0 +1,59 @@
+//! What of a fire a run is, where the fire has several runs.
+
+use crate::run::Run;
+use crate::word_enum::words;
+
+words! {
+    /// What of a fire a run is, where the fire has several runs.
+    Part {
+        /// The row that stands for all shards.
+        Whole = "whole",
+        /// One of them.
+        Shard = "shard",
+        /// The row that stands for all groups of a pump job.
+        Root = "root",
+        /// One of them.
+        Group = "group",
+    }
+}
+
+impl Part {
+    /// What of its fire a run is; `None` for one that is a fire by itself.
+    #[must_use]
+    pub fn of(run: &Run, is_pump: bool) -> Option<Self> {
+        match (run.is_root(), is_pump) {
+            (true, true) => Some(Self::Root),
+            (true, false) => Some(Self::Whole),
+            (false, true) => Some(Self::Group),
+            (false, false) => run.shard_total.is_some_and(|total| total > 1).then_some(Self::Shard),
+        }
+    }
+
+    /// Whether it could be a part: only then it has to be known whether its job is a pump job.
+    #[must_use]
+    pub fn may_be(run: &Run) -> bool {
+        run.is_root() || run.parent.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{AppId, JobId, NamespaceId, NodeId, RunId};
+    use crate::run::RunOf;
+    use crate::status::Trigger;
+    use crate::time::Timestamp;
+
+    #[test]
+    fn a_run_is_a_fire_or_a_part_of_one() {
+        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+        let one = Run::new(RunId::new(4), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
+        let root = one.clone().for_all_shards();
+        let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(root.id), ..one.clone() };
+        let only = Run { shard_total: Some(1), ..shard.clone() };
+        let of = |is_pump| [&one, &root, &shard, &only].map(|run| Part::of(run, is_pump));
+        assert_eq!(of(false), [None, Some(Part::Whole), Some(Part::Shard), None]);
+        assert_eq!(of(true)[1..], [Some(Part::Root), Some(Part::Group), Some(Part::Group)]);
+        assert_eq!([&one, &root, &shard, &only].map(Part::may_be), [false, true, true, true]);
+    }
+}

@@ -1,0 +1,84 @@
+//! The shards of a fire, by the words of a pump's items.
+
+use std::collections::HashMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::pump::{ITEM_PARAMS_LEN_MAX, ItemCountSpec, ItemSpec, ItemsSpec, params_text};
+use crate::field_error::FieldError;
+
+/// The shards of a fire: how many, or which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ShardsSpec {
+    /// `4`: so many, without parameters of their own.
+    Number(#[schemars(range(min = 1, max = 1000))] u32),
+    /// `{"count": 4}`, which is the same, or `[{"name": "eu"}, {"name": "us", "params": {"schema": "us"}}]`: one for each.
+    Items(ItemsSpec),
+}
+
+impl ShardsSpec {
+    /// How many they are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::Number(count) | Self::Items(ItemsSpec::Count(ItemCountSpec { count })) => *count,
+            Self::Items(ItemsSpec::List(shards)) => u32::try_from(shards.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Those with names, in their order; empty where only their number is given.
+    #[must_use]
+    pub fn named(&self) -> &[ItemSpec] {
+        match self {
+            Self::Items(ItemsSpec::List(shards)) => shards,
+            Self::Items(ItemsSpec::Count(_)) | Self::Number(_) => &[],
+        }
+    }
+}
+
+/// Checks the names and parameters of items or shards below a pointer; `what` is what one of them is called.
+pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, &str), errors: &mut Vec<FieldError>) {
+    let mut refuse = |pointer: String, message: String| errors.push(FieldError::new(pointer, message));
+    let mut seen = HashMap::new();
+    for (index, item) in items.iter().enumerate() {
+        if let Err(message) = crate::name::check(&item.name) {
+            refuse(format!("{pointer}/{index}/name"), message);
+        }
+        if let Some(first) = seen.insert(&item.name, index) {
+            let message = format!("{:?} is the name of {what} {first} too; each {what} has its own", item.name);
+            refuse(format!("{pointer}/{index}/name"), message);
+        }
+        let len = params_text(&item.params).len();
+        if len > ITEM_PARAMS_LEN_MAX {
+            let message = format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one {what}");
+            refuse(format!("{pointer}/{index}/params"), message);
+        }
+    }
+}
+
+/// The parameters of a fire with those of one of its shards over them: of two objects each field of the shard's is put into the fire's; any
+/// other value of the shard stands in the place of the whole.
+///
+/// ```
+/// use rondel_core::spec::with_params_of_shard;
+/// use serde_json::json;
+///
+/// let of_fire = json!({"day": "today", "schema": "main"});
+/// assert_eq!(with_params_of_shard(of_fire.clone(), &json!({"schema": "us"})), json!({"day": "today", "schema": "us"}));
+/// assert_eq!(with_params_of_shard(of_fire.clone(), &json!(7)), json!(7));
+/// assert_eq!(with_params_of_shard(of_fire.clone(), &json!(null)), of_fire);
+/// ```
+#[must_use]
+pub fn with_params_of_shard(of_fire: Value, of_shard: &Value) -> Value {
+    match (of_fire, of_shard) {
+        (of_fire, Value::Null) => of_fire,
+        (Value::Object(mut fields), Value::Object(own)) => {
+            fields.extend(own.clone());
+            Value::Object(fields)
+        }
+        (_, own) => own.clone(),
+    }
+}
