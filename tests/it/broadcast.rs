@@ -88,3 +88,44 @@ async fn a_failed_shard_runs_again_alone(db: ScratchDb) {
     .expect(422);
 }
 on_each_database!(a_failed_shard_runs_again_alone);
+
+/// Each shard with a name gets its own parameters over those of its fire, also after an edit of the job, and only its definition has them.
+async fn named_shards_get_parameters_of_their_own(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let journal = Journal::new();
+    let script = format!("echo \"$RONDEL_SHARD_NAME $REGION\" >> {}", journal.path().display());
+    let definition = |shards: serde_json::Value| {
+        let params = json!({"argv": ["sh", "-c", script], "env": {"REGION": "any"}});
+        json!({"name": "regions", "app": "files", "handler": "shell", "params": params, "shards": shards})
+    };
+    let wrong = json!([{"name": "eu"}, {"name": "us", "params": {"argv": "not a list"}}]);
+    let refused = api.post("/api/v1/jobs", definition(wrong)).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/shards/1/params/argv", "{refused}");
+    let own = |region: &str| json!({"env": {"REGION": region}});
+    let shards =
+        json!([{"name": "eu", "params": own("eu-1")}, {"name": "us", "params": own("us-1")}, {"name": "rest"}]);
+    api.post("/api/v1/jobs", definition(shards)).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    let whole = api.post("/api/v1/jobs/regions/runs", json!({})).await.expect(201);
+    let path = format!("/api/v1/runs/{}", whole["id"].as_str().expect("a text"));
+    let whole = wait_until(Duration::from_secs(20), "the fire is over", async || {
+        let run = api.get(&path).await.expect(200);
+        if run["status"] == "succeeded" { Ok(run) } else { Err(run) }
+    })
+    .await;
+    let text = std::fs::read_to_string(journal.path()).expect("the journal");
+    assert_eq!(text.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["eu eu-1", "us us-1", "rest any"]));
+    assert_eq!(whole["part"], "whole");
+    for shard in whole["shards"].as_array().expect("shards") {
+        let run = api.get(&format!("/api/v1/runs/{}", shard["id"].as_str().expect("a text"))).await.expect(200);
+        let (name, region) = match run["shard_index"].as_i64() {
+            Some(0) => ("eu", "eu-1"),
+            Some(1) => ("us", "us-1"),
+            _ => ("rest", "any"),
+        };
+        assert_eq!((&run["part"], &run["shard_name"]), (&json!("shard"), &json!(name)), "{run}");
+        assert_eq!(run["params"]["env"]["REGION"], region, "{run}");
+    }
+}
+on_each_database!(named_shards_get_parameters_of_their_own);

@@ -28,7 +28,7 @@ pub use self::pump::{
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
 };
-pub(crate) use self::shards::check_named;
+pub(crate) use self::shards::{Named, check_named};
 pub use self::shards::{ShardsSpec, with_params_of_shard};
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;

@@ -103,7 +103,8 @@ const UNSEEN: &[&str] = &[
     "released_is_taken_again",
     "older_order_is_taken",
     "released_is_reported_once",
-    // No test shows it so far: the next change of the group's items repeats the order.
+    // `an_order_is_sent_again_until_the_group_has_taken_it` in crates/admin/src/pumps/orders.rs: in a world, the next change of the group's
+    // items repeats the order.
     "order_once",
 ];
 

@@ -491,13 +491,10 @@ mod tests {
     #[test]
     fn no_lease_has_an_ordinal_of_one_before() {
         let token = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
-        let no_node_has_it = |_| false;
-        assert_eq!(next_ordinal(lease_count(std::iter::empty()), no_node_has_it), 0);
-        assert_eq!(next_ordinal(lease_count([token(1, 1)].into_iter()), no_node_has_it), 1);
+        let next = |leases: &[LeaseToken]| next_ordinal(lease_count(leases.iter().copied()), |_| false);
+        assert_eq!([next(&[]), next(&[token(1, 1)])], [0, 1]);
         // One that starts anew, and then another that is new; nodes 1 and 2 are forgotten.
-        assert_eq!(next_ordinal(lease_count([token(3, 1)].into_iter()), no_node_has_it), 3);
-        assert_eq!(next_ordinal(lease_count([token(3, 2)].into_iter()), no_node_has_it), 4);
-        assert_eq!(next_ordinal(lease_count([token(3, 2), token(4, 1)].into_iter()), no_node_has_it), 5);
+        assert_eq!([next(&[token(3, 1)]), next(&[token(3, 2)]), next(&[token(3, 2), token(4, 1)])], [3, 4, 5]);
         assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
     }
 }

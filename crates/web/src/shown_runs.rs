@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use rondel_core::access::Permission;
 use rondel_core::disclosure::params_for_viewer;
 use rondel_core::part::Part;
+use rondel_core::pump::Counts;
 use rondel_core::run::{Attempt, BROADCAST};
 use rondel_core::spec::with_params_of_shard;
 use rondel_core::{JobId, Run};
@@ -72,7 +73,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
-/// What of their fires runs are: a lookup tells the groups of pump jobs from shards.
+/// What of their fires runs are: which of them belong to pump jobs is looked up.
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {
@@ -116,6 +117,26 @@ pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
     let params = if may_edit { params } else { params_for_viewer(params) };
     let params = if has_parents { parent_params::as_seen(call, params).await? } else { params };
     Ok(Some(params.to_string()))
+}
+
+/// How many groups' earlier attempts are read for the counts of their root.
+const GROUP_READS_MAX: usize = 200;
+
+/// What the groups of a pump's root run reported of their rows when their attempts ended; `None` where none has. An attempt that was lost
+/// with its executor reported nothing.
+pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<Option<Counts>, Problem> {
+    let mut total: Option<Counts> = None;
+    let mut add = |message: Option<&str>| {
+        if let Some(counts) = message.and_then(Counts::of_message) {
+            total = Some(total.unwrap_or_default().plus(counts));
+        }
+    };
+    groups.iter().for_each(|group| add(group.message.as_deref()));
+    for group in groups.iter().filter(|group| group.attempt > 1 && group.message.is_some()).take(GROUP_READS_MAX) {
+        let earlier = call.engine().store().attempts(group.id).await?;
+        earlier.iter().for_each(|attempt| add(attempt.message.as_deref()));
+    }
+    Ok(total)
 }
 
 /// The shards of a broadcast, in order.

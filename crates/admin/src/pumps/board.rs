@@ -15,12 +15,30 @@ use crate::dispatch::SessionHandle;
 const WAITING_MAX: usize = 50_000;
 
 /// The newest report of a group, as far as it was not taken.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
     /// The last order that the group has taken.
     pub(super) taken: (i64, i64),
     /// Its items, by name.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
+    /// A look took it before the group was known.
+    pub(super) waited: bool,
+}
+
+impl Report {
+    /// Adds another report of the group, whichever is newer, and answers how many items are in it more than before.
+    fn add(&mut self, other: Self) -> usize {
+        let before = self.items.len();
+        self.taken = self.taken.max(other.taken);
+        self.waited |= other.waited;
+        for (name, item) in other.items {
+            let is_older = |known: &v1::PumpProgress| (known.epoch, known.sequence) > (item.epoch, item.sequence);
+            if !self.items.get(&name).is_some_and(is_older) {
+                self.items.insert(name, item);
+            }
+        }
+        self.items.len() - before
+    }
 }
 
 /// By job, executor and attempt.
@@ -73,15 +91,8 @@ impl PumpBoard {
             let owner = Owner { run: RunId::new(report.run_id), attempt: report.attempt };
             let of_job = inbox.reports.entry(JobId::new(report.job_id)).or_default();
             let waiting = of_job.entry((executor, owner)).or_default();
-            let before = waiting.items.len();
-            waiting.taken = waiting.taken.max((report.term, report.number));
-            for item in report.items {
-                let is_older = |known: &v1::PumpProgress| (known.epoch, known.sequence) > (item.epoch, item.sequence);
-                if !waiting.items.get(&item.name).is_some_and(is_older) {
-                    waiting.items.insert(item.name.clone(), item);
-                }
-            }
-            let added = waiting.items.len() - before;
+            let items = report.items.into_iter().map(|item| (item.name.clone(), item)).collect();
+            let added = waiting.add(Report { taken: (report.term, report.number), items, waited: false });
             inbox.item_count += added;
         }
         drop(inbox);
@@ -91,6 +102,22 @@ impl PumpBoard {
     /// All that was reported since the last call.
     pub(super) fn reports(&self) -> Reports {
         std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner)).reports
+    }
+
+    /// Reports that could not be written come with the next look, behind what was reported since.
+    pub(super) fn put_back(&self, reports: Reports) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        for (job, groups) in reports {
+            for (group, report) in groups {
+                if inbox.item_count + report.items.len() > WAITING_MAX {
+                    tracing::warn!(%job, "no room for reports of pump jobs that could not be written");
+                    return;
+                }
+                let waiting = inbox.reports.entry(job).or_default().entry(group).or_default();
+                let added = waiting.add(report);
+                inbox.item_count += added;
+            }
+        }
     }
 
     /// What the items of the jobs add up to whose home this node is, for metrics.
@@ -105,5 +132,36 @@ impl PumpBoard {
     /// Resolves when something was reported.
     pub(super) fn news(&self) -> impl Future<Output = ()> + '_ {
         self.news.notified()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(sequence: i64, done: u64) -> v1::PumpReport {
+        let item =
+            |name: &str| v1::PumpProgress { name: name.to_owned(), epoch: 3, sequence, done, ..Default::default() };
+        let items = vec![item("a"), item("b")];
+        v1::PumpReport { run_id: 7, attempt: 1, job_id: 5, term: 1, number: sequence, items }
+    }
+
+    /// A group reports a change once: what a look took and could not write is there for the next one.
+    #[test]
+    fn what_could_not_be_written_comes_again_behind_what_is_newer() {
+        let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
+        board.take(executor, vec![report(4, 40)]);
+        let taken = board.reports();
+        assert!(board.reports().is_empty());
+        board.put_back(taken.clone());
+        assert_eq!(board.reports(), taken);
+        board.take(executor, vec![report(5, 50)]);
+        board.put_back(taken);
+        let reports = board.reports();
+        let found: Vec<_> = reports.values().flat_map(BTreeMap::values).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].taken, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
+        assert!(board.reports().is_empty());
+        assert_eq!(board.inbox.lock().unwrap().item_count, 0);
     }
 }

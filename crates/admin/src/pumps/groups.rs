@@ -6,19 +6,16 @@ use std::time::Duration;
 use rondel_core::homes::Switch;
 use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, surplus};
 use rondel_core::{ExecutorId, JobId, Run, RunStatus, Timestamp};
-use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::pumps::PumpJob;
 
 use super::board::Report;
-use super::orders::{Content, message};
+use super::orders::{Content, Ordered, message, next_number};
 use super::{Look, progress};
 use crate::dispatch::given_name;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
 
-/// An order that the group has not reported to have taken is sent again after this.
-const AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// How long an attempt is remembered that is over: its last report may come after its result.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -30,8 +27,7 @@ struct Seen {
     seen_at: Timestamp,
     /// It leaves its executor for another one.
     leaves: bool,
-    /// What was ordered last, under which number, and when.
-    ordered: Option<(Content, (i64, i64), Timestamp)>,
+    ordered: Option<Ordered>,
     /// The last order that it has taken.
     taken: (i64, i64),
 }
@@ -39,7 +35,7 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     by_job: BTreeMap<JobId, BTreeMap<Owner, Seen>>,
-    /// Rises with each order, and is never behind the clock: so it rises beyond a restart.
+    /// The number of the last order.
     number: i64,
 }
 
@@ -64,6 +60,18 @@ impl Groups {
             changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
         }
         changes
+    }
+
+    /// The reports of groups that were never seen, for one more look: an executor that connects may report before its groups are read.
+    pub(super) fn unknown(
+        &self,
+        job: JobId,
+        reports: BTreeMap<(ExecutorId, Owner), Report>,
+    ) -> BTreeMap<(ExecutorId, Owner), Report> {
+        let known = self.by_job.get(&job);
+        let is_unknown = |owner: &Owner| known.is_none_or(|groups| !groups.contains_key(owner));
+        let unknown = reports.into_iter().filter(|((_, owner), report)| is_unknown(owner) && !report.waited);
+        unknown.map(|(group, report)| (group, Report { waited: true, ..report })).collect()
     }
 
     /// The groups of a job that deserve items, or have some.
@@ -122,17 +130,13 @@ impl Groups {
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
             let content = Content::of(*owner, items, seen.leaves);
-            let is_sent = seen.ordered.as_ref().is_some_and(|(sent, number, sent_at)| {
-                let is_taken = mutant::on(Mutant::OrderOnce);
-                *sent == content && (is_taken || seen.taken >= *number || now < *sent_at + AGAIN_AFTER)
-            });
-            if is_sent {
+            if seen.ordered.as_ref().is_some_and(|sent| sent.stands_for(&content, seen.taken, now)) {
                 continue;
             }
-            self.number = now.as_millis().max(self.number + 1);
+            self.number = next_number(look.record.term, self.number, seen.taken, now);
             let number = (look.record.term, self.number);
             orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
-            seen.ordered = Some((content, number, now));
+            seen.ordered = Some(Ordered::new(content, number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {

@@ -80,19 +80,22 @@ impl PumpLoop {
     /// Looks at all pump jobs, and answers how many changes were made. What fails for one job does not keep the others waiting.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
-        let mut reports = shared.pumps.reports();
         if !shared.membership.holds() || !shared.has_adopted() {
+            drop(shared.pumps.reports());
             return Ok(0);
         }
+        // Groups report a change once: reports are taken when it is known that there is something to do with them.
         let records = shared.store.pump_jobs().await?;
         self.groups.keep(&records);
         if records.is_empty() {
+            drop(shared.pumps.reports());
             shared.pumps.show(BTreeMap::new());
             return Ok(0);
         }
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
+        let mut reports = shared.pumps.reports();
         let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
         let (mut count, mut failed) = (0, None);
         for record in records {
@@ -124,10 +127,15 @@ impl PumpLoop {
     ) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         let job = look.record.job;
-        let items = shared.store.pump_items(job).await?;
-        let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let reported = self.groups.reported(job, &reports);
-        let mut count = self.change(look, &mut items, reported).await?;
+        let (mut items, mut count) = match self.write_reports(look, &reports).await {
+            Ok(written) => written,
+            Err(error) => {
+                shared.pumps.put_back(BTreeMap::from([(job, reports)]));
+                return Err(error);
+            }
+        };
+        let unknown = self.groups.unknown(job, reports);
+        shared.pumps.put_back(BTreeMap::from([(job, unknown)]));
         let roots = shared.store.pump_roots(job, ROOT_COUNT).await?;
         let Some(pump) = look.job().pump.clone() else {
             return Ok(count + self.end_as_no_pump(look, &roots, &items).await?);
@@ -143,6 +151,19 @@ impl PumpLoop {
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
         self.totals.insert(job, Totals::of(items.values().filter(is_shown)));
         Ok(count)
+    }
+
+    /// Reads the items of a job, with what groups have reported of them written.
+    async fn write_reports(
+        &mut self,
+        look: &Look<'_>,
+        reports: &BTreeMap<(ExecutorId, Owner), Report>,
+    ) -> Result<(BTreeMap<String, Item>, u64), StoreError> {
+        let items = self.node.store().pump_items(look.record.job).await?;
+        let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
+        let reported = self.groups.reported(look.record.job, reports);
+        let count = self.change(look, &mut items, reported).await?;
+        Ok((items, count))
     }
 
     /// Writes changes of items, and makes those of them that were made in `items` too.

@@ -1,10 +1,16 @@
 //! Orders: which items a group has from now on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use rondel_core::Timestamp;
 use rondel_core::pump::{Item, Owner, Pump};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
+
+/// An order that the group has not reported to have taken is sent again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// What an order is about: one with the same content need not be sent again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +53,71 @@ impl Content {
     }
 }
 
+/// What a group was ordered last, under which number, and when.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    content: Content,
+    number: (i64, i64),
+    sent_at: Timestamp,
+}
+
+impl Ordered {
+    pub(super) const fn new(content: Content, number: (i64, i64), sent_at: Timestamp) -> Self {
+        Self { content, number, sent_at }
+    }
+
+    /// Whether this need not be sent (again): it is what was sent last, and the group has taken that, or may be about to. A higher number
+    /// that the group has taken is of an order of before, when the clock was ahead: it has not taken this one.
+    pub(super) fn stands_for(&self, content: &Content, taken: (i64, i64), now: Timestamp) -> bool {
+        let is_taken = taken == self.number || mutant::on(Mutant::OrderOnce);
+        self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
+    }
+}
+
+/// The number of the next order to a group: above `last`, which is this server's, and above what the group has taken under this term, be it from
+/// before a restart and by a clock that was ahead; and never behind the clock, so that it rises beyond a restart.
+pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
+    let known = if taken.0 == term { last.max(taken.1) } else { last };
+    now.as_millis().max(known + 1)
+}
+
 /// One message for all orders to an executor.
 pub(super) fn message(token: LeaseToken, orders: Vec<v1::PumpOrder>) -> v1::server_message::Body {
     v1::server_message::Body::PumpOrders(v1::PumpOrders { node_id: token.node.get(), node_epoch: token.epoch, orders })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(epoch: i64) -> Content {
+        Content { items: vec![("a".to_owned(), epoch, false)], leaves: false }
+    }
+
+    #[test]
+    fn an_order_is_sent_again_until_the_group_has_taken_it() {
+        let at = Timestamp::from_secs;
+        let sent = Ordered::new(content(1), (3, 500), at(100));
+        for (now, epoch, taken, stands) in [
+            (101, 1, (0, 0), true),
+            (102, 1, (0, 0), false),
+            (102, 1, (3, 499), false),
+            (200, 1, (3, 500), true),
+            // The clock was ahead when the server ran before: the group has taken a higher number, and not this order.
+            (102, 1, (3, 9_000), false),
+            (101, 2, (3, 500), false),
+        ] {
+            assert_eq!(sent.stands_for(&content(epoch), taken, at(now)), stands, "{now} {epoch} {taken:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_rise_also_where_the_clock_stepped_back_before_a_restart() {
+        let now = Timestamp::from_millis(1_000);
+        assert_eq!(next_number(3, 0, (0, 0), now), 1_000);
+        assert_eq!(next_number(3, 1_000, (3, 1_000), now), 1_001);
+        // A restart under the same term: nothing is remembered, and the group has taken more than the clock shows.
+        assert_eq!(next_number(3, 0, (3, 7_000), now), 7_001);
+        assert_eq!(next_number(4, 0, (3, 7_000), now), 1_000, "a new term is above every number of the one before");
+    }
 }

@@ -150,8 +150,10 @@ impl<'a> Facts<'a> {
 fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     match condition {
         Condition::Skipped { reasons } => {
-            // Fires are skipped on purpose inside of a maintenance window and in shadow mode: only a rule that names that is about them.
-            let is_any = |reason| reasons.is_empty() && !matches!(reason, Reason::Maintenance | Reason::Shadow);
+            // Fires are skipped on purpose inside of a maintenance window, in shadow mode, and where the window of a pump is over before it
+            // begins: only a rule that names that is about them.
+            let is_on_purpose = |reason| matches!(reason, Reason::Maintenance | Reason::Shadow | Reason::WindowOver);
+            let is_any = |reason| reasons.is_empty() && !is_on_purpose(reason);
             let is_named = |reason| is_any(reason) || reasons.contains(&reason);
             event.status == RunStatus::Skipped && event.reason.is_some_and(is_named)
         }
@@ -391,6 +393,22 @@ mod tests {
             status: RunStatus::Failed,
             reason: None,
             fire_at: at(id),
+        }
+    }
+
+    #[test]
+    fn what_is_skipped_on_purpose_is_for_rules_that_name_it() {
+        let skipped = |reason| AlertEvent { status: RunStatus::Skipped, reason: Some(reason), ..failed_event(1) };
+        let any = Condition::Skipped { reasons: Vec::new() };
+        for (reason, is_for_all) in [
+            (Reason::Misfire, true),
+            (Reason::NoExecutor, true),
+            (Reason::Maintenance, false),
+            (Reason::Shadow, false),
+            (Reason::WindowOver, false),
+        ] {
+            assert_eq!(is_wanted(&any, &skipped(reason)), is_for_all, "{reason}");
+            assert!(is_wanted(&Condition::Skipped { reasons: vec![reason] }, &skipped(reason)), "{reason}");
         }
     }
 

@@ -220,6 +220,61 @@ async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switch
     world.die().await;
 }
 
+/// Also where no other executor takes its groups: they give their items back, and wait.
+#[tokio::test]
+async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
+    let world = World::start_on(store(), config()).await;
+    let job = pump(&world, json!({})).await;
+    let only = Worker::start(&world, "a", 1).await;
+    until("it has all", async || all_dealt(&world, &job, &[&only]).await).await;
+    let switch = async |to| {
+        world.store.set_executor_switch(job.app, "a", to, world.engine.now()).await.unwrap();
+        world.engine.poke_beat();
+    };
+    switch(Switch::Stopped).await;
+    until("its groups have left it", async || {
+        only.group_count() == 0 && items(&world, &job).await.iter().all(|item| item.owner.is_none())
+    })
+    .await;
+    let groups = async || {
+        let runs = runs(&world).await;
+        runs.into_iter().filter(|run| !run.is_root()).collect::<Vec<_>>()
+    };
+    until("they wait for an executor", async || {
+        let groups = groups().await;
+        let has_yielded = |run: &Run| run.attempt > 1 && run.reason == Some(Reason::Moved);
+        groups.len() == 4 && groups.iter().all(|run| !run.status.is_terminal() && has_yielded(run))
+    })
+    .await;
+    assert_eq!(root(&world).await.status, RunStatus::Running);
+    switch(Switch::Active).await;
+    until("it has all again", async || all_dealt(&world, &job, &[&only]).await).await;
+    world.die().await;
+}
+
+/// The end of its window is when no rows are left, and an edit is not that.
+#[tokio::test]
+async fn a_pump_until_empty_goes_on_after_an_edit_within_its_window() {
+    let world = World::start_on(store(), config()).await;
+    let yearly = json!({"cron": "0 0 0 1 1 ?"});
+    let items_of_8 = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": "empty"});
+    let job = create(&world, json!({"pump": items_of_8, "schedule": yearly})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    let begin = rondel_admin::jobs::RunRequest::by(rondel_core::Trigger::Manual);
+    let first = rondel_admin::jobs::request_run(&world.engine, &job, begin).await.unwrap();
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    let spec = rondel_core::JobSpec { description: "edited".to_owned(), ..job.spec.clone() };
+    rondel_admin::jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    until("it goes on under the new definition", async || {
+        let root = root(&world).await;
+        root.id != first.id && root.job_version == 2 && all_dealt(&world, &job, &[&worker]).await
+    })
+    .await;
+    let ended = world.store.runs(&[first.id]).await.unwrap().remove(0);
+    assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::Changed)), "{ended:?}");
+    world.die().await;
+}
+
 #[tokio::test]
 async fn an_item_that_is_not_given_back_is_fenced_and_its_owners_words_are_refused() {
     let world = World::start_on(store(), config()).await;

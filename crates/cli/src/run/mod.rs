@@ -203,6 +203,10 @@ fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
         "why" => value.get("en").map(text_of),
+        "rows" => {
+            let count = |key: &str| value[key].as_i64().unwrap_or(0);
+            Some(format!("{} fetched, {} done, {} failed", count("fetched"), count("done"), count("failed")))
+        }
         "children" | "shards" => value.as_array().map(|all| all.len().to_string()),
         _ => None,
     }

@@ -324,6 +324,10 @@ impl<'a> Speaker<'a> {
     fn unplanned(&self) -> Option<Bilingual> {
         let schedules = self.job.map_or(&[][..], |job| &job.timetable.schedules);
         match schedules.first().map(|schedule| &schedule.kind) {
+            None if self.job.is_some_and(|job| job.pump.is_some()) => Some(both(
+                "the pump has no schedule: it begins when it is saved or resumed, and goes on until it ends",
+                "泵任务没有调度：保存或恢复时开始，一直运行到结束",
+            )),
             None => Some(both(
                 "the job has no schedule and runs only when it is triggered",
                 "任务没有调度，只在被触发时执行",

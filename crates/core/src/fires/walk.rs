@@ -165,7 +165,9 @@ impl<'a> Walk<'a> {
 
     fn plans(&self, definition: &Definition, row: &Run) -> bool {
         let table = &definition.job.timetable;
-        table.delay().is_some() || table.fire_at(self.facts.anchor, row.fire_at).is_some()
+        // A pump begins from when it was saved, and anew after an edit or a failure, at instants that no schedule has.
+        let begins_by_itself = definition.job.pump.is_some();
+        begins_by_itself || table.delay().is_some() || table.fire_at(self.facts.anchor, row.fire_at).is_some()
     }
 
     fn verdict_without_row(&self, definition: &Definition, at: Timestamp) -> Verdict {

@@ -60,7 +60,7 @@ impl RecentFires {
         let factor = (-half_lives).exp2();
         // A part of a thousandth is nothing, and no count comes near the ends of these types.
         let thousandths = f64::from(u32::try_from(self.thousandths).unwrap_or(u32::MAX)) * factor;
-        u64::try_from(Duration::from_secs_f64(thousandths).as_secs()).unwrap_or(0)
+        Duration::from_secs_f64(thousandths).as_secs()
     }
 
     /// With so many fires more.

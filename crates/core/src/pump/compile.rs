@@ -7,7 +7,7 @@ use crate::cron::parse_zone;
 use crate::field_error::FieldError;
 use crate::schedule::Schedule;
 use crate::spec::{
-    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, ItemsSpec, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec,
+    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, ItemsSpec, Named, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec,
     PumpSpec, RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, check_named,
 };
 use crate::time::Timestamp;
@@ -67,7 +67,7 @@ impl PumpSpec {
             return errors.push(FieldError::new("/pump/items", format!("{count} items; 1 to {ITEM_COUNT_MAX}")));
         }
         let ItemsSpec::List(items) = &self.items else { return };
-        check_named(items, ("/pump/items", "item"), errors);
+        check_named(items, ("/pump/items", Named::Item), errors);
     }
 
     fn check_numbers(&self, errors: &mut Vec<FieldError>) {

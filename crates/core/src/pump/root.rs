@@ -82,7 +82,8 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
 /// The schedule begins root runs itself, at its instants. What remains: a pump without a schedule, a window that a server or a definition comes into,
 /// and what must begin anew after an edit or a failure.
 fn begin(job: &Job, pump: &Pump, switched_on: Timestamp, newest: Option<Root>, now: Timestamp) -> RootStep {
-    let Some(start) = window_start(job, pump, switched_on, now) else { return RootStep::Stay };
+    let start = window_start(job, pump, switched_on, now).or_else(|| goes_on(job, pump, newest?));
+    let Some(start) = start else { return RootStep::Stay };
     let Some(root) = newest.filter(|root| root.fire_at >= start) else { return RootStep::Begin(start) };
     let was_interrupted = match (root.status, root.reason) {
         (_, Some(Reason::Requested | Reason::Covered | Reason::WindowOver | Reason::Dry | Reason::Shadow)) => false,
@@ -96,6 +97,13 @@ fn begin(job: &Job, pump: &Pump, switched_on: Timestamp, newest: Option<Root>, n
     } else {
         RootStep::Stay
     }
+}
+
+/// When the window began of a root run that an edit or a pause has ended, of a pump that ends when it is empty: nothing has closed it.
+fn goes_on(job: &Job, pump: &Pump, newest: Root) -> Option<Timestamp> {
+    let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
+    let was_ended = matches!(newest.reason, Some(Reason::Paused | Reason::Changed));
+    (ends_empty && was_ended).then_some(newest.fire_at)
 }
 
 /// When the window began that is open now; `None` where none is.
@@ -239,5 +247,19 @@ mod tests {
             |is_dry| next_step((&job, &pump), (1, at("20T12:00")), Some(root(at("25T22:00"))), is_dry, at("25T23:00"));
         assert_eq!((step(false), step(true)), (RootStep::Stay, RootStep::End(Reason::Dry)));
         check(&job, None, "26T08:00", RootStep::Stay);
+        // An edit or a pause does not make it empty.
+        for (status, reason, expected) in [
+            (RunStatus::Succeeded, Reason::Changed, RootStep::Begin(at("25T23:00"))),
+            (RunStatus::Succeeded, Reason::Paused, RootStep::Begin(at("25T23:00"))),
+            (RunStatus::Skipped, Reason::Paused, RootStep::Begin(at("25T23:00"))),
+            (RunStatus::Succeeded, Reason::Dry, RootStep::Stay),
+            (RunStatus::Cancelled, Reason::Requested, RootStep::Stay),
+            (RunStatus::Skipped, Reason::Misfire, RootStep::Stay),
+        ] {
+            check(&job, Some(ended(at("25T22:00"), status, Some(reason))), "25T23:00", expected);
+        }
+        let paused = Some(ended(at("25T22:00"), RunStatus::Succeeded, Some(Reason::Paused)));
+        let off = self::job(&json!({"cron": "0 0 22 * * ?"}), &json!("empty"), false);
+        check(&off, paused, "25T23:00", RootStep::Stay);
     }
 }

@@ -41,6 +41,27 @@ impl Totals {
     }
 }
 
+impl Counts {
+    /// The counts that a group reports at the end of an attempt, in its message; `None` where it has none.
+    ///
+    /// ```
+    /// use rondel_core::pump::Counts;
+    ///
+    /// let counts = Counts::of_message("no server answered for 25 s; fetched 12, done 9, failed 1; 2 selects failed").unwrap();
+    /// assert_eq!((counts.rows, counts.done, counts.failed), (12, 9, 1));
+    /// assert_eq!(Counts::of_message("fetched none"), None);
+    /// ```
+    #[must_use]
+    pub fn of_message(message: &str) -> Option<Self> {
+        let (_, counts) = message.rsplit_once("fetched ")?;
+        let counts = counts.split(';').next()?;
+        let mut parts = counts.split(", ");
+        let mut number = |word: &str| parts.next()?.trim().strip_prefix(word)?.parse::<i64>().ok();
+        let (rows, done, failed) = (number("")?, number("done ")?, number("failed ")?);
+        Some(Self { rows, done, failed, ..Self::default() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::item::Owner;

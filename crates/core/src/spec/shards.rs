@@ -39,8 +39,15 @@ impl ShardsSpec {
     }
 }
 
-/// Checks the names and parameters of items or shards below a pointer; `what` is what one of them is called.
-pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, &str), errors: &mut Vec<FieldError>) {
+/// What has a name and parameters.
+#[derive(Clone, Copy)]
+pub(crate) enum Named {
+    Item,
+    Shard,
+}
+
+/// Checks the names and parameters of items or shards below a pointer.
+pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, Named), errors: &mut Vec<FieldError>) {
     let mut refuse = |pointer: String, message: String| errors.push(FieldError::new(pointer, message));
     let mut seen = HashMap::new();
     for (index, item) in items.iter().enumerate() {
@@ -48,12 +55,18 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, &str), err
             refuse(format!("{pointer}/{index}/name"), message);
         }
         if let Some(first) = seen.insert(&item.name, index) {
-            let message = format!("{:?} is the name of {what} {first} too; each {what} has its own", item.name);
+            let message = match what {
+                Named::Item => format!("{:?} is the name of item {first} too; each item has its own", item.name),
+                Named::Shard => format!("{:?} is the name of shard {first} too; each shard has its own", item.name),
+            };
             refuse(format!("{pointer}/{index}/name"), message);
         }
         let len = params_text(&item.params).len();
         if len > ITEM_PARAMS_LEN_MAX {
-            let message = format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one {what}");
+            let message = match what {
+                Named::Item => format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one item"),
+                Named::Shard => format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one shard"),
+            };
             refuse(format!("{pointer}/{index}/params"), message);
         }
     }

@@ -405,8 +405,7 @@ fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
 /// Takes over all that is open under leases that have ended.
 async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
     let orphaned = store.orphaned_jobs(token, dead, JobId::new(0), 100_000).await.unwrap();
-    let runs = store.adopt(token, dead, &orphaned.jobs).await.unwrap().runs;
-    (orphaned, runs)
+    (orphaned.clone(), store.adopt(token, dead, &orphaned.jobs).await.unwrap().runs)
 }
 
 /// An executor of the jobs' app has a stream to this node: what is due may be sent.
@@ -422,21 +421,15 @@ fn stream_end(opened_at: Timestamp) -> StreamEnd {
 
 async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<DueJob> {
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10_000 };
-    let due = store.due_jobs(homes, range).await.unwrap();
-    due.into_iter().find(|due| due.job == job.id)
+    store.due_jobs(homes, range).await.unwrap().into_iter().find(|due| due.job == job.id)
 }
 
 /// Claims a job that has no home yet, with these runs.
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
     let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
-    store
-        .claim(
-            token,
-            &[ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, follows: None }],
-        )
-        .await
-        .unwrap()
+    let claim = ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, follows: None };
+    store.claim(token, &[claim]).await.unwrap()
 }
 
 /// A run of a job of its own, pending in the hands of `token`.

@@ -1,6 +1,7 @@
 //! Runs as the API shows them.
 
 use rondel_core::part::Part;
+use rondel_core::pump::Counts;
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::{Subject, sentence};
 use rondel_core::run::{Attempt, BROADCAST};
@@ -16,7 +17,7 @@ use super::run_tree::ChildJson;
 use super::schedules::Sentence;
 use crate::call::Call;
 use crate::problem::Problem;
-use crate::shown_runs::{Parts, attempts, named, params, shard_name, shard_runs};
+use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_name, shard_runs};
 
 /// A run in a list.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -92,6 +93,9 @@ pub(super) struct RunJson {
     /// How far it is, while it is open and its handler has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressJson>,
+    /// Of the root run of a pump that is over: what its groups have done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<RowsJson>,
     /// How it came to its executor.
     #[schemars(with = "Option<Value>")]
     trace: Option<Box<RawValue>>,
@@ -107,6 +111,21 @@ struct ProgressJson {
     done: u64,
     /// 0 where it is not known.
     total: u64,
+}
+
+/// What the groups of a pump reported at the ends of their attempts. An attempt that was lost with its executor reported nothing.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PumpRows")]
+struct RowsJson {
+    fetched: i64,
+    done: i64,
+    failed: i64,
+}
+
+impl From<Counts> for RowsJson {
+    fn from(counts: Counts) -> Self {
+        Self { fetched: counts.rows, done: counts.done, failed: counts.failed }
+    }
 }
 
 /// One attempt of a run.
@@ -187,7 +206,15 @@ pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunIt
 pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
     call.conceal(std::slice::from_mut(&mut run)).await?;
     let attempts = attempts(call, &run).await?.into_iter().map(AttemptJson::from).collect();
-    let shards = if run.shard_index == BROADCAST { Some(shards(call, &run).await?) } else { None };
+    let shards = if run.shard_index == BROADCAST { Some(shard_runs(call, &run).await?) } else { None };
+    let rows = match &shards {
+        Some(groups) if run.status.is_terminal() => rows_of_groups(call, groups).await?.map(RowsJson::from),
+        _ => None,
+    };
+    let shards = match shards {
+        Some(shards) => Some(items(call, shards).await?),
+        None => None,
+    };
     let (params, shard_name) = (params(call, &run).await?, shard_name(call, &run).await?);
     let (job_version, parent) = (run.job_version, run.parent);
     let root = run.fire_root();
@@ -215,6 +242,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
         key,
         why,
         progress,
+        rows,
         trace: trace.and_then(raw),
         attempts,
         shards,
@@ -224,8 +252,4 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
 /// JSON text as it stands.
 fn raw(text: String) -> Option<Box<RawValue>> {
     RawValue::from_string(text).ok()
-}
-
-async fn shards<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<RunItem>, Problem> {
-    items(call, shard_runs(call, whole).await?).await
 }

@@ -8,6 +8,7 @@ use http::StatusCode;
 use rondel_admin::Progress;
 use rondel_admin::jobs;
 use rondel_core::misfire::LateBecause;
+use rondel_core::pump::Counts;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::{CHOSEN, Trace};
 use rondel_core::run::{Attempt, BROADCAST};
@@ -34,7 +35,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
-use crate::shown_runs::{Parts, attempts, named, params, shard_name, shard_runs};
+use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_name, shard_runs};
 
 /// The query of the page: which attempt's log is shown, and what is searched for in it.
 #[derive(Debug)]
@@ -86,6 +87,8 @@ struct RunPage {
     key: Option<String>,
     /// Where its job names its shards.
     shard_name: Option<String>,
+    /// What the groups of a pump have done.
+    rows: Option<Counts>,
     progress: Option<Progress>,
     route: Option<RouteFacts>,
     span: Option<(i64, Moment)>,
@@ -170,6 +173,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
     let whole = whole_of(&page.call, &run).await?;
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(card(&page, &run, shown_attempt).await?) };
+    let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
     let part = Parts::among(&page.call, std::iter::once(&run)).await?.of(&run);
     let template = RunPage {
         shell: page.shell(Nav::Runs),
@@ -199,6 +203,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         log,
         row: RunRow::new(&run, job, now, t).with_part(part, t),
         shard_name: shard_name(&page.call, &run).await?,
+        rows,
     };
     html(StatusCode::OK, &template)
 }

@@ -74,7 +74,7 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     /// Which of how many, counted from 1.
     pub(crate) shard: Option<(i32, i32)>,
-    /// What of its fire it is, where that is not said by the shard.
+    /// What of its fire it is, where the shard does not state it.
     pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }

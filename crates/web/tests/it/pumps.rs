@@ -263,6 +263,29 @@ async fn a_page_shows_who_has_which_item() {
 }
 
 #[tokio::test]
+async fn the_runs_of_a_pump_are_named_as_its_root_and_its_groups() {
+    let server = Server::start().await;
+    let (_, groups) = working(&server, &json!({"count": 3})).await;
+    let listed = server.get("/api/v1/runs").await.expect(200);
+    let mut parts: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|run| &run["part"]).collect();
+    parts.sort_by_key(|part| part.to_string());
+    assert_eq!(parts, ["group", "group", "root"]);
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/runs").await.text();
+    assert!(page.contains("<span class=\"tag\">root</span>"), "{page}");
+    assert!(page.contains("<span class=\"tag\">group</span>"), "{page}");
+    let group = visitor.get(&format!("/runs/{}", groups[0])).await.text();
+    assert!(group.contains("<dd id=\"part\">group</dd>"), "{group}");
+    // They go to every executor that may have them, so that none can be named.
+    server.job("plain").await;
+    let (of_pump, plain) = (visitor.get("/jobs/orders").await.text(), visitor.get("/jobs/plain").await.text());
+    for (page, takes_executor) in [(of_pump, false), (plain, true)] {
+        assert!(page.contains("name=\"if_open\""), "{page}");
+        assert_eq!(page.contains("name=\"executor\""), takes_executor, "{page}");
+    }
+}
+
+#[tokio::test]
 async fn a_page_of_many_items_stays_small() {
     let server = Server::start().await;
     server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 10_000}))).await.expect(201);

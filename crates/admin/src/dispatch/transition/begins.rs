@@ -104,6 +104,26 @@ fn a_start_that_was_noted_in_vain_is_noted_again() {
     assert_eq!(noted(&mut world, 5.0), ["1 began at 1000"]);
 }
 
+/// The groups of a pump get no items before their rows state that they run.
+#[test]
+fn a_start_that_the_store_did_not_take_is_noted_again() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    world.reply(1, 1, 1, Reply::Accepted);
+    world.reply(1, 1, 1, started(1_000));
+    world.around.now = Timestamp::from_secs(4);
+    let effects = world.on(Event::Round(Vec::new()));
+    let refused = effects.into_iter().find_map(|effect| match effect {
+        Effect::Store(step @ Step::NoteRunning(_)) => Some(step),
+        _ => None,
+    });
+    assert_eq!(noted(&mut world, 5.0), NOTHING, "it is under way");
+    world.on(Event::StepRefused(refused.unwrap()));
+    assert_eq!(noted(&mut world, 6.0), ["1 began at 1000"]);
+    assert_eq!(noted(&mut world, 7.0), NOTHING);
+}
+
 /// Without its stream it is not known whether a run has begun. The next hello reports it, and an executor that does not know the
 /// question has begun all that it holds.
 #[test]

@@ -229,3 +229,26 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
     );
     assert!(zh.contains("结果未知：执行超过时限 30 秒"), "{zh}");
 }
+
+/// It begins from when it was saved, and anew after an edit or a failure: no schedule has such instants.
+#[test]
+fn a_pump_plans_the_instants_at_which_it_begins() {
+    let pump = json!({"items": {"count": 2}, "groups": 1});
+    let without = [Definition { from: secs(0), job: job(json!({"pump": pump})) }];
+    let nightly = json!({"cron": "0 0 22 * * ?"});
+    let until_empty = json!({"items": {"count": 2}, "groups": 1, "until": "empty"});
+    let within = [Definition { from: secs(0), job: job(json!({"pump": until_empty, "schedule": nightly})) }];
+    let plain = [Definition { from: secs(0), job: job(json!({})) }];
+    let root = Run { trigger: Trigger::Once, ..done(1, secs(61)) };
+    let rows = [root];
+    for (held, is_planned) in [(&without, true), (&within, true), (&plain, false)] {
+        let facts = Facts { rows: &rows, ..facts(held, &[]) };
+        let entries = account(&facts, Range { from: secs(60), to: secs(62), limit: 9 }).entries;
+        assert!(matches!(&entries[0].verdict, Verdict::Row { planned, .. } if *planned == is_planned), "{entries:?}");
+        let why = why(&facts, secs(61));
+        assert_eq!(why.en.contains("does not plan this instant"), !is_planned, "{}", why.en);
+    }
+    let never = |held| why_never(&facts(held, &[])).en;
+    assert!(never(&without).contains("it begins when it is saved or resumed"), "{}", never(&without));
+    assert!(never(&plain).contains("runs only when it is triggered"), "{}", never(&plain));
+}

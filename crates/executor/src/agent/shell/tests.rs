@@ -55,7 +55,7 @@ async fn it_knows_its_run_and_nothing_of_the_agent() {
     let run = shell(json!({"script": text})).job("nightly").attempt(2).shard(1, 3).fire_at(fire_at);
     let outcome = run.run().await;
     let lines: Vec<&str> = outcome.lines("stdout").collect();
-    assert_eq!(lines, ["1 nightly 2 2026-03-08T07:00:00Z 1 3", "11"]);
+    assert_eq!(lines, ["1 nightly 2 2026-03-08T07:00:00Z 1 3", "12"]);
 }
 
 #[tokio::test]

@@ -11,13 +11,14 @@ use super::{Fetch, Group, Task};
 
 /// Orders and stopping.
 impl<R: Clone> Group<R> {
-    /// Takes an order, and returns whether it is a new one. One that comes again is answered by a report.
+    /// Takes an order, and returns whether it is a new one. One that comes again, or is older, is answered by a report.
     pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {
         let number = Some((order.term, order.number));
+        // Also the answer to an older one: a server whose clock stepped back learns from it what number to go on from.
+        self.is_changed = true;
         if number < self.number && !mutant::on(Mutant::OlderOrderIsTaken) {
             return false;
         }
-        self.is_changed = true;
         if number == self.number {
             return false;
         }
