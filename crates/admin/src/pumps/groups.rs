@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::homes::Switch;
 use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, surplus};
-use rondel_core::{ExecutorId, JobId, Run, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::pumps::PumpJob;
 
@@ -22,6 +22,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// A group as it was seen last.
 #[derive(Debug)]
 struct Seen {
+    root: Option<RunId>,
     executor: ExecutorId,
     mode: GroupMode,
     seen_at: Timestamp,
@@ -74,6 +75,12 @@ impl Groups {
         unknown.map(|(group, report)| (group, Report { waited: true, ..report })).collect()
     }
 
+    /// Whether this was a group of the root run when it was seen last.
+    pub(super) fn is_below(&self, job: JobId, owner: Owner, root: RunId) -> bool {
+        let seen = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
+        seen.is_some_and(|seen| seen.root == Some(root))
+    }
+
     /// The groups of a job that deserve items, or have some.
     pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
         let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
@@ -91,7 +98,7 @@ impl Groups {
         roots: &[&Run],
     ) -> Result<(), StoreError> {
         let expanded: Vec<_> = roots.iter().filter(|root| root.shard_total.is_some()).map(|root| root.id).collect();
-        let ending: BTreeSet<_> = roots.iter().filter(|root| root.is_asked_to_end()).map(|root| root.id).collect();
+        let ending: BTreeSet<_> = roots.iter().filter(|root| root.cancel_by.is_some()).map(|root| root.id).collect();
         let runs = match expanded.is_empty() {
             true => Vec::new(),
             false => shared.store.runs_below(&expanded, rondel_core::job::SHARD_COUNT_MAX).await?,
@@ -101,6 +108,7 @@ impl Groups {
             let Some(executor) = run.executor_id else { continue };
             let owner = Owner { run: run.id, attempt: run.attempt };
             let seen = groups.entry(owner).or_insert_with(|| Seen {
+                root: run.parent,
                 executor,
                 mode: GroupMode::Takes,
                 seen_at: look.now,
@@ -109,7 +117,8 @@ impl Groups {
                 taken: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
-            let ends = run.is_asked_to_end() || run.parent.is_some_and(|root| ending.contains(&root));
+            // What a pause has found in the queue, and what began all the same, is not asked to end.
+            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
             seen.mode = if ends || seen.leaves {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {

@@ -140,7 +140,7 @@ impl PumpLoop {
         let Some(pump) = look.job().pump.clone() else {
             return Ok(count + self.end_as_no_pump(look, &roots, &items).await?);
         };
-        count += self.step_roots(look, &pump, &roots, is_dry(&pump, &items)).await?;
+        count += self.step_roots(look, &pump, &roots, &items).await?;
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         self.groups.see(&shared, look, &pump, &open).await?;
         let wanted = Wanted { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
@@ -207,9 +207,10 @@ fn weakened(changes: Vec<(String, Change)>, items: &BTreeMap<String, Item>) -> V
     changes.into_iter().filter_map(weaken).collect()
 }
 
-/// Whether each item of the definition is with an owner that has found no rows for it.
-fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>) -> bool {
-    let has_owner = |item: &Item| item.owner.is_some() || mutant::on(Mutant::DryWithoutOwner);
+/// Whether each item of the definition is with a group of the root run that has found no rows for it. Of the root run before, an item may still
+/// be dry, and have its owner.
+fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_below: impl Fn(Owner) -> bool) -> bool {
+    let has_owner = |item: &Item| item.owner.is_some_and(&is_below) || mutant::on(Mutant::DryWithoutOwner);
     let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;
     pump.items.keys().all(|name| items.get(name).is_some_and(is_dry))
 }

@@ -9,7 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::pumps::PumpJob;
 
-use super::{Look, PumpLoop, ROOT_COUNT};
+use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
 
 /// Who ends a root run whose time is over.
 const BY: &str = "the end of the pump";
@@ -21,7 +21,7 @@ impl PumpLoop {
         look: &Look<'_>,
         pump: &Pump,
         roots: &[Run],
-        is_dry: bool,
+        items: &BTreeMap<String, Item>,
     ) -> Result<u64, StoreError> {
         let saved = (look.record.version, look.record.saved_at);
         let step = |root, is_dry| next_step((look.job(), pump), saved, root, is_dry, look.now);
@@ -35,7 +35,8 @@ impl PumpLoop {
         let mut count = 0;
         for run in open {
             // One that waits behind another has no items yet.
-            let is_dry = is_dry && run.shard_total.is_some();
+            let is_dry = is_dry(pump, items, |owner| self.groups.is_below(look.record.job, owner, run.id))
+                && run.shard_total.is_some();
             if let RootStep::End(reason) = step(Some(root(run)), is_dry) {
                 count += self.end(run, reason).await?;
             }
@@ -51,7 +52,7 @@ impl PumpLoop {
             // It is taken over with its runs.
             return Ok(0);
         }
-        self.step_roots(look, &pump, &roots, false).await
+        self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
     }
 
     async fn begin(&self, look: &Look<'_>, fire_at: Timestamp) -> Result<u64, StoreError> {

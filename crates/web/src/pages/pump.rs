@@ -163,7 +163,7 @@ const fn look(state: ItemState, t: &Texts) -> (&'static str, &'static str) {
 }
 
 fn root_row(RootView { run, ends_at }: &RootView, now: Timestamp, t: &Texts) -> RootRow {
-    let is_ending = run.is_asked_to_end() && !run.status.is_terminal();
+    let is_ending = run.cancel_by.is_some() && !run.status.is_terminal();
     RootRow {
         id: run.id,
         status: Status::of_run(run, t),

@@ -211,7 +211,7 @@ pub(crate) fn no_pump(name: &str) -> Problem {
 
 impl From<&RootView> for RootJson {
     fn from(RootView { run, ends_at }: &RootView) -> Self {
-        let is_ending = run.is_asked_to_end() && !run.status.is_terminal();
+        let is_ending = run.cancel_by.is_some() && !run.status.is_terminal();
         Self {
             run: run.id,
             status: run.status,
