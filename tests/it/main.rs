@@ -42,6 +42,7 @@ mod purge;
 mod regression;
 mod reports;
 mod routers;
+mod scripts;
 mod secured;
 mod shadow;
 mod siege;

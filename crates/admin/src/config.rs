@@ -104,6 +104,8 @@ pub struct EngineConfig {
     pub drop_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
+    /// How many versions of a script are kept beside those that jobs name.
+    pub script_versions: u32,
     /// How often what is due of the rules of alerts is looked at.
     pub alert_rules_period: Duration,
     /// How long logs are kept after their run began; they go with their run at the latest.
@@ -201,6 +203,7 @@ impl Default for EngineConfig {
             queued_wait: Duration::from_secs(3),
             drop_page: 1_000,
             retention: Duration::from_secs(30 * 24 * 3600),
+            script_versions: rondel_core::script::KEPT_VERSIONS,
             alert_rules_period: Duration::from_secs(2),
             log_retention: Duration::from_secs(30 * 24 * 3600),
             log_size_max: 10 << 30,

@@ -46,6 +46,7 @@ mod registry;
 pub mod reports;
 pub mod rules;
 mod scheduler;
+pub mod scripts;
 pub mod shadow;
 mod sight;
 pub mod trace;

@@ -127,6 +127,8 @@ fn handlers(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentCon
     let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
     Ok(agent::AgentConfig {
         allow_scripts: config.settings.allow_scripts,
+        script_keys: config.script_keys.clone(),
+        script_cache: config.settings.data_dir.as_ref().map(|folder| folder.join("scripts")),
         secrets_dir: config.settings.secrets_dir.clone(),
         secrets: Some(handover.secrets()),
         pass_env: config.settings.pass_env.clone(),

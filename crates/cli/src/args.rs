@@ -27,6 +27,7 @@ use crate::node::NodeArgs;
 use crate::overview::{FiresArgs, StatsArgs};
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
+use crate::script::ScriptArgs;
 use crate::server::ServerArgs;
 use crate::shadow::ShadowArgs;
 use crate::sign_in::SignInLinkArgs;
@@ -58,6 +59,8 @@ enum Command {
     Job(JobArgs),
     /// Show, save, import and delete business calendars
     Calendar(CalendarArgs),
+    /// Show, save, compare, restore and sign scripts that the server keeps
+    Script(Box<ScriptArgs>),
     /// Set up alerts: what is watched, where messages go, and what is silent for a time
     Alert(Box<AlertArgs>),
     /// Show how runs went over days and months, and send a weekly report
@@ -147,6 +150,7 @@ impl Command {
             Self::Agent(args) => args.run(),
             Self::Job(args) => done(runtime::run(args.run())),
             Self::Calendar(args) => done(runtime::run(args.run())),
+            Self::Script(args) => done(runtime::run(args.run())),
             Self::Alert(args) => done(runtime::run(args.run())),
             Self::Report(args) => done(runtime::run(args.run())),
             Self::Shadow(args) => done(runtime::run(args.run())),

@@ -3,7 +3,7 @@
 //! - `dev`, `server` and `agent` put the other crates together; `handover` and `run_as` keep the agent's secrets from the
 //!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`,
 //!   `telemetry` and `runtime` are what their starts and stops consist of;
-//! - `job`, `calendar`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
+//! - `job`, `calendar`, `script`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
 //! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion`, `complete`
 //!   and `manual` are for shells and readers;
 //! - `bench` measures; `cron` and `import` work offline; `exit` and `output` are how everything ends and speaks.
@@ -55,6 +55,7 @@ mod report;
 mod run;
 mod run_as;
 mod runtime;
+mod script;
 mod secret_key;
 mod server;
 mod shadow;

@@ -38,6 +38,20 @@ pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
     data(&rondel_web::yaml::write_value(&value))
 }
 
+/// Writes the text of a file as it stands, or made harmless for a terminal.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn raw(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    let shown = if stdout.is_terminal() { harmless_lines(text) } else { text.to_owned() };
+    let written = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
+        _ => Failure::of("cannot write to stdout", &error),
+    })
+}
+
 /// Writes JSON, one value or one in each line.
 ///
 /// # Errors

@@ -105,6 +105,8 @@ ids! {
     SilenceId,
     /// A maintenance window.
     MaintenanceId,
+    /// A script that the server keeps.
+    ScriptId,
 }
 
 impl JobId {

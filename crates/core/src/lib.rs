@@ -8,7 +8,7 @@
 //!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
 //! - [`filter`] reads what users type to narrow a list of runs or jobs, [`folded_state`] puts how a job is doing into one word;
 //! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
-//!   handlers;
+//!   handlers, [`script`] how their parameters name a script that the server keeps;
 //! - [`declared`] decides what becomes of the jobs that code declares; [`access`] who may do what,
 //!   [`outgoing`] where requests of ours may go, [`forwarded`] where those of clients come from, [`secret_file`] who may
 //!   read a file with a secret;
@@ -76,6 +76,7 @@ pub mod route;
 pub mod run;
 pub mod schedule;
 pub mod schema;
+pub mod script;
 pub mod secret_file;
 pub mod select;
 pub mod shadow;
@@ -97,7 +98,7 @@ pub mod year;
 pub use field_error::FieldError;
 pub use id::{
     AccountId, AlertRuleId, AppId, AuditId, CalendarId, ChannelId, DeliveryId, ExecutorId, IdGen, IncidentId, JobId,
-    MaintenanceId, MessageId, NamespaceId, NodeId, OutboxId, RunId, SessionId, SilenceId, TokenId,
+    MaintenanceId, MessageId, NamespaceId, NodeId, OutboxId, RunId, ScriptId, SessionId, SilenceId, TokenId,
 };
 pub use job::Job;
 pub use reason::Reason;

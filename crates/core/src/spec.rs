@@ -39,6 +39,7 @@ use crate::overrides::Overrides;
 use crate::pump::Pump;
 use crate::pump::compile::JobParts;
 use crate::schema::{DurationText, HANDLER_PATTERN, NAME_PATTERN};
+use crate::script::ScriptRef;
 pub use crate::shadow::Mode;
 use crate::time::{Timestamp, duration_text, format_duration, parse_duration};
 
@@ -247,6 +248,12 @@ impl JobSpec {
                 many.iter().enumerate().map(|(index, spec)| (format!("/schedule/{index}"), spec)).collect()
             }
         }
+    }
+
+    /// The script of the server that it names.
+    #[must_use]
+    pub fn script(&self) -> Option<ScriptRef> {
+        crate::script::named(&self.handler, &self.params)
     }
 
     /// The jobs that it follows from, with the pointer to each.

@@ -61,6 +61,7 @@ mod log;
 mod masks;
 pub mod pump;
 pub mod run;
+mod scripts;
 mod secrets;
 mod session;
 mod setup;

@@ -12,6 +12,7 @@ use crate::engine::Silence;
 use crate::lifecycle::Lifecycle;
 use crate::log::{LogLimit, Shipping};
 use crate::pump::Reports;
+use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
 
@@ -78,6 +79,8 @@ pub(crate) struct Setup {
     pub(crate) silence: Silence,
     /// What groups of pump jobs report.
     pub(crate) pumps: Reports,
+    /// Runs that wait for the script that they name.
+    pub(crate) scripts: ScriptRequests,
 }
 
 impl Setup {
@@ -85,6 +88,7 @@ impl Setup {
         Self {
             silence: Silence::new(timing.silence),
             pumps: Reports::default(),
+            scripts: ScriptRequests::default(),
             states,
             secrets: None,
             timing,

@@ -408,7 +408,7 @@ impl Executor {
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
             Down::PumpOrders(orders) => self.pump_orders(orders),
-            Down::DeclarationProblems(_) => {}
+            Down::DeclarationProblems(_) | Down::ScriptReply(_) => {}
         }
     }
 

@@ -67,6 +67,7 @@ impl TableLink for Link {
                 Item::Probe(replies) => Body::ProbeReplies(replies),
                 Item::Fence(reply) => Body::FenceReply(reply),
                 Item::Pump(report) => Body::PumpReports(v1::PumpReports { reports: vec![report] }),
+                Item::Script(request) => Body::ScriptRequest(request),
                 Item::Draining => Body::Draining(v1::Draining {}),
             };
             // Where the stream is gone, its session ends by itself.

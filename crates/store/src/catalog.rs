@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
+use rondel_core::script::ScriptRef;
 use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp};
 
 use crate::error::Result;
@@ -198,6 +199,8 @@ pub enum Created {
     NoCalendar,
     /// Its expectations name this channel, which does not exist.
     NoChannel(String),
+    /// Its parameters name this script, or this version of one, which does not exist.
+    NoScript(ScriptRef),
     /// The parents that it names do not exist, or it would follow from itself.
     BadParents(Vec<FieldError>),
 }
@@ -215,6 +218,8 @@ pub enum Changed {
     NoCalendar,
     /// Its expectations name this channel, which does not exist.
     NoChannel(String),
+    /// Its parameters name this script, or this version of one, which does not exist.
+    NoScript(ScriptRef),
     /// The parents that it names do not exist, or it would follow from itself.
     BadParents(Vec<FieldError>),
     /// It cannot have another name: these jobs follow from it.
@@ -269,7 +274,7 @@ pub enum NamespaceDeleted {
     Done,
     /// There is no such namespace.
     NotFound,
-    /// It has jobs or calendars, or it had jobs: their runs and versions are kept.
+    /// It has jobs, calendars or scripts, or it had jobs: their runs and versions are kept.
     Used,
 }
 
@@ -285,7 +290,7 @@ pub trait Namespaces {
     /// Makes a namespace; false where the name is taken.
     async fn create_namespace(&self, namespace: &Namespace, now: Timestamp) -> Result<bool>;
 
-    /// Removes a namespace that no job and no calendar is in.
+    /// Removes a namespace that no job, no calendar and no script is in.
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
     /// An app by its name.

@@ -66,7 +66,7 @@ macro_rules! delegate_store {
             use ::std::time::Duration;
             use ::rondel_core::{
                 AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, MaintenanceId, MessageId, NamespaceId,
-                NodeId, OutboxId, Reason, Run, RunId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
+                NodeId, OutboxId, Reason, Run, RunId, ScriptId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
             use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
             use ::rondel_core::dense::DenseInstant;
@@ -112,6 +112,7 @@ macro_rules! delegate_store {
             };
             use ::rondel_core::shadow::compare::OldFire;
             use $crate::shadow::{ShadowFire, ShadowSpan};
+            use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::upkeep::{JobStat, StuckJob};
             use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun};
@@ -379,6 +380,15 @@ macro_rules! delegate_store {
                 fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
                 fn jobs_behind(limit: u32) -> Vec<JobRecord>;
                 fn calendar_users(id: CalendarId, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
+            } also {});
+            $crate::delegate_store!(@$wrapper, Scripts {
+                fn script(namespace: NamespaceId, name: &str) -> Option<ScriptRecord>;
+                fn scripts(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<ScriptRecord>;
+                fn script_version(id: ScriptId, version: i64) -> Option<(ScriptVersion, String)>;
+                fn script_versions(id: ScriptId, before: Option<i64>, limit: u32) -> Vec<ScriptVersion>;
+                fn save_script(change: ScriptChange<'_>) -> ScriptSaved;
+                fn delete_script(namespace: NamespaceId, name: &str, expected_version: Option<i64>) -> ScriptDeleted;
+                fn script_users(namespace: NamespaceId, name: &str, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
             $crate::delegate_store!(@$wrapper, Changes {
                 fn runs_after(after: RunId, limit: u32) -> Vec<RunStand>;

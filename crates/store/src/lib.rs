@@ -2,7 +2,7 @@
 //!
 //! - [`Namespaces`], [`Catalog`], [`CreateJobs`], [`ChangeJobs`]: namespaces, apps, jobs with their versions;
 //! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: who may come in, who did, and what they did;
-//! - [`Calendars`]: business calendars with their versions;
+//! - [`Calendars`]: business calendars with their versions; [`Scripts`]: scripts with theirs;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
 //! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Relay`], [`Runs`], [`SearchRuns`]: due jobs and runs, from claim
 //!   to verdict ([`ledger`]);
@@ -50,6 +50,7 @@ pub mod reports;
 pub mod request_keys;
 pub mod rollups;
 pub mod saved_filters;
+pub mod scripts;
 mod sealed;
 mod settle;
 pub mod shadow;
@@ -81,6 +82,7 @@ pub use reports::Reports;
 pub use request_keys::RequestKeys;
 pub use rollups::Rollups;
 pub use saved_filters::SavedFilters;
+pub use scripts::Scripts;
 pub use sealed::SecretKeys;
 pub use shadow::ShadowFires;
 pub use sql::{DatabaseUrl, SqlStore, StoreConfig};
@@ -135,5 +137,6 @@ store_of!(
     Reports,
     XxlExecutors,
     ShadowFires,
-    Pumps
+    Pumps,
+    Scripts
 );

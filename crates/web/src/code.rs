@@ -48,6 +48,7 @@ codes! {
     NodeNotFound = "node_not_found", 404, "There is no such node";
     JobNotFound = "job_not_found", 404, "There is no such job";
     CalendarNotFound = "calendar_not_found", 404, "There is no such calendar";
+    ScriptNotFound = "script_not_found", 404, "There is no such script";
     ChannelNotFound = "channel_not_found", 404, "There is no such channel";
     AlertRuleNotFound = "alert_rule_not_found", 404, "There is no such alert rule";
     IncidentNotFound = "incident_not_found", 404, "There is no such incident";
@@ -76,8 +77,10 @@ codes! {
     TriggerKeyInUse = "trigger_key_in_use", 409, "An open run of the job has this key";
     RunFinished = "run_finished", 409, "The run is over already";
     CalendarUsed = "calendar_used", 409, "The calendar is in use";
+    ScriptUsed = "script_used", 409, "The script is in use";
     ChannelUsed = "channel_used", 409, "The channel is in use";
     TooManyCalendars = "too_many_calendars", 409, "The namespace has as many calendars as it can";
+    TooManyScripts = "too_many_scripts", 409, "The namespace has as many scripts as it can";
     TooManyChannels = "too_many_channels", 409, "The namespace has as many channels as it can";
     TooManyAlerts = "too_many_alerts", 409, "The namespace has as many rules, silences or maintenance windows as it can";
     TooManyTokens = "too_many_tokens", 409, "The account has as many tokens as it may have";

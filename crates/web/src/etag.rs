@@ -1,4 +1,4 @@
-//! Versions of jobs and calendars as entity tags: `"v3"`, and `If-Match` against them.
+//! Versions of jobs, calendars and scripts as entity tags: `"v3"`, and `If-Match` against them.
 
 use axum::extract::FromRequestParts;
 use http::HeaderValue;

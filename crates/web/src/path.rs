@@ -41,6 +41,7 @@ nouns! {
     Node: Parameter::name("name"), "The server.", NodeNotFound;
     Run: Parameter::id("id"), "The run.", RunNotFound;
     Maintenance: Parameter::id("id"), "The maintenance window.", MaintenanceNotFound;
+    Script: Parameter::name("name"), "The script.", ScriptNotFound;
     Silence: Parameter::id("id"), "The silence.", SilenceNotFound;
     SignIn: Parameter::id("id"), "The sign-in.", SessionNotFound;
     Token: Parameter::id("id"), "The token.", TokenNotFound;

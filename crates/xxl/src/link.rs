@@ -371,7 +371,7 @@ impl Link {
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
             // Its executors have no pumps.
-            Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) => true,
+            Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) | Down::ScriptReply(_) => true,
         }
     }
 

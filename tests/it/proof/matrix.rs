@@ -76,6 +76,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("save_alert_rule", RULES),
     ("write_alerts", RULES),
     ("save_report_schedule", REPORTS),
+    ("delete_script", SCRIPTS),
+    ("save_script", SCRIPTS),
     ("write_report", REPORTS),
     ("report_xxl", "executors of XXL-JOB only: xxl.rs beside this file"),
     ("send_xxl", "the same"),
@@ -85,6 +87,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 const ACCOUNTS: &str = "of users and tokens only, without any run: see matrix_users.rs";
 const REPORTS: &str = "of weekly reports only, without any run: see reports.rs";
+const SCRIPTS: &str = "of scripts only, without any run: see scripts.rs";
 const CHANNELS: &str = "of alerts only, without any run: see channels.rs";
 const RULES: &str = "of rules and incidents only: see alert_rules.rs";
 const WINDOWS: &str = "of maintenance windows only: see maintenance.rs";

@@ -22,7 +22,7 @@ pub(super) fn check(body: &Body) -> Result<(), Status> {
             let items = reports.reports.iter().map(|report| report.items.len() + 1).sum();
             at_most("reports and their items", items, ITEM_COUNT_MAX)
         }
-        Body::Hello(_) | Body::Heartbeat(_) | Body::Draining(_) | Body::Goodbye(_) => Ok(()),
+        Body::Hello(_) | Body::Heartbeat(_) | Body::Draining(_) | Body::Goodbye(_) | Body::ScriptRequest(_) => Ok(()),
     }
 }
 

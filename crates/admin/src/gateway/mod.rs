@@ -11,6 +11,7 @@ mod message_bounds;
 mod open_streams;
 mod outgoing_stream;
 mod proof;
+mod scripts;
 mod session;
 mod session_rows;
 
@@ -102,6 +103,7 @@ struct Inner {
     hello_rates: bounds::HelloRates,
     open_streams: Arc<open_streams::OpenStreams>,
     session_rows: Arc<session_rows::SessionRows>,
+    script_reads: Arc<Semaphore>,
 }
 
 impl GatewayService {
@@ -119,6 +121,7 @@ impl GatewayService {
             hello_rates: bounds::HelloRates::default(),
             open_streams: Arc::default(),
             session_rows: Arc::default(),
+            script_reads: Arc::new(Semaphore::new(scripts::READ_COUNT_MAX)),
         };
         Self { inner: Arc::new(inner) }
     }

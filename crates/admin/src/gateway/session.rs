@@ -12,7 +12,7 @@ use rondel_proto::{PROTOCOL, encoded_len, v1};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::{HostProcess, StreamEnd};
 use rondel_store::logs::{LogChunk, LogLine};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use super::hello::Greeted;
 use super::logs::log_ack;
 use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
+use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
 use super::{Inner, LogItem, Pass, log_line};
 use crate::declared::Declaring;
@@ -30,6 +31,7 @@ use crate::dispatch::{
 };
 use crate::host_process;
 use crate::identity::tokens;
+use crate::lifecycle::Until;
 use crate::metrics::add;
 use crate::node::Shared;
 use crate::progress::Progress;
@@ -57,6 +59,8 @@ pub(super) struct Session {
     row: RowShare,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
+    /// Requests for scripts that are not answered yet.
+    script_places: Arc<Semaphore>,
     /// Its last log message exceeded the limit.
     is_over_share: AtomicBool,
 }
@@ -113,6 +117,7 @@ impl Session {
             process: greeted.process,
             row,
             pending_logs: super::logs::Pending::default(),
+            script_places: Arc::new(Semaphore::new(super::scripts::WAITING_COUNT_MAX)),
             is_over_share: AtomicBool::new(false),
         })
     }
@@ -267,6 +272,7 @@ impl Session {
                 self.shared.registry.heard(id, now, None);
                 self.shared.pumps.take(id, reports.reports);
             }
+            Body::ScriptRequest(request) => self.send_script(request),
             // A second hello changes nothing. A goodbye counts when the stream ends.
             Body::Hello(_) | Body::Goodbye(_) => {}
         }
@@ -311,6 +317,22 @@ impl Session {
         let patience = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_PATIENCE };
         let is_taken = item.enqueue(&self.inner.logs, patience, &self.shared).await;
         self.is_over_share.store(!is_taken, Relaxed);
+    }
+
+    /// Reads and answers beside the stream. What has no place is not answered, and asked again.
+    fn send_script(&self, request: v1::ScriptRequest) {
+        let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
+        let reader = ScriptReader {
+            shared: Arc::clone(&self.shared),
+            app: self.app,
+            session: self.handle.clone(),
+            reads: Arc::clone(&self.inner.script_reads),
+        };
+        let answer = async move {
+            reader.answer(request).await;
+            drop(place);
+        };
+        self.inner.lifecycle.spawn("script", Until::Done, answer);
     }
 
     fn note_progress(&self, reply: &v1::Reply) {

@@ -14,6 +14,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
 use super::JobError;
+use super::scripts::{self, FoundScripts};
 use crate::node::Node;
 
 /// How long an executor lets a handler end that it stops: the SDK's default.
@@ -93,7 +94,8 @@ pub(super) async fn check(
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
-    check_with(node, namespace, spec, now, before, (found, &channels))
+    let scripts = scripts::named(node, namespace, std::slice::from_ref(&spec)).await?;
+    check_with(node, namespace, spec, now, before, (found, &channels, &scripts))
 }
 
 /// The channels of the namespace, where a definition names any.
@@ -115,7 +117,7 @@ pub(super) fn check_with(
     mut spec: JobSpec,
     now: Timestamp,
     before: Option<&JobSpec>,
-    (found, channels): (Option<FoundCalendar>, &BTreeSet<String>),
+    (found, channels, scripts): (Option<FoundCalendar>, &BTreeSet<String>, &FoundScripts),
 ) -> Result<Checked, JobError> {
     spec.run_past_at(just_after(now), before);
     let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
@@ -130,6 +132,7 @@ pub(super) fn check_with(
     for (index, name) in named.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
         errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
     }
+    errors.extend(scripts::complaint(&spec, before, scripts));
     errors.extend(past(&spec, now, before));
     errors.extend(hand_over(&spec, before, node.shared().config.silence));
     errors.extend(params::params_complaints(node, namespace, &spec, before));

@@ -6,6 +6,7 @@ mod overrides;
 mod params;
 mod queued;
 mod requests;
+mod scripts;
 mod shards;
 
 use std::sync::Arc;
@@ -116,6 +117,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
         Created::NameTaken => Err(JobError::NameTaken),
         Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
         Created::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
+        Created::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost(&script)])),
         Created::BadParents(errors) => Err(JobError::Invalid(errors)),
     }
 }
@@ -241,6 +243,7 @@ async fn save(
         Changed::NoChannel(name) => {
             Err(JobError::Invalid(vec![checks::lost_channel(checked.spec.expect.as_deref(), &name)]))
         }
+        Changed::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost(&script)])),
         Changed::BadParents(errors) => Err(JobError::Invalid(errors)),
         Changed::IsParent(children) => Err(JobError::IsParent { children }),
         Changed::NotFound => Err(JobError::NotFound),

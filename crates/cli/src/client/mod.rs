@@ -215,6 +215,11 @@ fn is_here(url: &Url) -> bool {
 }
 
 impl Client {
+    /// The namespace, where one is chosen here.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
     /// The same in another namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
@@ -238,6 +243,15 @@ impl Client {
     /// PUT with a JSON text.
     pub(crate) async fn put(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
+    }
+
+    /// The same, only if this is the version now.
+    pub(crate) async fn put_if(&self, path: &[&str], version: Option<u32>, body: &str) -> Result<Body, Failure> {
+        let tag = version.map(|version| format!("\"v{version}\""));
+        let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
+        let body = Some((JSON, body.to_owned()));
+        let answer = self.ask(Ask { method: Method::PUT, path, query: &[], body, headers: &headers }).await?;
+        answer.map_err(|refusal| self.failure(&refusal))
     }
 
     /// PATCH with a JSON text: what is left out stays.

@@ -1,6 +1,6 @@
 //! Settings of `rondel agent`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rondel::{LogLimit, agent};
@@ -60,6 +60,9 @@ settings! {
         /// Run script text that comes with a job, not only programs named by it
         #[arg(long, global = true, env = "RONDEL_AGENT_ALLOW_SCRIPTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         allow_scripts: bool = false;
+        /// A file with a public key, as rondel script key makes it: only scripts that one of these keys has signed are run; once per file
+        #[arg(long = "script-key", global = true, value_name = "FILE", env = "RONDEL_AGENT_SCRIPT_KEYS", value_delimiter = ',')]
+        script_keys: Vec<PathBuf> = Vec::new();
         /// The folder with one file per secret, for `{{secret.NAME}}` in parameters
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_SECRETS_DIR")]
         secrets_dir: PathBuf, example "\"/etc/rondel/secrets\"";
@@ -133,6 +136,7 @@ pub(crate) struct AgentConfig {
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) outgoing_allow: AllowedAddresses,
     pub(crate) log_limit: LogLimit,
+    pub(crate) script_keys: Vec<agent::ScriptKey>,
 }
 
 impl TryFrom<AgentSettings> for AgentConfig {
@@ -158,6 +162,7 @@ impl TryFrom<AgentSettings> for AgentConfig {
             },
             outgoing_allow: check::outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
             log_limit: LogLimit { bytes: settings.log_size_max.as_usize(), lines: settings.log_lines_max as usize },
+            script_keys: settings.script_keys.iter().map(|path| script_key(path)).collect::<Result<_, _>>()?,
             settings,
         };
         config.check()?;
@@ -225,6 +230,14 @@ impl AgentConfig {
         }
         Ok(())
     }
+}
+
+fn script_key(path: &Path) -> Result<agent::ScriptKey, Failure> {
+    let text = std::fs::read_to_string(path);
+    let text =
+        text.map_err(|error| wrong(SECTION, "script_keys", format!("cannot read {}: {error}", path.display())))?;
+    agent::ScriptKey::from_pem(&text)
+        .map_err(|sentence| wrong(SECTION, "script_keys", format!("{} {sentence}", path.display())))
 }
 
 fn split_label(label: &str) -> Result<(String, String), Failure> {

@@ -10,6 +10,7 @@ use rondel_admin::oidc::OidcConfig;
 use rondel_admin::{EngineConfig, label_name};
 use rondel_core::homes::ClaimStrategy;
 use rondel_core::outgoing::AllowedAddresses;
+use rondel_core::script::KEPT_VERSIONS_MIN;
 use rondel_core::{labels, name};
 use rondel_store::DatabaseUrl;
 use rondel_web::{Rate, TlsFiles};
@@ -128,6 +129,9 @@ settings! {
         /// After how long without a word from an executor runs are given up that go on in silence and hold back the next run of their job
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_CONTINUE_MAX")]
         continue_max: Length = Length(EngineConfig::default().continue_max);
+        /// How many versions of a script are kept, beside those that jobs name
+        #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_SCRIPT_VERSIONS", value_parser = clap::value_parser!(u32).range(30..=10_000))]
+        script_versions: u32 = EngineConfig::default().script_versions;
         /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_RETENTION")]
         retention: Length = Length(EngineConfig::default().retention);
@@ -358,6 +362,9 @@ impl ServerConfig {
                 let least = Length(RETENTION_MIN);
                 return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
             }
+        }
+        if self.settings.script_versions < KEPT_VERSIONS_MIN {
+            return Err(wrong(SECTION, "script_versions", format!("at least {KEPT_VERSIONS_MIN} are kept")));
         }
         self.check_alerts()?;
         let period = self.settings.alert_rules_period;

@@ -74,6 +74,7 @@ impl Node {
             silence: settings.silence.0,
             lost_after: settings.lost_after.0,
             continue_max: settings.continue_max.0,
+            script_versions: settings.script_versions,
             retention: settings.retention.0,
             alert_rules_period: settings.alert_rules_period.0,
             log_retention: settings.log_retention.0,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use rondel_core::outgoing::AllowedAddresses;
 
 use super::confine::RunAs;
+use super::signature::ScriptKey;
 use crate::secrets::Secrets;
 
 /// What an agent may do.
@@ -16,6 +17,11 @@ use crate::secrets::Secrets;
 pub struct AgentConfig {
     /// Whether the text of scripts is run. Off, jobs can only start programs that this host has.
     pub allow_scripts: bool,
+    /// The keys of which one has signed each script that is run. With any, only signed scripts of the server are run: no text that
+    /// comes with a job, and no programs but those of [`allow_programs`](Self::allow_programs).
+    pub script_keys: Vec<ScriptKey>,
+    /// Where scripts of the server are kept by their hash; `None` for memory alone.
+    pub script_cache: Option<PathBuf>,
     /// Where the files with secrets are, beside the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
     /// Secrets by name that go before those of the environment: for an agent that has taken them out of it.

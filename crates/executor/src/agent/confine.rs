@@ -81,6 +81,8 @@ impl RunAs {
 pub(super) struct Confinement {
     pass_env: Vec<String>,
     allowed: Option<Vec<PathBuf>>,
+    /// Only signed scripts are run, and programs only from a list.
+    signed_only: bool,
     pub(super) run_as: Option<RunAs>,
 }
 
@@ -89,6 +91,7 @@ impl Confinement {
         Self {
             pass_env: config.pass_env.clone(),
             allowed: config.allow_programs.as_ref().map(|all| all.iter().map(|path| in_real_folder(path)).collect()),
+            signed_only: !config.script_keys.is_empty(),
             run_as: config.run_as.clone(),
         }
     }
@@ -96,6 +99,26 @@ impl Confinement {
     /// Whether a program of this name may be started at all.
     pub(super) fn allows(&self, program: &str) -> bool {
         self.find(program, Path::new("/")).is_ok()
+    }
+
+    /// Refuses a program that a job names where only signed scripts are run, unless there is a list of programs.
+    pub(super) fn check_program(&self) -> Result<(), JobError> {
+        if !self.signed_only || self.allowed.is_some() {
+            return Ok(());
+        }
+        Err(JobError::terminal(
+            "this agent runs signed scripts alone (--script-key); with --allow-program it starts the programs of that list, too",
+        ))
+    }
+
+    /// Refuses an interpreter that a job chooses where only signed scripts are run: its arguments may be code.
+    pub(super) fn check_interpreter(&self, given: Option<&[String]>) -> Result<(), JobError> {
+        if !self.signed_only || given.is_none() {
+            return Ok(());
+        }
+        Err(JobError::terminal(
+            "params: interpreter cannot be chosen: this agent runs signed scripts alone (--script-key)",
+        ))
     }
 
     /// The command for a program and its arguments in a directory, with the variables that every run gets, then the job's,
@@ -114,6 +137,11 @@ impl Confinement {
         if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} would run other code than the programs of --allow-program"
+            )));
+        }
+        if let Some(name) = env.keys().find(|name| self.signed_only && is_loader(name)) {
+            return Err(JobError::terminal(format_args!(
+                "params: env: {name} would run other code than the signed script (--script-key)"
             )));
         }
         let path = self.find(program, cwd)?;

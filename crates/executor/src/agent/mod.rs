@@ -8,12 +8,14 @@ mod confine;
 mod family;
 mod folder;
 mod http;
+mod kept;
 mod lines;
 mod output;
 mod program;
 mod pump;
 mod script;
 mod shell;
+mod signature;
 
 use std::sync::Arc;
 
@@ -30,15 +32,18 @@ use confine::Confinement;
 pub use confine::RunAs;
 use folder::Folders;
 pub use folder::clean_up_after;
+use kept::KeptScripts;
 use program::ProgramResult;
 pub use rondel_core::outgoing::AllowedAddresses;
 use script::Interpreter;
+pub use signature::ScriptKey;
 
 /// Adds the handlers `shell`, `pump` and `http`, those of the script languages whose interpreter this host has, and the secrets
 /// for their params.
 ///
 /// `shell` takes `{"argv": ["program", "argument"]}` or, where scripts are allowed, `{"script": "…", "args": "…",
-/// "interpreter": ["sh"]}`; beside them `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell` take the same
+/// "interpreter": ["sh"]}`; in the place of its text, `{"name": "close-orders", "version": 3}` names a script that the server
+/// keeps; beside them `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell` take the same
 /// without `argv`; they are there only where scripts are allowed. A script gets `args` (a text, or a list of them), then
 /// the shard's index and the number of shards, as XXL-JOB's scripts do.
 ///
@@ -76,6 +81,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let confinement = Arc::new(Confinement::new(config));
     let folders = open_folders(config)?;
     let allow_scripts = config.allow_scripts;
+    let kept = open_kept(config)?;
     let client = http::client(config.outgoing_allow.clone())?;
     let http = move |Params(params): Params<http::HttpParams>, run: RunContext, cancel: Cancel, log: Log| {
         http::run(client.clone(), http::in_trace(params, run.traceparent()), cancel, log)
@@ -83,15 +89,26 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let mut builder = builder.secrets(secrets).handler("http", http);
     if allow_scripts {
         for interpreter in interpreters(config) {
-            builder = with_language(builder, interpreter, (&folders, &confinement));
+            builder = with_language(builder, interpreter, (&folders, &confinement, &kept));
         }
     }
     let builder = builder.pump_handler("pump", program_pump(&folders, &confinement));
     let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let (folders, confinement) = (Arc::clone(&folders), Arc::clone(&confinement));
+        let (folders, confinement, kept) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&kept));
         async move {
+            let mut params = params;
+            let code = match params.take_work(allow_scripts)? {
+                shell::Work::Program(argv) => {
+                    confinement.check_program()?;
+                    shell::Code::Program(argv)
+                }
+                shell::Work::Script(script) => {
+                    confinement.check_interpreter(params.interpreter())?;
+                    shell::Code::Script(kept.text(script, &run, &cancel, &log).await?)
+                }
+            };
             let folder = folders.make(&run)?;
-            shell::program(params, allow_scripts, run.shard(), folder)?.run(&confinement, run, cancel, log).await
+            shell::program(params, code, run.shard(), folder)?.run(&confinement, run, cancel, log).await
         }
     };
     Ok(builder.handler("shell", shell))
@@ -121,15 +138,19 @@ pub fn languages() -> impl Iterator<Item = &'static str> {
 fn with_language(
     builder: Builder,
     interpreter: Interpreter,
-    (folders, confinement): (&Arc<Folders>, &Arc<Confinement>),
+    (folders, confinement, kept): (&Arc<Folders>, &Arc<Confinement>, &Arc<KeptScripts>),
 ) -> Builder {
-    let (folders, confinement) = (Arc::clone(folders), Arc::clone(confinement));
+    let (folders, confinement, kept) = (Arc::clone(folders), Arc::clone(confinement), Arc::clone(kept));
     let handler = move |Params(params): Params<script::ScriptParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let (folders, confinement) = (Arc::clone(&folders), Arc::clone(&confinement));
+        let (folders, confinement, kept) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&kept));
         async move {
+            let mut params = params;
+            confinement.check_interpreter(params.interpreter.as_deref())?;
+            let script = std::mem::replace(&mut params.script, script::Script::Text(String::new()));
+            let text = kept.text(script, &run, &cancel, &log).await?;
             let folder = folders.make(&run)?;
             let done: Result<ProgramResult, JobError> =
-                interpreter.program(params, run.shard(), folder)?.run(&confinement, run, cancel, log).await;
+                interpreter.program((params, &text), run.shard(), folder)?.run(&confinement, run, cancel, log).await;
             done
         }
     };
@@ -139,6 +160,12 @@ fn with_language(
 fn program_pump(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> PumpHandler<pump::ProgramPump> {
     let pump = PumpHandler::new(pump::ProgramPump::new(folders, confinement));
     pump.with_schema(schemars::schema_for!(pump::PumpParams))
+}
+
+fn open_kept(config: &AgentConfig) -> Result<Arc<KeptScripts>, ExecutorError> {
+    let opened = KeptScripts::open(config.script_cache.as_deref(), config.script_keys.clone());
+    let path = || config.script_cache.clone().unwrap_or_default();
+    opened.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: path(), source })
 }
 
 fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {

@@ -70,6 +70,7 @@ impl ProgramPump {
     ) -> Result<Vec<u8>, JobError> {
         let wrong = |error| JobError::terminal(format_args!("params: {error}"));
         let mut params: PumpParams = serde_json::from_str(cx.run().params()).map_err(wrong)?;
+        self.confinement.check_program()?;
         let argv = choose(&mut params);
         let PumpParams { env, cwd, .. } = params;
         let folder = self.folders.make(cx.run())?;

@@ -12,6 +12,7 @@ use super::confine::is_program;
 use super::program::Program;
 use crate::job_error::JobError;
 use crate::shard::Shard;
+use rondel_core::script::ScriptRef;
 
 /// A language that has a handler of its own.
 #[derive(Debug)]
@@ -54,6 +55,14 @@ pub(super) struct Interpreter {
     pub(super) program: &'static str,
 }
 
+/// The text of a script, or the name of one that the server keeps.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Script {
+    Text(String),
+    Kept(ScriptRef),
+}
+
 /// What the run's script is called with: a text is one argument.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
@@ -65,9 +74,9 @@ pub(super) enum Args {
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScriptParams {
-    script: String,
+    pub(super) script: Script,
     args: Option<Args>,
-    interpreter: Option<Vec<String>>,
+    pub(super) interpreter: Option<Vec<String>>,
     #[serde(default)]
     env: BTreeMap<String, String>,
     cwd: Option<PathBuf>,
@@ -86,13 +95,18 @@ pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpret
 }
 
 impl Interpreter {
-    /// The program that the params mean; the script is written into `folder`.
-    pub(super) fn program(self, params: ScriptParams, shard: Shard, folder: TempDir) -> Result<Program, JobError> {
+    /// The program that the params mean, with the text of their script; it is written into `folder`.
+    pub(super) fn program(
+        self,
+        (params, script): (ScriptParams, &str),
+        shard: Shard,
+        folder: TempDir,
+    ) -> Result<Program, JobError> {
         let Self { language, program } = self;
-        let ScriptParams { script, args, interpreter, mut env, cwd, stdin } = params;
+        let ScriptParams { script: _, args, interpreter, mut env, cwd, stdin } = params;
         let own = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
         let interpreter = interpreter.unwrap_or_else(own);
-        let argv = script_line(interpreter, &script, language.extension, folder.path(), (args, shard))?;
+        let argv = script_line(interpreter, script, language.extension, folder.path(), (args, shard))?;
         for (name, value) in language.env {
             env.entry((*name).to_owned()).or_insert_with(|| (*value).to_owned());
         }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::program::Program;
-use super::script::{Args, script_line};
+use super::script::{Args, Script, script_line};
 use crate::job_error::JobError;
 use crate::shard::Shard;
 
@@ -16,7 +16,7 @@ use crate::shard::Shard;
 #[schemars(extend("anyOf" = [{"required": ["argv"]}, {"required": ["script"]}]))]
 pub(super) struct ShellParams {
     argv: Option<Vec<String>>,
-    script: Option<String>,
+    script: Option<Script>,
     args: Option<Args>,
     interpreter: Option<Vec<String>>,
     #[serde(default)]
@@ -25,37 +25,63 @@ pub(super) struct ShellParams {
     stdin: Option<String>,
 }
 
-/// The program that the params mean; a script is written into `folder`.
-pub(super) fn program(
-    params: ShellParams,
-    allow_scripts: bool,
-    shard: Shard,
-    folder: TempDir,
-) -> Result<Program, JobError> {
-    let ShellParams { argv, script, args, interpreter, env, cwd, stdin } = params;
-    let argv = match (argv, script) {
-        (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
-            let with_script = [("interpreter", interpreter.is_some()), ("args", args.is_some())];
-            if let Some((name, _)) = with_script.into_iter().find(|(_, is_there)| *is_there) {
-                return Err(JobError::terminal(format_args!("params: {name} goes with script, not with argv")));
+/// What the params mean.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A program and its arguments.
+    Program(Vec<String>),
+    /// A script.
+    Script(Script),
+}
+
+impl ShellParams {
+    /// Takes it out of the params.
+    pub(super) fn take_work(&mut self, allow_scripts: bool) -> Result<Work, JobError> {
+        match (self.argv.take(), self.script.take()) {
+            (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
+                let with_script = [("interpreter", self.interpreter.is_some()), ("args", self.args.is_some())];
+                match with_script.into_iter().find(|(_, is_there)| *is_there) {
+                    Some((name, _)) => {
+                        Err(JobError::terminal(format_args!("params: {name} goes with script, not with argv")))
+                    }
+                    None => Ok(Work::Program(argv)),
+                }
             }
-            argv
-        }
-        (Some(_), None) => return Err(JobError::terminal("params: argv must begin with a program")),
-        (None, Some(_)) if !allow_scripts => {
-            return Err(JobError::terminal(
+            (Some(_), None) => Err(JobError::terminal("params: argv must begin with a program")),
+            (None, Some(Script::Text(_))) if !allow_scripts => Err(JobError::terminal(
                 "this agent does not run the text of scripts: start it with --allow-scripts, or give argv",
-            ));
+            )),
+            (None, Some(Script::Kept(_))) if !allow_scripts => Err(JobError::terminal(
+                "this agent does not run scripts of the server: start it with --allow-scripts, or give argv",
+            )),
+            (None, Some(script)) => Ok(Work::Script(script)),
+            (Some(_), Some(_)) | (None, None) => Err(JobError::terminal("params: give either argv or script")),
         }
-        (None, Some(script)) => {
+    }
+
+    pub(super) fn interpreter(&self) -> Option<&[String]> {
+        self.interpreter.as_deref()
+    }
+}
+
+/// The program that the params mean, or the text of their script, which is written into `folder`.
+pub(super) fn program(params: ShellParams, code: Code, shard: Shard, folder: TempDir) -> Result<Program, JobError> {
+    let ShellParams { args, interpreter, env, cwd, stdin, .. } = params;
+    let argv = match code {
+        Code::Program(argv) => argv,
+        Code::Script(text) => {
             let interpreter = interpreter.unwrap_or_else(|| vec!["sh".to_owned()]);
-            script_line(interpreter, &script, "sh", folder.path(), (args, shard))?
-        }
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(JobError::terminal("params: give either argv or script"));
+            script_line(interpreter, &text, "sh", folder.path(), (args, shard))?
         }
     };
     Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
+}
+
+/// What is started: the same with the text of the script.
+#[derive(Debug)]
+pub(super) enum Code {
+    Program(Vec<String>),
+    Script(String),
 }
 
 #[cfg(test)]

@@ -125,6 +125,7 @@ fn bytes(item: &Item) -> usize {
             Item::Probe(replies) => encoded_len(replies),
             Item::Fence(reply) => encoded_len(reply),
             Item::Pump(report) => encoded_len(report),
+            Item::Script(request) => encoded_len(request),
             Item::Draining => 0,
         }
 }
@@ -147,6 +148,7 @@ impl Round {
             Item::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
             Item::Fence(reply) => self.others.push(Body::FenceReply(reply)),
             Item::Pump(report) => self.pumps.push(report),
+            Item::Script(request) => self.others.push(Body::ScriptRequest(request)),
             Item::Draining => self.others.push(Body::Draining(Draining {})),
         }
     }

@@ -5,6 +5,7 @@ mod intake;
 mod link;
 pub(crate) mod loops;
 mod pumps;
+mod scripts;
 mod silence;
 mod sweep;
 mod write_behind;

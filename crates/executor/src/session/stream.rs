@@ -240,6 +240,7 @@ fn take(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::Probes(probes) => engine.probe(link, probes),
         FromServer::DeclarationProblems(found) => engine.declaration_problems(&found.problems),
         FromServer::PumpOrders(orders) => engine.pump_orders(orders),
+        FromServer::ScriptReply(reply) => engine.setup.scripts.answer(reply),
         FromServer::Drain(_) => tracing::info!("a server goes away; results still go to it until it has"),
         FromServer::Welcome(welcome) => dial_named(engine, &welcome.servers),
     }

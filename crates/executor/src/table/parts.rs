@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rondel_core::JobId;
-use rondel_proto::v1::{self, FenceReply, LogChunk, ProbeReplies, PumpReport, Reply, Trigger};
+use rondel_proto::v1::{self, FenceReply, LogChunk, ProbeReplies, PumpReport, Reply, ScriptRequest, Trigger};
 
 use super::RunKey;
 
@@ -90,6 +90,8 @@ pub enum Item {
     Fence(FenceReply),
     /// The items of a group of a pump job.
     Pump(PumpReport),
+    /// The script that a run names.
+    Script(ScriptRequest),
     /// No more triggers are accepted.
     Draining,
 }

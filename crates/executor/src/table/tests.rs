@@ -109,7 +109,7 @@ impl TableLink for TestLink {
             Item::Result(result) => format!("Result {}", result.run_id),
             Item::Fence(reply) => format!("Fence {} {}", reply.held.len(), reply.finished.len()),
             Item::Draining => "Draining".to_owned(),
-            Item::Log(_) | Item::Probe(_) | Item::Pump(_) => unreachable!(),
+            Item::Log(_) | Item::Probe(_) | Item::Pump(_) | Item::Script(_) => unreachable!(),
         }));
     }
 }

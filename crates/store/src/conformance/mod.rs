@@ -36,6 +36,7 @@ mod requests;
 mod results;
 mod rollups;
 mod saved_filters;
+mod scripts;
 mod search;
 mod shadow;
 mod stats;
@@ -89,6 +90,7 @@ pub use self::requests::*;
 pub use self::results::*;
 pub use self::rollups::*;
 pub use self::saved_filters::*;
+pub use self::scripts::*;
 pub use self::search::*;
 pub use self::shadow::*;
 pub use self::stats::*;
@@ -134,6 +136,11 @@ macro_rules! for_each_conformance_check {
             a_used_calendar_is_not_deleted,
             a_calendar_is_not_deleted_under_a_job_that_is_saved,
             jobs_behind_their_calendar_are_found,
+            scripts_are_read_as_they_were_written,
+            scripts_saved_at_once_get_a_version_each,
+            old_versions_of_a_script_are_forgotten_unless_a_job_names_them,
+            a_used_script_is_not_deleted,
+            a_script_is_not_deleted_under_a_job_that_is_saved,
             a_rule_is_read_as_it_was_saved,
             expectations_are_looked_at_by_their_definition,
             a_failure_is_dead_until_it_is_acknowledged,

@@ -37,6 +37,7 @@ mod rollups;
 mod rows;
 mod run;
 mod saved_filters;
+mod scripts;
 mod session;
 mod shadow;
 mod stats;

@@ -8,7 +8,7 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     access, activity, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
-    incident_messages, logs, outbox, pumps, reports, request_keys, rollups, run, saved_filters, shadow, xxl,
+    incident_messages, logs, outbox, pumps, reports, request_keys, rollups, run, saved_filters, scripts, shadow, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -58,6 +58,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&catalog::change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
         (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
         (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
+        (&scripts::LIST_SCRIPT_USERS, "script_use_name (namespace_id=? AND script_name=?)"),
         (&channel_users::LIST_EXPECTING, "job_expect_kind (namespace_id=? AND kind=?"),
         (&incident_messages::LIST_MESSAGES, "(incident_id=?)"),
         (&incident_messages::READ_LAST_ERROR, "alert_delivery_channel (channel_id=? AND id>? AND id<?)"),

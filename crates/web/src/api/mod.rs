@@ -31,6 +31,7 @@ mod run_list;
 pub(crate) mod run_tree;
 pub(crate) mod runs;
 pub(crate) mod schedules;
+pub(crate) mod scripts;
 pub(crate) mod shadow;
 mod sign_in_links;
 mod stats;
@@ -57,6 +58,7 @@ pub(crate) fn routes() -> Routes {
         .and(log_search::routes())
         .and(calendars::routes())
         .and(schedules::routes())
+        .and(scripts::routes())
         .and(stats::routes())
         .and(timeline::routes())
         .and(reports::routes())

@@ -56,7 +56,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/namespaces/{name}",
             Cluster,
             delete,
-            Doc::new("Delete a namespace", "Refused while it has jobs or calendars, or if it ever had jobs.")
+            Doc::new("Delete a namespace", "Refused while it has jobs, calendars or scripts, or if it ever had jobs.")
                 .empty("It is deleted.")
                 .refuses(&[Code::NamespaceUsed]),
         )
@@ -93,6 +93,8 @@ async fn delete(person: Person, Named(name, ..): Named<path::Namespace>) -> Resu
     match person.engine().store().delete_namespace(found.id).await? {
         NamespaceDeleted::Done => Ok(StatusCode::NO_CONTENT.into_response()),
         NamespaceDeleted::NotFound => Err(Problem::new(Code::NamespaceNotFound, "it was removed meanwhile")),
-        NamespaceDeleted::Used => used("it has jobs or calendars, or had jobs, whose runs and versions are kept"),
+        NamespaceDeleted::Used => {
+            used("it has jobs, calendars or scripts, or had jobs, whose runs and versions are kept")
+        }
     }
 }

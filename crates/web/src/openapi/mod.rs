@@ -51,6 +51,7 @@ const TAGS: &[(&str, &str)] = &[
     ("jobs", "What is to run, when, and where."),
     ("runs", "What ran, and what became of it."),
     ("calendars", "Days and times that remove or move fires."),
+    ("scripts", "Texts of scripts that jobs run by name, with their versions."),
     ("channels", "Where alerts are sent, and how each try went."),
     ("alert-rules", "What is watched, and where it is reported."),
     ("incidents", "Rules that hold for a subject, or did."),

@@ -29,7 +29,7 @@ const OF_JOB: u32 = 20;
 /// How many entries are read for it: those of other nouns with the job's name are left out.
 const OF_JOB_READ: u32 = 60;
 /// What can be chosen as an action; any other one can be typed into the address.
-const ACTIONS: [&str; 25] = [
+const ACTIONS: [&str; 27] = [
     "job.create",
     "job.change",
     "job.apply",
@@ -46,6 +46,8 @@ const ACTIONS: [&str; 25] = [
     "node.set-state",
     "calendar.change",
     "calendar.delete",
+    "script.change",
+    "script.delete",
     "namespace.create",
     "namespace.delete",
     "namespace.set-failure-webhook",

@@ -162,6 +162,7 @@ fn link(entry: &AuditEntry) -> Option<String> {
         "job" => "/jobs",
         "run" => "/runs",
         "calendar" => "/calendars",
+        "script" => "/scripts",
         "user" => return Some("/users".to_owned()),
         _ => return None,
     };
@@ -191,6 +192,9 @@ pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
         "calendar.create" | "calendar.change" => t.act_calendar_change,
         "calendar.import" => t.act_calendar_import,
         "calendar.delete" => t.act_calendar_delete,
+        "script.create" | "script.change" => t.act_script_change,
+        "script.restore" => t.act_script_restore,
+        "script.delete" => t.act_script_delete,
         "namespace.create" => t.act_namespace_create,
         "namespace.delete" => t.act_namespace_delete,
         "namespace.set-failure-webhook" | "namespace.delete-failure-webhook" | "namespace.failure-webhook" => {

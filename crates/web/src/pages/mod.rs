@@ -3,11 +3,11 @@
 //! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
 //!   `nav` which pages the bar leads to; `zones` which clock pages show, `assets` the files that pages load, `toast` the short messages about what forms did; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
 //!   on its links and forms;
-//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`, `job_edit`, `pump`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
+//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`, `job_edit`, `pump`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `scripts`, `script`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
 //! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms; `filter_bar` and `saved_filters` are what stands above lists;
 //! - `pump_facts` puts the definition of a pump job into words; `job_links` shows what a job follows and what follows it, `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
-//!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows` and `calendar_days` are parts of forms.
+//!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows`, `calendar_days` and `script_form` are parts of forms.
 
 mod account;
 mod activity;
@@ -78,6 +78,9 @@ mod run_way;
 mod runs;
 mod saved_filters;
 mod schedule_text;
+mod script;
+mod script_form;
+mod scripts;
 mod sentences;
 mod settings;
 mod shadow;
@@ -145,6 +148,12 @@ pub(crate) fn routes() -> Routes {
         .page("/calendars/{name}", View, calendar::page)
         .form("/calendars/{name}", Edit, calendar::save)
         .form("/calendars/{name}/delete", Edit, calendar::delete)
+        .page("/scripts", View, scripts::list)
+        .form("/scripts", Edit, scripts::create)
+        .page("/scripts/{name}", View, script::page)
+        .form("/scripts/{name}", Edit, script::save)
+        .form("/scripts/{name}/delete", Edit, script::delete)
+        .form("/scripts/{name}/restore", Edit, script::restore)
         .page("/alerts/channels", View, channels::list)
         .form("/alerts/channels", Admin, channels::create)
         .page("/alerts/channels/new", Admin, channels::blank)

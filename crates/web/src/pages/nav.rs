@@ -13,6 +13,7 @@ pub(crate) enum Nav {
     Alerts,
     Reports,
     Calendars,
+    Scripts,
     Activity,
     Why,
     Settings,
@@ -44,9 +45,10 @@ const BAR: [Entry; 6] = [
 ];
 
 /// The links in the menu behind them.
-const MORE: [Entry; 6] = [
+const MORE: [Entry; 7] = [
     entry(Nav::Reports, "/reports", 'o'),
     entry(Nav::Calendars, "/calendars", 'c'),
+    entry(Nav::Scripts, "/scripts", 'p'),
     entry(Nav::Activity, "/activity", 'a'),
     entry(Nav::Why, "/why", 'w'),
     entry(Nav::Settings, "/settings", 's'),
@@ -97,6 +99,7 @@ impl Entry {
             Nav::Alerts => t.nav_alerts,
             Nav::Reports => t.nav_reports,
             Nav::Calendars => t.nav_calendars,
+            Nav::Scripts => t.nav_scripts,
             Nav::Activity => t.nav_activity,
             Nav::Why => t.nav_why,
             Nav::Settings => t.nav_settings,

@@ -241,6 +241,7 @@ impl Texts {
             | Code::AppNotFound
             | Code::NodeNotFound
             | Code::CalendarNotFound
+            | Code::ScriptNotFound
             | Code::ChannelNotFound
             | Code::AlertRuleNotFound
             | Code::IncidentNotFound
@@ -267,10 +268,11 @@ impl Texts {
             | Code::KeyInFlight
             | Code::KeyReused
             | Code::TooManyCalendars
+            | Code::TooManyScripts
             | Code::TooManyChannels
             | Code::TooManyAlerts
             | Code::TooManyTokens => (self.problem_conflict, self.problem_conflict_hint),
-            Code::CalendarUsed | Code::ChannelUsed => (self.problem_used, self.problem_used_hint),
+            Code::CalendarUsed | Code::ScriptUsed | Code::ChannelUsed => (self.problem_used, self.problem_used_hint),
             Code::JobIsParent => (self.problem_is_parent, self.problem_is_parent_hint),
             Code::RunFinished | Code::RunNotFinished | Code::ShardOfBroadcast | Code::TriggerKeyInUse => {
                 (self.problem_too_late, self.problem_too_late_hint)

@@ -10,7 +10,10 @@ use crate::harness::Server;
 use crate::visitor::Visitor;
 
 /// What the pages are about, and the names of things that have no Chinese name.
-const NAMES: [&str; 78] = [
+const NAMES: [&str; 81] = [
+    "php",
+    "powershell",
+    "python",
     "Rondel",
     "Standard",
     "Webhooks",
@@ -202,6 +205,9 @@ fn english(text: &str) -> BTreeSet<&str> {
 async fn no_page_in_chinese_holds_english() {
     let server = Server::start().await;
     server.with_body("PUT", "/api/v1/calendars/there", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);
+    let script = json!({"language": "shell", "source": "1\n", "note": "1"});
+    server.with_body("PUT", "/api/v1/scripts/there", script).await.expect(201);
+    server.with_body("PUT", "/api/v1/scripts/there", json!({"language": "shell", "source": "2\n"})).await.expect(200);
     server.job("there").await;
     server
         .with_body("PATCH", "/api/v1/jobs/there", json!({"handler": "shell", "params": {"argv": ["true"]}}))

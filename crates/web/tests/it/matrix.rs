@@ -3,9 +3,9 @@
 //!
 //! A new route is not in the table, and fails. `RONDEL_BLESS=1` writes the table anew: read what has changed in it.
 
-use rondel_admin::calendars;
 use rondel_admin::jobs;
 use rondel_admin::rules::{self, SilenceRequest};
+use rondel_admin::{calendars, scripts};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -74,6 +74,7 @@ impl Things {
         let name = match path {
             path if path.contains("/namespaces/") => self.namespace.to_owned(),
             path if path.contains("/calendars/") => "cal".to_owned(),
+            path if path.contains("/scripts/") => "script".to_owned(),
             path if path.contains("/channels/") => "chan".to_owned(),
             path if path.contains("/nodes/") => "node".to_owned(),
             _ => format!("job-{}", self.app),
@@ -170,6 +171,10 @@ impl World {
             let spec: CalendarSpec =
                 serde_json::from_value(json!({"name": "cal", "rule": {"weekdays": ["mon"]}})).unwrap();
             calendars::save(engine, id, &spec, None, "test").await.unwrap();
+        }
+        if store.script(id, "script").await.unwrap().is_none() {
+            let spec = serde_json::from_value(json!({"language": "shell", "source": "date"})).unwrap();
+            scripts::save(engine, (id, "script"), &spec, None, "test").await.unwrap();
         }
         if store.channel(id, "chan").await.unwrap().is_none() {
             store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now)).await.unwrap();
@@ -332,6 +337,8 @@ pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static s
         ("PATCH", "/api/v1/jobs/{name}") => json!({"description": "changed"}),
         ("POST", "/api/v1/apps") => json!({"name": things.app}),
         ("PUT", "/api/v1/calendars/{name}") => json!({"rule": {"weekdays": ["tue"]}}),
+        ("PUT", "/api/v1/scripts/{name}") => json!({"language": "shell", "source": "echo 2"}),
+        ("POST", "/api/v1/scripts/{name}/restore") => json!({"version": 1}),
         ("PUT", "/api/v1/channels/{name}") => {
             json!({"kind": "webhook", "secrets": {"url": "https://example.com/x"}})
         }

@@ -21,7 +21,7 @@ const LEADING: [&str; 8] = [
     " data-stream=\"/",
 ];
 
-/// A job, a run and a calendar called `vault-job`, in `default` and in `ops`; the run in `ops`.
+/// A job, a run, a calendar and a script called `vault-job`, in `default` and in `ops`; the run in `ops`.
 async fn twins(server: &Server) -> RunId {
     server.with_body("POST", "/api/v1/namespaces", json!({"name": "ops"})).await.expect(201);
     let mut run = None;
@@ -31,6 +31,10 @@ async fn twins(server: &Server) -> RunId {
         let calendar = json!({"rule": {"weekdays": ["mon"]}});
         let path = format!("/api/v1/calendars/vault-job?namespace={namespace}");
         let made = server.with_body("PUT", &path, calendar).await;
+        assert!(made.status.is_success(), "{}", made.text());
+        let script = json!({"language": "shell", "source": "date"});
+        let path = format!("/api/v1/scripts/vault-job?namespace={namespace}");
+        let made = server.with_body("PUT", &path, script).await;
         assert!(made.status.is_success(), "{}", made.text());
         let made = server.bare("POST", &format!("/api/v1/jobs/vault-job/runs?namespace={namespace}")).await.expect(201);
         run = made["id"].as_str().and_then(|id| id.parse().ok());

@@ -18,6 +18,7 @@ use super::{Action, Application, ApplyError, PlannedJob, Work, doubles, located,
 use crate::definitions::{Compiled, Key};
 use crate::fires;
 use crate::jobs::checks::FoundCalendar;
+use crate::jobs::scripts::{self, FoundScripts};
 use crate::jobs::{JobError, JobWarning};
 use crate::node::Node;
 
@@ -41,6 +42,8 @@ struct Comparison {
     calendars: Arc<Calendars>,
     /// The channels of the namespace, where the list names any.
     channels: Arc<BTreeSet<String>>,
+    /// The scripts that the list names.
+    scripts: Arc<FoundScripts>,
     /// The jobs of the list that exist.
     ids: HashMap<String, JobId>,
     errors: Vec<FieldError>,
@@ -76,6 +79,7 @@ pub(super) async fn compare(
         now: node.now(),
         calendars: Arc::new(calendars_named(node, namespace, &families).await?),
         channels: Arc::new(checks::channels_named(node, namespace, &families).await?),
+        scripts: Arc::new(scripts::named(node, namespace, &families).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
         steps: STEPS_MAX,
@@ -133,7 +137,7 @@ fn plan_job(
     node: &Node,
     (namespace, index): (NamespaceId, usize),
     mut spec: JobSpec,
-    named: (Option<FoundCalendar>, &BTreeSet<String>),
+    named: (Option<FoundCalendar>, &BTreeSet<String>, &FoundScripts),
     (record, now): (Option<JobRecord>, Timestamp),
 ) -> Result<(PlannedJob, Work), JobError> {
     let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
@@ -185,9 +189,11 @@ impl Comparison {
         let keys: Vec<Key> = differing.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
         let present = Present { now: self.now, named, compiled };
-        let (node, calendars, channels) = (self.node.clone(), Arc::clone(&self.calendars), Arc::clone(&self.channels));
+        let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
+        let (channels, scripts) = (Arc::clone(&self.channels), Arc::clone(&self.scripts));
         let (namespace, steps, is_refused) = (self.namespace, self.steps, !self.errors.is_empty());
-        let plan = move || plan(&node, (namespace, batch), (present, &calendars, &channels), (steps, is_refused));
+        let plan =
+            move || plan(&node, (namespace, batch), (present, &calendars, &channels, &scripts), (steps, is_refused));
         let Found { jobs, errors, steps } = fires::compute(plan).await?;
         self.errors.extend(errors);
         self.steps = steps;
@@ -237,7 +243,7 @@ impl Comparison {
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
-    (present, calendars, channels): (Present, &Calendars, &BTreeSet<String>),
+    (present, calendars, channels, scripts): (Present, &Calendars, &BTreeSet<String>, &FoundScripts),
     (mut steps, is_refused): (u32, bool),
 ) -> Result<Found, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -245,7 +251,7 @@ fn plan(
         let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
         // A name that is in the list twice finds its job twice.
         let record = present.named.get(&spec.name).cloned();
-        match plan_job(node, (namespace, index), spec, (calendar, channels), (record, present.now)) {
+        match plan_job(node, (namespace, index), spec, (calendar, channels, scripts), (record, present.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
                     job.fires = present.fires(&work, &mut steps);

@@ -198,6 +198,7 @@ impl Saving {
             Created::NoChannel(name) => {
                 Err(JobError::Invalid(vec![jobs::checks::lost_channel(job.spec.expect.as_deref(), &name)]))
             }
+            Created::NoScript(script) => Err(JobError::Invalid(vec![jobs::scripts::lost(&script)])),
             Created::BadParents(errors) => Err(JobError::Invalid(errors)),
         };
         let mut answers: Vec<_> = jobs.into_iter().zip(created).map(answer).collect();

@@ -52,13 +52,20 @@ fn the_line_is_what_xxl_job_passes() {
     }
 }
 
+fn with_text(mut params: ScriptParams) -> (ScriptParams, &'static str) {
+    match std::mem::replace(&mut params.script, Script::Text(String::new())) {
+        Script::Text(text) => (params, text.leak()),
+        Script::Kept(named) => unreachable!("{named}"),
+    }
+}
+
 /// Runs it with the interpreter of this host; `None` where the host has none.
 async fn run(language: &str, params: Value) -> Option<TestOutcome> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let interpreter = find(&path, &[]).into_iter().find(|found| found.language.name == language)?;
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
         interpreter
-            .program(params, run.shard(), tempfile::tempdir()?)?
+            .program(with_text(params), run.shard(), tempfile::tempdir()?)?
             .run(&Confinement::default(), run, cancel, log)
             .await
     };
@@ -91,7 +98,10 @@ async fn another_interpreter_may_be_named() {
     let interpreter = find(host.path().as_os_str(), &[])[0];
     let handler = move |Params(params): Params<ScriptParams>, run: RunContext, cancel: Cancel, log: Log| async move {
         let shard = Shard { index: 0, total: 1 };
-        interpreter.program(params, shard, tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
+        interpreter
+            .program(with_text(params), shard, tempfile::tempdir()?)?
+            .run(&Confinement::default(), run, cancel, log)
+            .await
     };
     let outcome = TestRun::of(handler).params(params).run().await;
     assert!(outcome.log().contains("stdout print 'x'"), "{outcome:?}");

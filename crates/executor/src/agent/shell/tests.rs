@@ -12,13 +12,18 @@ use crate::secrets::Secrets;
 use crate::test_run::{TestOutcome, TestRun};
 
 async fn run(
-    params: ShellParams,
+    mut params: ShellParams,
     allow: bool,
     run: RunContext,
     cancel: Cancel,
     log: Log,
 ) -> Result<ProgramResult, JobError> {
-    program(params, allow, run.shard(), tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
+    let code = match params.take_work(allow)? {
+        Work::Program(argv) => Code::Program(argv),
+        Work::Script(Script::Text(text)) => Code::Script(text),
+        Work::Script(Script::Kept(named)) => return Err(JobError::failed(named)),
+    };
+    program(params, code, run.shard(), tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
 }
 
 fn shell(params: Value) -> TestRun {

@@ -36,6 +36,9 @@ impl ChangeJobs for MemStore {
         if let Some(channel) = state.missing_channel(record.namespace, change.spec, Some(&record.spec)) {
             return Ok(Changed::NoChannel(channel));
         }
+        if let Some(script) = state.missing_script(record.namespace, change.spec, Some(&record.spec)) {
+            return Ok(Changed::NoScript(script));
+        }
         state.write_parents(change.id, edges);
         Ok(state.change(&record, &change, read_at))
     }

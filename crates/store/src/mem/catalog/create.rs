@@ -31,6 +31,9 @@ impl State {
         if let Some(channel) = self.missing_channel(job.namespace, &job.spec, None) {
             return Created::NoChannel(channel);
         }
+        if let Some(script) = self.missing_script(job.namespace, &job.spec, None) {
+            return Created::NoScript(script);
+        }
         if self.job(job.namespace, &job.spec.name).is_some() {
             return Created::NameTaken;
         }

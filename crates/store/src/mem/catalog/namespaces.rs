@@ -33,7 +33,8 @@ impl Namespaces for MemStore {
             return Ok(NamespaceDeleted::NotFound);
         }
         let has_jobs = state.jobs.values().any(|job| job.record.namespace == id);
-        if has_jobs || state.calendars.values().any(|calendar| calendar.namespace == id) {
+        let has_scripts = state.has_scripts(id);
+        if has_jobs || has_scripts || state.calendars.values().any(|calendar| calendar.namespace == id) {
             return Ok(NamespaceDeleted::Used);
         }
         state.namespaces.retain(|namespace| namespace.id != id);

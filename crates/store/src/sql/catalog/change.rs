@@ -97,6 +97,7 @@ impl ChangeJobs for SqlStore {
             if record.spec.expect.is_some() {
                 tx.delete_expects(id).await?;
             }
+            tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
@@ -183,6 +184,10 @@ impl Tx<'_> {
         if let Some(channel) = self.hold_expected(record.namespace, both).await? {
             return Ok(Changed::NoChannel(channel));
         }
+        let both = std::iter::once((change.spec, Some(&record.spec)));
+        if let Some(script) = self.hold_scripts(record.namespace, both).await? {
+            return Ok(Changed::NoScript(script));
+        }
         let version = record.version + 1;
         self.write_definition(change, version).await?;
         if names_parents || !record.spec.parents().is_empty() {
@@ -191,6 +196,7 @@ impl Tx<'_> {
         if change.spec.expect.is_some() || record.spec.expect.is_some() {
             self.write_expects((record.namespace, change.id), change.spec, (change.now, false)).await?;
         }
+        self.write_script_use((record.namespace, change.id), Some(change.spec), Some(&record.spec)).await?;
 
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;

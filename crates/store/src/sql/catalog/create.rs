@@ -89,6 +89,9 @@ impl Tx<'_> {
         if let Some(channel) = self.hold_expected(job.namespace, std::iter::once((&job.spec, None))).await? {
             return Ok(Created::NoChannel(channel));
         }
+        if let Some(script) = self.hold_scripts(job.namespace, std::iter::once((&job.spec, None))).await? {
+            return Ok(Created::NoScript(script));
+        }
         let declared = job.declared.as_ref().map(json).transpose()?;
         let insert = Query::new(&INSERT_JOB)
             .int(job.id.get())
@@ -121,6 +124,7 @@ impl Tx<'_> {
         self.execute_all(due, 1).await?;
         self.write_parents(job.id, &edges).await?;
         self.write_expects((job.namespace, job.id), &job.spec, (job.now, true)).await?;
+        self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         match self.job_by_id(job.id).await? {
             Some(record) => Ok(Created::Saved(Box::new(record))),
             None => Err(crate::sql::failure::unexpected_count("create_job", 1, 0)),
@@ -144,7 +148,10 @@ impl Tx<'_> {
         }
         for namespace in &namespaces {
             let specs = jobs.iter().filter(|job| job.namespace == *namespace).map(|job| (&job.spec, None));
-            if self.hold_expected(*namespace, specs).await?.is_some() {
+            if self.hold_expected(*namespace, specs.clone()).await?.is_some() {
+                return Ok(false);
+            }
+            if self.hold_scripts(*namespace, specs).await?.is_some() {
                 return Ok(false);
             }
         }
@@ -216,6 +223,7 @@ impl Tx<'_> {
         self.execute_all(insert, jobs.len()).await?;
         for job in jobs {
             self.write_expects((job.namespace, job.id), &job.spec, (job.now, true)).await?;
+            self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         }
         Ok(())
     }

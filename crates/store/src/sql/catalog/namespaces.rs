@@ -33,6 +33,8 @@ const FIND_JOB_OF: Statement =
     Statement { name: "find_job_of", text: "SELECT id FROM job WHERE namespace_id = ? LIMIT 1" };
 const FIND_CALENDAR_OF: Statement =
     Statement { name: "find_calendar_of", text: "SELECT id FROM calendar WHERE namespace_id = ? LIMIT 1" };
+const FIND_SCRIPT_OF: Statement =
+    Statement { name: "find_script_of", text: "SELECT id FROM script WHERE namespace_id = ? LIMIT 1" };
 const DELETE_APPS_OF: Statement = Statement { name: "delete_apps_of", text: "DELETE FROM app WHERE namespace_id = ?" };
 const DELETE_WEBHOOKS_OF: Statement =
     Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
@@ -86,7 +88,7 @@ impl Namespaces for SqlStore {
             if tx.row(Query::new(&LOCK_NAMESPACE).int(id.get())).await?.is_none() {
                 return Ok(NamespaceDeleted::NotFound);
             }
-            for statement in [&FIND_JOB_OF, &FIND_CALENDAR_OF] {
+            for statement in [&FIND_JOB_OF, &FIND_CALENDAR_OF, &FIND_SCRIPT_OF] {
                 if tx.row(Query::new(statement).int(id.get())).await?.is_some() {
                     return Ok(NamespaceDeleted::Used);
                 }

@@ -1,0 +1,104 @@
+//! The scripts that runs name, for the executors that have the runs.
+//!
+//! An executor asks for "the script of this run", and never by a name: the server reads which one that is. So an executor's token
+//! reads no script but those that jobs of its app run.
+
+use std::sync::Arc;
+
+use rondel_core::error_chain::chain;
+use rondel_core::script::named;
+use rondel_core::{AppId, Run, RunId};
+use rondel_proto::v1;
+use rondel_proto::v1::server_message;
+use rondel_store::StoreError;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::log_rights::RunFacts;
+use crate::dispatch::SessionHandle;
+use crate::node::Shared;
+
+/// Scripts that are read at the same time.
+pub(super) const READ_COUNT_MAX: usize = 16;
+/// Requests of one stream that wait for that.
+pub(super) const WAITING_COUNT_MAX: usize = 256;
+
+const NOT_ITS_RUN: &str = "this executor does not have the run";
+
+/// Reads for one stream.
+#[derive(Debug)]
+pub(super) struct ScriptReader {
+    pub(super) shared: Arc<Shared>,
+    pub(super) app: AppId,
+    pub(super) session: SessionHandle,
+    pub(super) reads: Arc<Semaphore>,
+}
+
+impl ScriptReader {
+    /// Where the store fails nothing is answered: the executor asks again, or another server.
+    pub(super) async fn answer(&self, request: v1::ScriptRequest) {
+        let Ok(_permit) = self.reads.acquire().await else { return };
+        match self.read(&request).await {
+            Ok(found) => {
+                let reply = found.unwrap_or_else(|error| v1::ScriptReply { error, ..v1::ScriptReply::default() });
+                let v1::ScriptRequest { run_id, attempt, with_source } = request;
+                let reply = v1::ScriptReply { run_id, attempt, with_source, ..reply };
+                self.session.send(server_message::Body::ScriptReply(reply));
+            }
+            Err(error) => {
+                tracing::warn!(run_id = request.run_id, error = %chain(&error), "cannot read the script of a run");
+            }
+        }
+    }
+
+    async fn read(&self, request: &v1::ScriptRequest) -> Result<Result<v1::ScriptReply, String>, StoreError> {
+        let store = self.shared.store.as_ref();
+        let id = RunId::new(request.run_id);
+        let Some(run) = store.runs(&[id]).await?.pop().filter(|run| self.has(run, request.attempt)) else {
+            return Ok(Err(NOT_ITS_RUN.to_owned()));
+        };
+        let Some(definition) = store.definitions(&[(run.job, run.job_version)]).await?.pop() else {
+            return Ok(Err(NOT_ITS_RUN.to_owned()));
+        };
+        let params: Option<Value> = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
+        let handler = &definition.spec.handler;
+        let Some(wanted) = named(handler, params.as_ref().unwrap_or(&definition.spec.params)) else {
+            return Ok(Err("the run names no script".to_owned()));
+        };
+        let Some(script) = store.script(definition.namespace, &wanted.name).await? else {
+            return Ok(Err(format!("there is no script {:?}", wanted.name)));
+        };
+        if script.language != *handler {
+            return Ok(Err(format!(
+                "the script {:?} is written in {}, not in {handler}",
+                wanted.name, script.language
+            )));
+        }
+        let number = wanted.version.unwrap_or(script.newest.version);
+        let (version, source) = if request.with_source || number != script.newest.version {
+            let Some(found) = store.script_version(script.id, number).await? else {
+                return Ok(Err(format!("version {number} of the script {:?} is not kept", wanted.name)));
+            };
+            found
+        } else {
+            (script.newest, String::new())
+        };
+        Ok(Ok(v1::ScriptReply {
+            name: script.name,
+            version: version.version,
+            language: script.language,
+            hash: version.hash,
+            signature: version.signature.unwrap_or_default(),
+            source: if request.with_source { source } else { String::new() },
+            ..v1::ScriptReply::default()
+        }))
+    }
+
+    /// Whether the executor of this stream has this attempt of a run, and may still be running it.
+    fn has(&self, run: &Run, attempt: i32) -> bool {
+        let sent = self.shared.sent_runs.get(run.id);
+        let facts = RunFacts { run, attempts: &[], sent };
+        let hand = (run.id, attempt, self.session.executor);
+        attempt == run.attempt && facts.may_log(self.app, hand, self.shared.clock.now())
+    }
+}

@@ -1,0 +1,178 @@
+//! The life of a script that the server keeps: saved in versions, restored, deleted.
+
+use rondel_core::script::ScriptSpec;
+use rondel_core::words::counted;
+use rondel_core::{FieldError, NamespaceId, ScriptId, name};
+use rondel_store::StoreError;
+use rondel_store::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
+use sha2::{Digest as _, Sha256};
+
+use crate::identity::tokens::hex;
+use crate::node::Node;
+
+/// The most scripts of one namespace.
+pub const SCRIPT_COUNT_MAX: u32 = 1_000;
+
+/// Why a change of a script was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ScriptError {
+    /// The document is wrong.
+    #[error("the script has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
+    Invalid(Vec<FieldError>),
+    /// Another caller changed it first.
+    #[error("the script was changed meanwhile, its version is {version}")]
+    Conflict {
+        /// Its version now, 0 where it is gone.
+        version: i64,
+    },
+    /// It is used, and therefore stays.
+    #[error("the script is used by {}", counted(*.job_count, "job"))]
+    Used {
+        /// Some of the jobs that use it.
+        jobs: Vec<String>,
+        /// How many jobs do.
+        job_count: u64,
+    },
+    /// The namespace has as many as it can.
+    #[error("the namespace has {SCRIPT_COUNT_MAX} scripts, more are not kept")]
+    TooMany,
+    /// There is no such script.
+    #[error("there is no such script")]
+    NotFound,
+    /// There is no such version of it, or it is not kept any more.
+    #[error("version {0} is not kept")]
+    NoVersion(i64),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A script that was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedScript {
+    /// As it is now.
+    pub record: ScriptRecord,
+    /// Whether it was not there before.
+    pub is_new: bool,
+}
+
+/// SHA-256 of a source, in hex.
+#[must_use]
+pub fn hash(source: &str) -> String {
+    hex(&Sha256::digest(source.as_bytes()))
+}
+
+/// Saves a version of a script. What is the newest version already makes no further one.
+///
+/// # Errors
+/// [`ScriptError::Invalid`], [`ScriptError::Conflict`], [`ScriptError::TooMany`], the store's.
+pub async fn save(
+    node: &Node,
+    (namespace, wanted): (NamespaceId, &str),
+    spec: &ScriptSpec,
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<SavedScript, ScriptError> {
+    let mut errors = spec.complaints();
+    errors.extend(name::check(wanted).err().map(|message| FieldError::new("/name", message)));
+    if !errors.is_empty() {
+        return Err(ScriptError::Invalid(errors));
+    }
+    let hash = hash(&spec.source);
+    let before = node.store().script(namespace, wanted).await?;
+    if before.is_none() {
+        let all = node.store().scripts(namespace, None, SCRIPT_COUNT_MAX).await?;
+        if u32::try_from(all.len()).is_ok_and(|count| count >= SCRIPT_COUNT_MAX) {
+            return Err(ScriptError::TooMany);
+        }
+    }
+    if let Some(record) = before.filter(|record| is_same(record, spec, &hash))
+        && expected_version.is_none_or(|version| version == record.newest.version)
+    {
+        return Ok(SavedScript { record, is_new: false });
+    }
+    let change = ScriptChange {
+        id: ScriptId::new(node.new_id()),
+        namespace,
+        name: wanted,
+        expected_version,
+        spec,
+        hash: &hash,
+        kept: node.shared().config.script_versions,
+        author,
+        now: node.now(),
+    };
+    match node.store().save_script(change).await? {
+        ScriptSaved::Created(record) => Ok(SavedScript { record, is_new: true }),
+        ScriptSaved::Changed(record) => Ok(SavedScript { record, is_new: false }),
+        ScriptSaved::Conflict(version) => Err(ScriptError::Conflict { version }),
+        ScriptSaved::OtherLanguage(language) => {
+            let message = format!("is {language}, and stays: make another script for another language");
+            Err(ScriptError::Invalid(vec![FieldError::new("/language", message)]))
+        }
+    }
+}
+
+fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
+    let ScriptVersion { hash: newest, note, signature, .. } = &record.newest;
+    let is_signed_as_before = spec.signature.is_none() || spec.signature == *signature;
+    record.language == spec.language
+        && newest == hash
+        && is_signed_as_before
+        && (spec.note.is_empty() || spec.note == *note)
+}
+
+/// Makes an older version the newest again, as a new version with its source and signature.
+///
+/// # Errors
+/// [`ScriptError::NotFound`], [`ScriptError::NoVersion`], those of [`save`].
+pub async fn restore(
+    node: &Node,
+    record: &ScriptRecord,
+    (version, note): (i64, Option<String>),
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<SavedScript, ScriptError> {
+    let (old, source) = version_of(node, record, version).await?;
+    let note = note.unwrap_or_else(|| format!("version {version} restored"));
+    let spec = ScriptSpec { language: record.language.clone(), source, note, signature: old.signature };
+    save(node, (record.namespace, &record.name), &spec, expected_version, author).await
+}
+
+/// A version of a script with its source.
+///
+/// # Errors
+/// [`ScriptError::NoVersion`], the store's.
+pub async fn version_of(
+    node: &Node,
+    record: &ScriptRecord,
+    version: i64,
+) -> Result<(ScriptVersion, String), ScriptError> {
+    node.store().script_version(record.id, version).await?.ok_or(ScriptError::NoVersion(version))
+}
+
+/// Deletes a script that no job uses.
+///
+/// # Errors
+/// [`ScriptError::NotFound`], [`ScriptError::Used`], [`ScriptError::Conflict`], the store's.
+pub async fn delete(
+    node: &Node,
+    (namespace, wanted): (NamespaceId, &str),
+    expected_version: Option<i64>,
+) -> Result<(), ScriptError> {
+    match node.store().delete_script(namespace, wanted, expected_version).await? {
+        ScriptDeleted::Deleted => Ok(()),
+        ScriptDeleted::Used(jobs, job_count) => Err(ScriptError::Used { jobs, job_count }),
+        ScriptDeleted::Conflict(version) => Err(ScriptError::Conflict { version }),
+        ScriptDeleted::NotFound => Err(ScriptError::NotFound),
+    }
+}
+
+/// A script by its name, whatever text that is.
+///
+/// # Errors
+/// The store's.
+pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<ScriptRecord>, StoreError> {
+    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    if name::check(wanted).is_ok() { node.store().script(namespace, wanted).await } else { Ok(None) }
+}

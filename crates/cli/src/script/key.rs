@@ -1,0 +1,93 @@
+//! Keys that scripts are signed by: Ed25519, in the PEM files that OpenSSL reads and writes too.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use rondel_core::script::signed_text;
+
+use crate::exit::Failure;
+use crate::input::read_text;
+use crate::output;
+use crate::startup_files::StartupFiles;
+
+const SECRET: &str = "PRIVATE KEY";
+const PUBLIC: &str = "PUBLIC KEY";
+/// What stands before the 32 bytes of a public key in its DER form (RFC 8410).
+const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+/// The same of a secret key without its public part, as OpenSSL writes it.
+const SECRET_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// A secret key.
+pub(super) struct SigningKey(Ed25519KeyPair);
+
+impl SigningKey {
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+        let wrong = |message: &str| Failure::refused(format!("{}: {message}", path.display()));
+        let text = read_text(path)?;
+        let der =
+            from_pem(SECRET, &text).ok_or_else(|| wrong("is not a secret key in PEM; rondel script key makes one"))?;
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der);
+        pair.map(Self).map_err(|_| wrong("is a secret key, but none of Ed25519; rondel script key makes one"))
+    }
+
+    pub(super) fn sign(&self, namespace: &str, name: &str, language: &str, source: &str) -> Result<String, Failure> {
+        let hash = digest(&SHA256, source.as_bytes());
+        let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(STANDARD.encode(self.0.sign(signed_text(namespace, name, language, &hash).as_bytes())))
+    }
+}
+
+/// Makes a key, and prints where its public part is.
+pub(super) fn make(path: &Path) -> Result<(), Failure> {
+    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+    let failed = |_| Failure::from_text("the host gave no random numbers");
+    let made = made.map_err(failed)?;
+    let pair =
+        Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|_| Failure::from_text("the new key cannot be read"))?;
+    // The seed alone: older programs cannot read a file that has the public part beside it.
+    let seed = made.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
+    let mut public_path = path.as_os_str().to_owned();
+    public_path.push(".pub");
+    let public_path = Path::new(&public_path);
+    let mut files = StartupFiles::default();
+    files.secret_file(path, &pem(SECRET, &[&SECRET_PREFIX, seed].concat()))?;
+    let public = pem(PUBLIC, &[&PUBLIC_PREFIX, pair.public_key().as_ref()].concat());
+    files.secret_file(public_path, &public)?;
+    files.keep();
+    output::talk(&format!("for agents: --script-key {}", public_path.display()));
+    output::data(public.trim_end())
+}
+
+fn pem(kind: &str, der: &[u8]) -> String {
+    format!("-----BEGIN {kind}-----\n{}\n-----END {kind}-----\n", STANDARD.encode(der))
+}
+
+fn from_pem(kind: &str, text: &str) -> Option<Vec<u8>> {
+    let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
+    let inner = text.trim().strip_prefix(&begin)?.strip_suffix(&end)?;
+    STANDARD.decode(inner.split_whitespace().collect::<String>()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_was_made_signs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("release.key");
+        make(&path).unwrap();
+        let key = SigningKey::read(&path).unwrap();
+        let signature = key.sign("default", "a", "shell", "date").unwrap();
+        assert_ne!(signature, key.sign("other", "a", "shell", "date").unwrap());
+        let public = std::fs::read_to_string(folder.path().join("release.key.pub")).unwrap();
+        assert!(rondel::agent::ScriptKey::from_pem(&public).is_ok());
+        assert!(make(&path).is_err(), "a key is not written over");
+        assert!(SigningKey::read(&folder.path().join("release.key.pub")).is_err());
+    }
+}

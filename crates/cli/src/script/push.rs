@@ -1,0 +1,144 @@
+//! Saving a file as a script, and signing it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use rondel_core::name;
+use rondel_core::script::LANGUAGES;
+use serde_json::json;
+
+use super::key::SigningKey;
+use crate::client::{Body, Client, text_of};
+use crate::exit::Failure;
+use crate::input::read_text;
+use crate::output;
+
+/// The languages that the ending of a file's name means.
+const ENDINGS: [(&str, &str); 7] = [
+    ("sh", "shell"),
+    ("bash", "shell"),
+    ("py", "python"),
+    ("js", "node"),
+    ("mjs", "node"),
+    ("php", "php"),
+    ("ps1", "powershell"),
+];
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel script push close-orders close-orders.sh --note 'skips orders on hold'\n  rondel script push close-orders close-orders.sh --sign-key release.key"
+)]
+pub(super) struct PushArgs {
+    #[command(flatten)]
+    script: FileArgs,
+    /// What to say about this version
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// Save only if this is the newest version now
+    #[arg(long, value_name = "N")]
+    if_version: Option<u32>,
+    /// Sign it with the secret key in this file
+    #[arg(long, value_name = "FILE", conflicts_with = "signature")]
+    sign_key: Option<PathBuf>,
+    /// A signature that rondel script sign made
+    #[arg(long, value_name = "BASE64")]
+    signature: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  rondel script sign close-orders close-orders.sh --key release.key --namespace shop"
+)]
+pub(super) struct SignArgs {
+    #[command(flatten)]
+    script: FileArgs,
+    /// The file with the secret key
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// The script's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The file; - for stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// What it is written in: shell, python, node, php or powershell; else the ending of the file's name decides
+    #[arg(long, value_name = "LANGUAGE", value_parser = LANGUAGES)]
+    language: Option<String>,
+}
+
+impl FileArgs {
+    fn language(&self) -> Result<String, Failure> {
+        let by_ending = || {
+            let extension = self.file.extension()?.to_str()?.to_ascii_lowercase();
+            ENDINGS.iter().find(|(ending, _)| *ending == extension).map(|(_, language)| (*language).to_owned())
+        };
+        self.language.clone().or_else(by_ending).ok_or_else(|| {
+            let message = format!("{}: the name does not state the language; set --language", self.file.display());
+            Failure::refused(message)
+        })
+    }
+
+    fn signature(&self, key: &Path, namespace: Option<&str>, source: &str) -> Result<String, Failure> {
+        let namespace = namespace.unwrap_or("default");
+        SigningKey::read(key)?.sign(namespace, &self.name, &self.language()?, source)
+    }
+}
+
+impl PushArgs {
+    /// Saves it; answers the script.
+    pub(super) async fn run(&self, client: &Client) -> Result<Body, Failure> {
+        let source = read_text(&self.script.file)?;
+        let mut body = json!({"language": self.script.language()?, "source": source});
+        let signature = match &self.sign_key {
+            Some(key) => Some(self.script.signature(key, client.namespace(), &source)?),
+            None => self.signature.clone(),
+        };
+        if let Some(signature) = signature {
+            body["signature"] = signature.into();
+        }
+        if let Some(note) = &self.note {
+            body["note"] = note.as_str().into();
+        }
+        let answer = client.put_if(&["scripts", &self.script.name], self.if_version, &body.to_string()).await?;
+        let saved_in = text_of(&answer.value()?["namespace"]);
+        let signed_for = client.namespace().unwrap_or("default");
+        if self.sign_key.is_some() && saved_in != signed_for {
+            let message = format!(
+                "the script is saved in namespace {saved_in} and signed for {signed_for}, so that no agent runs it; push it again with \
+                 --namespace {saved_in}"
+            );
+            return Err(Failure::refused(message));
+        }
+        Ok(answer)
+    }
+}
+
+impl SignArgs {
+    /// Prints the signature.
+    pub(super) fn run(&self, namespace: Option<&str>) -> Result<(), Failure> {
+        name::check(&self.script.name).map_err(Failure::refused)?;
+        let source = read_text(&self.script.file)?;
+        output::data(&self.script.signature(&self.key, namespace, &source)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_language_of_a_file_is_in_its_name() {
+        let language = |file: &str, given: Option<&str>| {
+            let (name, file) = ("a".to_owned(), PathBuf::from(file));
+            FileArgs { name, file, language: given.map(str::to_owned) }.language().ok()
+        };
+        assert_eq!(language("a.PY", None).as_deref(), Some("python"));
+        assert_eq!(language("-", None), None);
+        assert_eq!(language("a.py", Some("shell")).as_deref(), Some("shell"));
+        assert!(ENDINGS.iter().all(|(_, language)| LANGUAGES.contains(language)));
+    }
+}

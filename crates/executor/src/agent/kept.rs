@@ -1,0 +1,214 @@
+//! Scripts that the server keeps: asked for at the start of a run, known by their hash, and kept here so that each text comes once.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use rondel_core::script::{ScriptRef, signed_text};
+use rondel_proto::v1::ScriptReply;
+
+use super::script::Script;
+use super::signature::{ScriptKey, hash};
+use crate::extract::{Cancel, Log};
+use crate::job_error::JobError;
+use crate::lifecycle::lock;
+use crate::run::RunContext;
+
+/// How many texts are kept on disk …
+const FILE_COUNT_MAX: usize = 256;
+/// … or in memory, where there is no folder.
+const TEXT_COUNT_MAX: usize = 32;
+/// The length of a hash in hex.
+const HASH_LEN: usize = 64;
+
+/// The texts of scripts that have been run, and the keys that must have signed them.
+#[derive(Debug)]
+pub(super) struct KeptScripts {
+    cache: Cache,
+    keys: Vec<ScriptKey>,
+}
+
+impl KeptScripts {
+    pub(super) fn open(folder: Option<&Path>, keys: Vec<ScriptKey>) -> io::Result<Self> {
+        let cache = match folder {
+            Some(folder) => {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+                Cache::Folder(folder.to_owned())
+            }
+            None => Cache::Memory(Mutex::default()),
+        };
+        Ok(Self { cache, keys })
+    }
+
+    /// The text that is to be run.
+    pub(super) async fn text(
+        &self,
+        script: Script,
+        run: &RunContext,
+        cancel: &Cancel,
+        log: &Log,
+    ) -> Result<String, JobError> {
+        match script {
+            Script::Text(text) if self.keys.is_empty() => Ok(text),
+            Script::Text(_) => Err(JobError::terminal(
+                "this agent runs signed scripts of the server alone (--script-key), no text that comes with a job",
+            )),
+            Script::Kept(named) => {
+                let found = async {
+                    let (reply, text) = self.find(&named, run, log).await?;
+                    let ScriptReply { name, version, hash, .. } = reply;
+                    log.info(&format!("script {name}, version {version}, SHA-256 {hash}"));
+                    Ok(text)
+                };
+                tokio::select! {
+                    found = found => found,
+                    () = cancel.cancelled() => Err(JobError::failed("stopped before its script was there")),
+                }
+            }
+        }
+    }
+
+    /// The answer of the server, and the text that belongs to it.
+    async fn find(&self, named: &ScriptRef, run: &RunContext, log: &Log) -> Result<(ScriptReply, String), JobError> {
+        let reply = self.ask(named, run, false).await?;
+        match self.cache.get(&reply.hash) {
+            Cached::Text(text) => return Ok((reply, text)),
+            Cached::Changed => log.warn("the text of the script was changed on this host; it is fetched again"),
+            Cached::Missing => {}
+        }
+        // Another version may be the newest by now.
+        let mut reply = self.ask(named, run, true).await?;
+        let text = std::mem::take(&mut reply.source);
+        let found = hash(text.as_bytes());
+        if found != reply.hash {
+            return Err(JobError::failed(format_args!(
+                "the text of the script {named} has the SHA-256 {found}, and the server names {}",
+                reply.hash
+            )));
+        }
+        if let Err(error) = self.cache.put(&reply.hash, &text) {
+            tracing::warn!(%error, "cannot keep the text of a script; it is fetched again for the next run");
+        }
+        Ok((reply, text))
+    }
+
+    async fn ask(&self, named: &ScriptRef, run: &RunContext, with_source: bool) -> Result<ScriptReply, JobError> {
+        let reply = run.setup().scripts.ask(run.key(), with_source).await;
+        let reply = reply.ok_or_else(|| {
+            JobError::failed(format_args!(
+                "no server has answered which text the script {named} has; is it an older one?"
+            ))
+        })?;
+        self.check(named, run, &reply).map(|()| reply)
+    }
+
+    fn check(&self, named: &ScriptRef, run: &RunContext, reply: &ScriptReply) -> Result<(), JobError> {
+        if !reply.error.is_empty() {
+            return Err(JobError::terminal(&reply.error));
+        }
+        let is_it = reply.name == named.name && named.version.is_none_or(|version| version == reply.version);
+        if !is_it || reply.language != run.handler() || !is_hash(&reply.hash) {
+            return Err(JobError::failed(format_args!("the server has answered with another script than {named}")));
+        }
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let text = signed_text(run.namespace(), &reply.name, &reply.language, &reply.hash);
+        let what = format!("version {} of the script {:?}", reply.version, reply.name);
+        if reply.signature.is_empty() {
+            Err(JobError::terminal(format_args!(
+                "{what} is not signed, and this agent runs signed scripts alone (--script-key)"
+            )))
+        } else if self.keys.iter().any(|key| key.has_signed(&text, &reply.signature)) {
+            Ok(())
+        } else {
+            Err(JobError::terminal(format_args!(
+                "the signature of {what} is by no key that this agent knows (--script-key), or of another text, name or namespace"
+            )))
+        }
+    }
+}
+
+/// Whether it can be the name of a file here.
+fn is_hash(text: &str) -> bool {
+    text.len() == HASH_LEN && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+#[derive(Debug)]
+enum Cache {
+    Folder(PathBuf),
+    Memory(Mutex<BTreeMap<String, String>>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Cached {
+    Text(String),
+    /// What is there is another text. It is removed.
+    Changed,
+    Missing,
+}
+
+impl Cache {
+    fn get(&self, wanted: &str) -> Cached {
+        let text = match self {
+            Self::Folder(folder) => std::fs::read(folder.join(wanted)).ok(),
+            Self::Memory(texts) => lock(texts).get(wanted).map(|text| text.clone().into_bytes()),
+        };
+        let Some(text) = text else { return Cached::Missing };
+        if hash(&text) == wanted
+            && let Ok(text) = String::from_utf8(text)
+        {
+            return Cached::Text(text);
+        }
+        if let Self::Folder(folder) = self
+            && let Err(error) = std::fs::remove_file(folder.join(wanted))
+        {
+            tracing::warn!(%error, file = wanted, "cannot remove the changed text of a script");
+        }
+        Cached::Changed
+    }
+
+    fn put(&self, hash: &str, text: &str) -> io::Result<()> {
+        match self {
+            Self::Folder(folder) => {
+                make_room(folder)?;
+                // Complete under its name, or not there; a file or link that stands there already is replaced, not written to.
+                let mut file = tempfile::Builder::new().permissions(private()).tempfile_in(folder)?;
+                file.write_all(text.as_bytes())?;
+                file.persist(folder.join(hash)).map(drop).map_err(|error| error.error)
+            }
+            Self::Memory(texts) => {
+                let mut texts = lock(texts);
+                if texts.len() >= TEXT_COUNT_MAX {
+                    texts.pop_first();
+                }
+                texts.insert(hash.to_owned(), text.to_owned());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn private() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o600)
+}
+
+/// Removes the files that were written first.
+fn make_room(folder: &Path) -> io::Result<()> {
+    let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        files.push((entry.metadata()?.modified()?, entry.path()));
+    }
+    files.sort();
+    for (_, path) in files.iter().rev().skip(FILE_COUNT_MAX - 1) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

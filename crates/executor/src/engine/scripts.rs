@@ -1,0 +1,40 @@
+//! Sends what runs ask about the scripts that they name.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::table::{Item, TableLink as _};
+
+pub(super) struct ScriptLoop {
+    engine: Arc<Engine>,
+}
+
+impl ScriptLoop {
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    pub(super) async fn run(self) {
+        let setup = &self.engine.setup;
+        loop {
+            tokio::select! {
+                () = setup.lifecycle.hard.cancelled() => return,
+                () = setup.scripts.ready() => self.engine.send_script_requests(),
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Each request goes to one server. Without any it is dropped: its run asks again.
+    fn send_script_requests(&self) {
+        let requests = self.setup.scripts.take_unsent();
+        let table = self.table();
+        let count = table.outbox.links().count();
+        for (turn, request) in requests {
+            if let Some(link) = turn.checked_rem(count).and_then(|index| table.outbox.links().nth(index)) {
+                link.push(Item::Script(request));
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Runs that wait for the script that they name: what is to be asked of a server, and who gets the answer.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rondel_proto::v1::{ScriptReply, ScriptRequest};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use crate::lifecycle::lock;
+use crate::table::RunKey;
+
+/// How long one answer is waited for …
+const PATIENCE: Duration = Duration::from_secs(2);
+/// … and how often it is asked for: each time of another server, where there are several.
+const ASK_COUNT: u32 = 15;
+
+/// The requests of an executor.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptRequests {
+    waiting: Mutex<HashMap<RunKey, Waiting>>,
+    unsent: Mutex<Vec<ScriptRequest>>,
+    wake: Notify,
+    /// Rises with each request, so that the next one goes to the next server.
+    turn: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    with_source: bool,
+    answer: oneshot::Sender<ScriptReply>,
+}
+
+impl ScriptRequests {
+    /// What a server answers about the script that the run names; `None` where none has answered.
+    pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
+        let _waiting = Forget { requests: self, key };
+        for _ in 0..ASK_COUNT {
+            let (answer, answered) = oneshot::channel();
+            lock(&self.waiting).insert(key, Waiting { with_source, answer });
+            let request = ScriptRequest { run_id: key.run.get(), attempt: key.attempt, with_source };
+            lock(&self.unsent).push(request);
+            self.wake.notify_one();
+            if let Ok(Ok(reply)) = timeout(PATIENCE, answered).await {
+                return Some(reply);
+            }
+        }
+        None
+    }
+
+    /// Hands an answer to the run that waits for it.
+    pub(crate) fn answer(&self, reply: ScriptReply) {
+        let key = RunKey::new(reply.run_id, reply.attempt);
+        let mut waiting = lock(&self.waiting);
+        if waiting.get(&key).is_some_and(|waiting| waiting.with_source == reply.with_source)
+            && let Some(waiting) = waiting.remove(&key)
+        {
+            // The run may have ended meanwhile.
+            waiting.answer.send(reply).ok();
+        }
+    }
+
+    /// Resolves when something is to be sent.
+    pub(crate) async fn ready(&self) {
+        while lock(&self.unsent).is_empty() {
+            self.wake.notified().await;
+        }
+    }
+
+    /// What is to be sent, each with the turn by which a server is chosen.
+    pub(crate) fn take_unsent(&self) -> Vec<(usize, ScriptRequest)> {
+        let unsent = std::mem::take(&mut *lock(&self.unsent));
+        unsent.into_iter().map(|request| (self.turn.fetch_add(1, Ordering::Relaxed), request)).collect()
+    }
+}
+
+/// A run that ends while it waits is waited for no longer.
+struct Forget<'a> {
+    requests: &'a ScriptRequests,
+    key: RunKey,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        lock(&self.requests.waiting).remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(request: &ScriptRequest, version: i64) -> ScriptReply {
+        let ScriptRequest { run_id, attempt, with_source } = *request;
+        ScriptReply { run_id, attempt, with_source, version, ..ScriptReply::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_asked_again_and_what_answers_another_question_is_no_answer() {
+        let requests = ScriptRequests::default();
+        let server = async {
+            requests.ready().await;
+            assert_eq!(requests.take_unsent().len(), 1, "the first one is lost");
+            requests.ready().await;
+            let (_, request) = requests.take_unsent().pop().unwrap();
+            requests.answer(reply(&ScriptRequest { with_source: false, ..request }, 1));
+            requests.answer(reply(&ScriptRequest { attempt: 2, ..request }, 2));
+            requests.answer(reply(&request, 3));
+        };
+        let (found, ()) = tokio::join!(requests.ask(RunKey::new(7, 1), true), server);
+        assert_eq!(found.map(|reply| reply.version), Some(3));
+        assert!(lock(&requests.waiting).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_an_answer_it_ends() {
+        let requests = ScriptRequests::default();
+        assert_eq!(requests.ask(RunKey::new(7, 1), false).await, None);
+        assert!(lock(&requests.waiting).is_empty());
+    }
+}

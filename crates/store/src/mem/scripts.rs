@@ -1,0 +1,182 @@
+//! Scripts.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use rondel_core::script::ScriptRef;
+use rondel_core::{AppId, JobSpec, NamespaceId, ScriptId, Timestamp};
+
+use super::{MemStore, State, size};
+use crate::scripts::{SCRIPT_USER_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
+use crate::settle::clean_name;
+use crate::{Result, Scripts};
+
+pub(super) struct StoredScript {
+    id: ScriptId,
+    language: String,
+    created_at: Timestamp,
+    /// Each with its source.
+    versions: BTreeMap<i64, (ScriptVersion, String)>,
+}
+
+impl StoredScript {
+    fn newest(&self) -> i64 {
+        self.versions.keys().next_back().copied().unwrap_or(0)
+    }
+
+    fn record(&self, (namespace, name): (NamespaceId, &str)) -> Option<ScriptRecord> {
+        let (newest, _) = self.versions.values().next_back()?;
+        Some(ScriptRecord {
+            id: self.id,
+            namespace,
+            name: name.to_owned(),
+            language: self.language.clone(),
+            created_at: self.created_at,
+            newest: newest.clone(),
+        })
+    }
+}
+
+#[async_trait]
+impl Scripts for MemStore {
+    async fn script(&self, namespace: NamespaceId, name: &str) -> Result<Option<ScriptRecord>> {
+        Ok(self.state().script_record(namespace, name))
+    }
+
+    async fn scripts(&self, namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Result<Vec<ScriptRecord>> {
+        let state = self.state();
+        let of_it = state.scripts.iter().filter(|((of, _), _)| *of == namespace);
+        let after = of_it.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
+        Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(size(limit)).collect())
+    }
+
+    async fn script_version(&self, id: ScriptId, version: i64) -> Result<Option<(ScriptVersion, String)>> {
+        let state = self.state();
+        Ok(state.script_of(id).and_then(|script| script.versions.get(&version)).cloned())
+    }
+
+    async fn script_versions(&self, id: ScriptId, before: Option<i64>, limit: u32) -> Result<Vec<ScriptVersion>> {
+        let state = self.state();
+        let Some(script) = state.script_of(id) else { return Ok(Vec::new()) };
+        let older = script.versions.range(..before.unwrap_or(i64::MAX)).rev();
+        Ok(older.take(size(limit)).map(|(_, (version, _))| version.clone()).collect())
+    }
+
+    async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved> {
+        let mut state = self.state();
+        let key = (change.namespace, change.name.to_owned());
+        let before = state.scripts.get(&key);
+        let newest = before.map_or(0, StoredScript::newest);
+        if change.expected_version.is_some_and(|expected| expected != newest) {
+            return Ok(ScriptSaved::Conflict(newest));
+        }
+        if let Some(other) = before.filter(|script| script.language != change.spec.language) {
+            return Ok(ScriptSaved::OtherLanguage(other.language.clone()));
+        }
+        let named: Vec<i64> = state.versions_named(change.namespace, change.name);
+        let script = state.scripts.entry(key).or_insert_with(|| StoredScript {
+            id: change.id,
+            language: change.spec.language.clone(),
+            created_at: change.now,
+            versions: BTreeMap::new(),
+        });
+        let version = version(&change, newest + 1);
+        script.versions.insert(version.version, (version, change.spec.source.clone()));
+        let oldest_kept = newest + 1 - i64::from(change.kept);
+        script.versions.retain(|version, _| *version > oldest_kept || named.contains(version));
+        let record = state.script_record(change.namespace, change.name);
+        let Some(record) = record else { return Ok(ScriptSaved::Conflict(0)) };
+        Ok(if newest == 0 { ScriptSaved::Created(record) } else { ScriptSaved::Changed(record) })
+    }
+
+    async fn delete_script(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected_version: Option<i64>,
+    ) -> Result<ScriptDeleted> {
+        let mut state = self.state();
+        let key = (namespace, name.to_owned());
+        let Some(script) = state.scripts.get(&key) else { return Ok(ScriptDeleted::NotFound) };
+        if expected_version.is_some_and(|expected| expected != script.newest()) {
+            return Ok(ScriptDeleted::Conflict(script.newest()));
+        }
+        let mut users = state.script_user_names(namespace, name, None);
+        if !users.is_empty() {
+            let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
+            users.truncate(size(SCRIPT_USER_COUNT_SHOWN));
+            return Ok(ScriptDeleted::Used(users, count));
+        }
+        state.scripts.remove(&key);
+        Ok(ScriptDeleted::Deleted)
+    }
+
+    async fn script_users(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        within: Option<&[AppId]>,
+        after_name: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>> {
+        let mut users = self.state().script_user_names(namespace, name, within);
+        users.retain(|user| after_name.is_none_or(|after| user.as_str() > after));
+        users.truncate(size(limit));
+        Ok(users)
+    }
+}
+
+fn version(change: &ScriptChange<'_>, version: i64) -> ScriptVersion {
+    ScriptVersion {
+        version,
+        hash: change.hash.to_owned(),
+        size: u64::try_from(change.spec.source.len()).unwrap_or(u64::MAX),
+        note: change.spec.note.clone(),
+        signature: change.spec.signature.clone(),
+        author: clean_name(change.author).into_owned(),
+        created_at: change.now,
+    }
+}
+
+impl State {
+    fn script_record(&self, namespace: NamespaceId, name: &str) -> Option<ScriptRecord> {
+        self.scripts.get(&(namespace, name.to_owned())).and_then(|script| script.record((namespace, name)))
+    }
+
+    fn script_of(&self, id: ScriptId) -> Option<&StoredScript> {
+        self.scripts.values().find(|script| script.id == id)
+    }
+
+    fn script_user_names(&self, namespace: NamespaceId, name: &str, within: Option<&[AppId]>) -> Vec<String> {
+        let jobs = self.living_jobs().filter(|job| job.namespace == namespace);
+        let seen = jobs.filter(|job| within.is_none_or(|apps| apps.contains(&job.app)));
+        let users = seen.filter(|job| job.spec.script().is_some_and(|script| script.name == name));
+        let mut users: Vec<String> = users.map(|job| job.spec.name).collect();
+        users.sort();
+        users
+    }
+
+    /// The versions of a script that jobs name.
+    fn versions_named(&self, namespace: NamespaceId, name: &str) -> Vec<i64> {
+        let scripts = self.living_jobs().filter(|job| job.namespace == namespace).filter_map(|job| job.spec.script());
+        scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
+    }
+
+    /// The script that a definition names and what it replaces did not, and that does not exist.
+    pub(super) fn missing_script(
+        &self,
+        namespace: NamespaceId,
+        spec: &JobSpec,
+        before: Option<&JobSpec>,
+    ) -> Option<ScriptRef> {
+        let named = spec.script().filter(|script| before.and_then(JobSpec::script).as_ref() != Some(script))?;
+        let script = self.scripts.get(&(namespace, named.name.clone()));
+        let is_there =
+            script.is_some_and(|script| named.version.is_none_or(|version| script.versions.contains_key(&version)));
+        (!is_there).then_some(named)
+    }
+
+    pub(super) fn has_scripts(&self, namespace: NamespaceId) -> bool {
+        self.scripts.keys().any(|(of, _)| *of == namespace)
+    }
+}

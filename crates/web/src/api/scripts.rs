@@ -1,0 +1,455 @@
+//! Scripts that the server keeps: listed, saved in versions, compared, put back, deleted.
+
+use axum::response::{IntoResponse as _, Response};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
+use http::{HeaderMap, StatusCode};
+use rondel_admin::scripts::{self, SavedScript, ScriptError};
+use rondel_core::access::Permission::{Edit, View};
+use rondel_core::diff::{self, Change};
+use rondel_core::script::ScriptSpec;
+use rondel_core::{Timestamp, name};
+use rondel_store::scripts::{ScriptRecord, ScriptVersion};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::page::{Page, PageQuery};
+use crate::answer::json;
+use crate::body::JsonBody;
+use crate::call::{Call, forbidden, quoted};
+use crate::cursor::{Listing, invalid};
+use crate::etag::{IfMatch, mismatch, tag};
+use crate::openapi::Doc;
+use crate::parameter::Parameter;
+use crate::path::{self, Named};
+use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::routes::Routes;
+
+/// Which version: the newest one where none is named.
+#[derive(Debug)]
+pub(super) struct VersionQuery(Option<i64>);
+
+impl FromQuery for VersionQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.parsed(number("version", "The newest if left out."), version))
+    }
+}
+
+/// Which two versions: the newest one and the one before it where none is named.
+#[derive(Debug)]
+pub(super) struct TwoQuery {
+    from: Option<i64>,
+    to: Option<i64>,
+}
+
+impl FromQuery for TwoQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            from: reader.parsed(number("from", "The one before `to` if left out."), version),
+            to: reader.parsed(number("to", "The newest if left out."), version),
+        }
+    }
+}
+
+fn number(name: &'static str, about: &'static str) -> Parameter {
+    Parameter::number(name, 1..=i32::MAX.unsigned_abs()).about(about)
+}
+
+pub(crate) fn version(text: &str) -> Result<i64, String> {
+    match text.parse::<i64>() {
+        Ok(version) if (1..=i64::from(i32::MAX)).contains(&version) => Ok(version),
+        _ => Err(format!("{text:?} is not the number of a version")),
+    }
+}
+
+/// What is known of a version beside its source.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ScriptVersion")]
+pub(super) struct VersionJson<'a> {
+    version: i64,
+    /// SHA-256 of the source, in hex.
+    hash: &'a str,
+    size_bytes: u64,
+    note: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signature: Option<&'a str>,
+    author: &'a str,
+    updated_at: Timestamp,
+}
+
+impl<'a> From<&'a ScriptVersion> for VersionJson<'a> {
+    fn from(version: &'a ScriptVersion) -> Self {
+        Self {
+            version: version.version,
+            hash: &version.hash,
+            size_bytes: version.size,
+            note: &version.note,
+            signature: version.signature.as_deref(),
+            author: &version.author,
+            updated_at: version.created_at,
+        }
+    }
+}
+
+/// A script in a list.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ScriptItem<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    language: &'a str,
+    created_at: Timestamp,
+    #[serde(flatten)]
+    version: VersionJson<'a>,
+}
+
+/// A script by itself, with the source of one version.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Script")]
+pub(super) struct ScriptJson<'a> {
+    #[serde(flatten)]
+    item: ScriptItem<'a>,
+    source: &'a str,
+}
+
+/// What differs between two versions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ScriptDiff")]
+struct DiffJson {
+    from: i64,
+    to: i64,
+    /// `-` before each line that was, `+` before each that is; empty where the sources are the same.
+    text: String,
+}
+
+/// The body of a request to put back a version.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ScriptVersionToRestore")]
+pub(super) struct Restore {
+    #[schemars(range(min = 1))]
+    version: i64,
+    /// What to say about it; if left out, which version it was.
+    #[serde(default)]
+    note: Option<String>,
+}
+
+/// A job that uses a script.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ScriptUser")]
+pub(super) struct UserJson {
+    name: String,
+}
+
+pub(super) fn routes() -> Routes {
+    let routes = Routes::new()
+        .get(
+            "/api/v1/scripts",
+            View,
+            list,
+            Doc::new("List scripts", "By name, without their sources.")
+                .json::<Page<ScriptItem<'static>>>(200, "A page of scripts."),
+        )
+        .get(
+            "/api/v1/scripts/{name}",
+            View,
+            get,
+            Doc::new("Get a script", "With the source of its newest version, or of the one that `version` names.")
+                .json::<ScriptJson<'static>>(200, "The script.")
+                .with("ETag"),
+        )
+        .put(
+            "/api/v1/scripts/{name}",
+            Edit,
+            put,
+            Doc::new(
+                "Save a script",
+                "Makes a new version, unless the newest one has this source. Jobs that name no version run it from their next attempt on. The \
+                 language stays.",
+            )
+            .json::<ScriptJson<'static>>(200, "The script, changed.")
+            .with("ETag")
+            .json::<ScriptJson<'static>>(201, "The script, new.")
+            .with("ETag")
+            .refuses(&[Code::TooManyScripts])
+            .example(json!({"language": "shell", "source": "echo closing orders of $1\n", "note": "first version"})),
+        )
+        .delete(
+            "/api/v1/scripts/{name}",
+            Edit,
+            delete,
+            Doc::new("Delete a script", "With its versions. Refused while a job uses it.")
+                .empty("It is deleted.")
+                .refuses(&[Code::ScriptUsed]),
+        );
+    versions(routes)
+}
+
+fn versions(routes: Routes) -> Routes {
+    routes
+        .get(
+            "/api/v1/scripts/{name}/versions",
+            View,
+            list_versions,
+            Doc::new("List the versions of a script", "Those that are kept, the newest first, without their sources.")
+                .json::<Page<VersionJson<'static>>>(200, "A page of versions."),
+        )
+        .get(
+            "/api/v1/scripts/{name}/diff",
+            View,
+            diff,
+            Doc::new("Compare two versions of a script", "Line by line; with `Accept: text/plain`, the text alone.")
+                .json::<DiffJson>(200, "What differs.")
+                .text("text/plain"),
+        )
+        .post(
+            "/api/v1/scripts/{name}/restore",
+            Edit,
+            restore,
+            Doc::new(
+                "Put back a version of a script",
+                "Makes a new version with the source and the signature of an earlier one.",
+            )
+            .json::<ScriptJson<'static>>(200, "The script under its new version.")
+            .with("ETag")
+            .example(json!({"version": 1})),
+        )
+        .get(
+            "/api/v1/scripts/{name}/jobs",
+            View,
+            jobs,
+            Doc::new("List the jobs that use a script", "By name.").json::<Page<UserJson>>(200, "A page of jobs."),
+        )
+}
+
+async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
+    let listing = Listing::new("scripts", call.namespace.id);
+    let after = name_after(&call, &listing)?;
+    let limit = call.query.limit;
+    let mut records = call.engine().store().scripts(call.namespace.id, after.as_deref(), limit + 1).await?;
+    let next_cursor = cut(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
+    let items = records.iter().map(|record| item(&call, record, &record.newest)).collect();
+    json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String>, Problem> {
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    match after {
+        Some(after) if name::check(&after).is_err() => Err(invalid("does not hold a name")),
+        after => Ok(after),
+    }
+}
+
+/// Shortens a page that was read with one more, and answers its last item where there is a next page.
+fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    items.last().filter(|_| has_more)
+}
+
+fn item<'a, Q>(call: &'a Call<Q>, record: &'a ScriptRecord, version: &'a ScriptVersion) -> ScriptItem<'a> {
+    ScriptItem {
+        name: &record.name,
+        namespace: &call.namespace.name,
+        language: &record.language,
+        created_at: record.created_at,
+        version: version.into(),
+    }
+}
+
+async fn get(call: Call<VersionQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let (version, source) =
+        of_query(&call, &record, ("version", call.query.0.unwrap_or(record.newest.version))).await?;
+    answer(&call, StatusCode::OK, &record, (&version, &source))
+}
+
+async fn put(
+    call: Call,
+    Named(name, ..): Named<path::Script>,
+    if_match: IfMatch,
+    body: JsonBody<ScriptSpec>,
+) -> Result<Response, Problem> {
+    let spec = body.read()?;
+    call.check(None, forbidden)?;
+    let existing = scripts::find(call.engine(), call.namespace.id, &name).await?;
+    let expected = match &existing {
+        Some(record) => {
+            call.note.before(&audited(record));
+            if_match.against(record.newest.version)?
+        }
+        None if if_match.is_given() => return Err(mismatch(0)),
+        None => None,
+    };
+    let place = (call.namespace.id, name.as_str());
+    let saved = scripts::save(call.engine(), place, &spec, expected, call.caller.name()).await?;
+    answer_saved(&call, &saved, &spec.source)
+}
+
+async fn restore(
+    call: Call,
+    Named(name, ..): Named<path::Script>,
+    if_match: IfMatch,
+    body: JsonBody<Restore>,
+) -> Result<Response, Problem> {
+    let Restore { version, note } = body.read()?;
+    let record = find(&call, &name).await?;
+    let expected = if_match.against(record.newest.version)?;
+    let saved = put_back(&call, &record, (version, note), expected).await?;
+    let (_, source) = scripts::version_of(call.engine(), &saved.record, saved.record.newest.version).await?;
+    answer_saved(&call, &saved, &source)
+}
+
+/// Makes a version the newest one, for a page too.
+pub(crate) async fn put_back<Q>(
+    call: &Call<Q>,
+    record: &ScriptRecord,
+    (version, note): (i64, Option<String>),
+    expected: Option<i64>,
+) -> Result<SavedScript, Problem> {
+    let restored = scripts::restore(call.engine(), record, (version, note), expected, call.caller.name()).await;
+    let saved = restored.map_err(|error| match error {
+        ScriptError::NoVersion(_) => crate::body::refuse_value("/version", error.to_string()),
+        error => error.into(),
+    })?;
+    call.note.changed_to(&audited(&saved.record));
+    Ok(saved)
+}
+
+async fn delete(call: Call, Named(name, ..): Named<path::Script>, if_match: IfMatch) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let expected = if_match.against(record.newest.version)?;
+    scripts::delete(call.engine(), (call.namespace.id, &name), expected).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn list_versions(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let listing = Listing::new("script versions", record.id);
+    let before = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
+    let limit = call.query.limit;
+    let mut versions = call.engine().store().script_versions(record.id, before, limit + 1).await?;
+    let next_cursor = cut(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
+    let items = versions.iter().map(VersionJson::from).collect();
+    json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+async fn diff(
+    call: Call<TwoQuery>,
+    Named(name, ..): Named<path::Script>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let to = call.query.to.unwrap_or(record.newest.version);
+    let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
+    let text = diff::text(&compared(&call, &record, from, to).await?);
+    if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
+        return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
+    }
+    json(StatusCode::OK, &DiffJson { from, to, text })
+}
+
+/// What differs between the sources of two versions.
+pub(crate) async fn compared<Q>(
+    call: &Call<Q>,
+    record: &ScriptRecord,
+    from: i64,
+    to: i64,
+) -> Result<Vec<Change>, Problem> {
+    let (_, before) = of_query(call, record, ("from", from)).await?;
+    let (_, after) = of_query(call, record, ("to", to)).await?;
+    Ok(diff::changes(&json!({"source": before}), &json!({"source": after})))
+}
+
+async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+    let record = find(&call, &name).await?;
+    let listing = Listing::new("script jobs", record.id);
+    let after = name_after(&call, &listing)?;
+    let (limit, seen) = (call.query.limit, call.seen_apps());
+    let store = call.engine().store();
+    let mut users = store.script_users(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
+    let next_cursor = cut(&mut users, limit).map(|last| listing.cursor(last));
+    json(StatusCode::OK, &Page { items: users.into_iter().map(|name| UserJson { name }).collect(), next_cursor })
+}
+
+/// A version that a parameter of the query names.
+async fn of_query<Q>(
+    call: &Call<Q>,
+    record: &ScriptRecord,
+    (parameter, version): (&'static str, i64),
+) -> Result<(ScriptVersion, String), Problem> {
+    scripts::version_of(call.engine(), record, version).await.map_err(|error| match error {
+        ScriptError::NoVersion(_) => Problem::of_complaints(
+            Code::InvalidQuery,
+            vec![Complaint::query(parameter, "invalid_value", error.to_string())],
+        ),
+        error => error.into(),
+    })
+}
+
+fn answer_saved<Q>(call: &Call<Q>, saved: &SavedScript, source: &str) -> Result<Response, Problem> {
+    call.note.changed_to(&audited(&saved.record));
+    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    answer(call, status, &saved.record, (&saved.record.newest, source))
+}
+
+fn answer<Q>(
+    call: &Call<Q>,
+    status: StatusCode,
+    record: &ScriptRecord,
+    (version, source): (&ScriptVersion, &str),
+) -> Result<Response, Problem> {
+    let mut response = json(status, &ScriptJson { item: item(call, record, version), source })?;
+    response.headers_mut().insert(ETAG, tag(record.newest.version));
+    Ok(response)
+}
+
+/// What the audit log has of a script: which text it is, and not the text itself.
+#[derive(Serialize)]
+pub(crate) struct AuditedScript<'a> {
+    language: &'a str,
+    version: i64,
+    hash: &'a str,
+    note: &'a str,
+}
+
+pub(crate) fn audited(record: &ScriptRecord) -> AuditedScript<'_> {
+    AuditedScript {
+        language: &record.language,
+        version: record.newest.version,
+        hash: &record.newest.hash,
+        note: &record.newest.note,
+    }
+}
+
+/// The script with this name in the namespace of the call.
+pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<ScriptRecord, Problem> {
+    let found = scripts::find(call.engine(), call.namespace.id, wanted).await?;
+    let detail = || format!("there is no script {} in namespace {}", quoted(wanted), call.namespace.name);
+    let missing = || Problem::new(Code::ScriptNotFound, detail());
+    let found = found.ok_or_else(missing)?;
+    call.check(None, missing)?;
+    call.note.before(&audited(&found));
+    Ok(found)
+}
+
+impl From<ScriptError> for Problem {
+    fn from(error: ScriptError) -> Self {
+        match error {
+            ScriptError::Invalid(errors) => {
+                Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
+            }
+            ScriptError::Conflict { version } => mismatch(version),
+            ScriptError::Used { ref jobs, job_count } => {
+                let is_all = u64::try_from(jobs.len()).is_ok_and(|count| count == job_count);
+                let more = if is_all { "" } else { ", …" };
+                Self::new(Code::ScriptUsed, format!("{error} ({}{more})", jobs.join(", ")))
+            }
+            error @ ScriptError::TooMany => Self::new(Code::TooManyScripts, error.to_string()),
+            ScriptError::NotFound => Self::new(Code::ScriptNotFound, "the script was deleted meanwhile"),
+            error @ ScriptError::NoVersion(_) => Self::new(Code::ScriptNotFound, error.to_string()),
+            ScriptError::Store(error) => error.into(),
+        }
+    }
+}

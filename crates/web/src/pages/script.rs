@@ -1,0 +1,229 @@
+//! A script: its text in the form that makes the next version, its versions, two of them side by side, and the jobs that use it.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::scripts;
+use rondel_store::scripts::{ScriptRecord, ScriptVersion};
+use serde_json::json;
+
+use super::activity_rows::{ChangeRow, change_row};
+use super::as_code::AsCode;
+use super::calendar_form::messages;
+use super::form::Fields;
+use super::moment::Moment;
+use super::script_form::ScriptForm;
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::scripts::{audited, compared, find, put_back, version};
+use crate::path::{self, Named};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::to;
+
+/// How many versions a page has.
+const COUNT: u32 = 30;
+
+/// Which two versions are compared, and before which one the list goes on.
+#[derive(Debug)]
+pub(super) struct ScriptQuery {
+    from: Option<i64>,
+    to: Option<i64>,
+    before: Option<i64>,
+}
+
+impl FromQuery for ScriptQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self {
+            from: reader.parsed("from", version),
+            to: reader.parsed("to", version),
+            before: reader.parsed("before", version),
+        }
+    }
+}
+
+/// What is shown beside the script.
+#[derive(Default)]
+struct Shown {
+    errors: Vec<String>,
+    conflict: Option<i64>,
+    comparison: Option<Comparison>,
+    before: Option<i64>,
+}
+
+/// Two versions side by side.
+struct Comparison {
+    from: i64,
+    to: i64,
+    changes: Vec<ChangeRow>,
+    restore: AsCode,
+}
+
+struct VersionRow {
+    version: i64,
+    author: String,
+    at: Moment,
+    note: String,
+    is_signed: bool,
+    is_from: bool,
+    is_to: bool,
+}
+
+#[derive(Template)]
+#[template(path = "script.html")]
+struct ScriptPage {
+    shell: Shell,
+    t: &'static Texts,
+    missing: Missing,
+    name: String,
+    language: String,
+    newest: i64,
+    jobs: Vec<String>,
+    has_more_jobs: bool,
+    rows: Vec<VersionRow>,
+    older: Option<i64>,
+    comparison: Option<Comparison>,
+    form: ScriptForm,
+    errors: Vec<String>,
+    version: Option<i64>,
+    conflict: Option<i64>,
+    action: String,
+    code: AsCode,
+}
+
+pub(super) async fn page(page: Page<ScriptQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let newest = record.newest.version;
+    let query = page.query();
+    let comparison = match (query.from, query.to.unwrap_or(newest)) {
+        (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
+        _ => None,
+    };
+    let shown = Shown { comparison, before: query.before, ..Shown::default() };
+    let (_, source) = scripts::version_of(page.engine(), &record, newest).await?;
+    let form = ScriptForm::new(&name, &record.language, source);
+    show(&page, StatusCode::OK, &record, form, shown).await
+}
+
+async fn compare<Q>(page: &Page<Q>, record: &ScriptRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
+    let changes = compared(&page.call, record, from, to).await?;
+    let name = &record.name;
+    Ok(Comparison {
+        from,
+        to,
+        changes: changes.iter().map(change_row).collect(),
+        restore: AsCode::new(
+            &page.call.namespace.name,
+            ("POST", &format!("/api/v1/scripts/{name}/restore")),
+            Some(&json!({"version": from})),
+            &format!("script restore {name} {from}"),
+        ),
+    })
+}
+
+pub(super) async fn save(
+    page: Page,
+    Named(name, ..): Named<path::Script>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let form = ScriptForm::sent(&name, &record.language, &fields);
+    let Ok(seen) = fields.get("version").parse::<i64>() else {
+        let shown = Shown { conflict: Some(record.newest.version), ..Shown::default() };
+        return show(&page, StatusCode::CONFLICT, &record, form, shown).await;
+    };
+    let place = (record.namespace, name.as_str());
+    let saved = scripts::save(page.engine(), place, &form.spec(), Some(seen), page.call.caller.name()).await;
+    let problem = match saved.map_err(Problem::from) {
+        Ok(saved) => {
+            page.call.note.changed_to(&audited(&saved.record));
+            return Ok(to(&format!("/scripts/{name}")));
+        }
+        Err(problem) => problem,
+    };
+    match problem.code() {
+        Code::Internal | Code::Unavailable => Err(problem),
+        Code::VersionMismatch => {
+            let shown = Shown { conflict: Some(record.newest.version), ..Shown::default() };
+            show(&page, StatusCode::CONFLICT, &record, form, shown).await
+        }
+        _ => {
+            let shown = Shown { errors: messages(&problem, page.t.lang()), ..Shown::default() };
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
+        }
+    }
+}
+
+pub(super) async fn restore(
+    page: Page,
+    Named(name, ..): Named<path::Script>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let wanted = version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
+    put_back(&page.call, &record, (wanted, None), None).await?;
+    Ok(to(&format!("/scripts/{name}")))
+}
+
+pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    scripts::delete(page.engine(), (record.namespace, &name), None).await?;
+    Ok(to("/scripts"))
+}
+
+async fn show<Q>(
+    page: &Page<Q>,
+    status: StatusCode,
+    record: &ScriptRecord,
+    form: ScriptForm,
+    shown: Shown,
+) -> Result<Response, Problem> {
+    let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
+    let (limit, seen) = (LIMIT as usize, page.call.seen_apps());
+    let mut jobs = store.script_users(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
+    let has_more_jobs = jobs.len() > limit;
+    jobs.truncate(limit);
+    let mut versions = store.script_versions(record.id, shown.before, COUNT + 1).await?;
+    let has_older = versions.len() > COUNT as usize;
+    versions.truncate(COUNT as usize);
+    let older = versions.last().filter(|_| has_older).map(|last| last.version);
+    let compared = shown.comparison.as_ref().map(|two| (two.from, two.to));
+    let pair = compared.unwrap_or(((newest - 1).max(1), newest));
+    let template = ScriptPage {
+        shell: page.shell(Nav::Scripts),
+        t: page.t,
+        missing: page.missing(None),
+        language: record.language.clone(),
+        newest,
+        jobs,
+        has_more_jobs,
+        rows: versions.into_iter().map(|version| row(page, version, pair)).collect(),
+        older,
+        comparison: shown.comparison,
+        form,
+        errors: shown.errors,
+        version: Some(shown.conflict.unwrap_or(newest)),
+        conflict: shown.conflict,
+        action: format!("/scripts/{name}"),
+        code: AsCode::new(
+            &page.call.namespace.name,
+            ("GET", &format!("/api/v1/scripts/{name}")),
+            None,
+            &format!("script show {name}"),
+        ),
+        name,
+    };
+    html(status, &template)
+}
+
+fn row<Q>(page: &Page<Q>, version: ScriptVersion, (from, to): (i64, i64)) -> VersionRow {
+    VersionRow {
+        version: version.version,
+        author: version.author,
+        at: Moment::new(version.created_at, page.engine().now(), page.t),
+        note: version.note,
+        is_signed: version.signature.is_some(),
+        is_from: version.version == from,
+        is_to: version.version == to,
+    }
+}

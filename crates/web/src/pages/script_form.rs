@@ -1,0 +1,59 @@
+//! The form of a script: what was typed, and the version that it makes.
+
+use rondel_core::script::{LANGUAGES, ScriptSpec};
+
+use super::form::Fields;
+
+/// What was typed.
+#[derive(Clone, Debug)]
+pub(super) struct ScriptForm {
+    pub(super) name: String,
+    pub(super) language: String,
+    pub(super) source: String,
+    pub(super) note: String,
+    pub(super) signature: String,
+}
+
+impl ScriptForm {
+    /// Of a script that is there, or of a new one.
+    pub(super) fn new(name: &str, language: &str, source: String) -> Self {
+        let (name, language) = (name.to_owned(), language.to_owned());
+        Self { name, language, source, note: String::new(), signature: String::new() }
+    }
+
+    pub(super) fn sent(name: &str, language: &str, fields: &Fields) -> Self {
+        Self {
+            name: name.to_owned(),
+            language: language.to_owned(),
+            source: fields.raw("source").replace("\r\n", "\n"),
+            note: fields.get("note").replace("\r\n", "\n"),
+            signature: fields.get("signature").to_owned(),
+        }
+    }
+
+    /// What is saved. Browsers end lines with CR LF, which interpreters would take for a part of the line.
+    pub(super) fn spec(&self) -> ScriptSpec {
+        ScriptSpec {
+            language: self.language.clone(),
+            source: self.source.clone(),
+            note: self.note.clone(),
+            signature: Some(self.signature.clone()).filter(|signature| !signature.is_empty()),
+        }
+    }
+
+    pub(super) fn languages(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        LANGUAGES.into_iter().map(|language| (language, language == self.language))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_as_interpreters_expect() {
+        let fields = Fields::from([("source", "\r\necho 1\r\necho 2\r\n"), ("note", " a "), ("signature", "")]);
+        let spec = ScriptForm::sent("a", "shell", &fields).spec();
+        assert_eq!((spec.source.as_str(), spec.note.as_str(), spec.signature), ("\necho 1\necho 2\n", "a", None));
+    }
+}

@@ -1,0 +1,129 @@
+//! The list of scripts, with the form for a new one.
+
+use askama::Template;
+use axum::response::Response;
+use http::StatusCode;
+use rondel_admin::scripts;
+use rondel_core::{Timestamp, name};
+use rondel_store::scripts::ScriptRecord;
+
+use super::as_code::AsCode;
+use super::calendar_form::messages;
+use super::form::Fields;
+use super::moment::Moment;
+use super::script_form::ScriptForm;
+use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::texts::Texts;
+use crate::api::scripts::audited;
+use crate::call::forbidden;
+use crate::cursor::{Listing, invalid};
+use crate::problem::{Code, Problem};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{pair, to};
+
+/// Where the list goes on.
+#[derive(Debug)]
+pub(crate) struct ScriptsFrom(Option<String>);
+
+impl FromQuery for ScriptsFrom {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("cursor"))
+    }
+}
+
+struct Row {
+    name: String,
+    language: String,
+    version: i64,
+    author: String,
+    note: String,
+    updated_at: Moment,
+}
+
+#[derive(Template)]
+#[template(path = "scripts.html")]
+struct ScriptsPage {
+    shell: Shell,
+    t: &'static Texts,
+    missing: Missing,
+    rows: Vec<Row>,
+    next: Option<String>,
+    is_first: bool,
+    form: ScriptForm,
+    errors: Vec<String>,
+    version: Option<i64>,
+    action: String,
+    code: AsCode,
+}
+
+pub(super) async fn list(page: Page<ScriptsFrom>) -> Result<Response, Problem> {
+    let cursor = page.query().0.clone();
+    let form = ScriptForm::new("", "shell", String::new());
+    show(&page, StatusCode::OK, cursor.as_deref(), form, Vec::new()).await
+}
+
+pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
+    page.call.check(None, forbidden)?;
+    let form = ScriptForm::sent(fields.get("name"), fields.get("language"), &fields);
+    match made(&page, &form).await {
+        Ok(()) => Ok(to(&format!("/scripts/{}", form.name))),
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
+        Err(problem) => {
+            let errors = messages(&problem, page.t.lang());
+            show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, errors).await
+        }
+    }
+}
+
+/// Saves a script that was not there.
+async fn made(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
+    let namespace = page.call.namespace.id;
+    if scripts::find(page.engine(), namespace, &form.name).await?.is_some() {
+        return Err(Problem::new(Code::EditConflict, page.t.script_exists));
+    }
+    let author = page.call.caller.name();
+    let saved = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
+    page.call.note.object(&form.name);
+    page.call.note.changed_to(&audited(&saved.record));
+    Ok(())
+}
+
+async fn show<Q>(
+    page: &Page<Q>,
+    status: StatusCode,
+    cursor: Option<&str>,
+    form: ScriptForm,
+    errors: Vec<String>,
+) -> Result<Response, Problem> {
+    let (namespace, now) = (page.call.namespace.id, page.engine().now());
+    let listing = Listing::new("scripts page", namespace);
+    let after = cursor.map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
+        return Err(invalid("does not hold a name"));
+    }
+    let mut records = page.engine().store().scripts(namespace, after.as_deref(), LIMIT + 1).await?;
+    let has_more = records.len() > LIMIT as usize;
+    records.truncate(LIMIT as usize);
+    let last = records.last().filter(|_| has_more);
+    let next = last.map(|last| format!("/scripts?{}", pair("cursor", &listing.cursor(&last.name))));
+    let template = ScriptsPage {
+        shell: page.shell(Nav::Scripts),
+        t: page.t,
+        missing: page.missing(None),
+        rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
+        next,
+        is_first: cursor.is_none(),
+        form,
+        errors,
+        version: None,
+        action: "/scripts".to_owned(),
+        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/scripts"), None, "script list"),
+    };
+    html(status, &template)
+}
+
+fn row(record: ScriptRecord, now: Timestamp, t: &Texts) -> Row {
+    let ScriptRecord { name, language, newest, .. } = record;
+    let updated_at = Moment::new(newest.created_at, now, t);
+    Row { name, language, version: newest.version, author: newest.author, note: newest.note, updated_at }
+}
