@@ -115,8 +115,10 @@ async fn jobs_run_the_newest_version_or_the_one_that_they_name() {
 
 /// Whoever writes into the agent's folder does not choose what runs.
 async fn cached_text_is_not_believed(api: &Api, data: &Path) {
-    let files: Vec<_> =
-        std::fs::read_dir(data.join("scripts")).expect("the cache").map(|file| file.unwrap().path()).collect();
+    let files: Vec<_> = std::fs::read_dir(data.join("scripts"))
+        .expect("the cache")
+        .map(|file| file.expect("a file of the cache").path())
+        .collect();
     assert_eq!(files.len(), 2);
     for file in files {
         std::fs::write(file, "echo changed\n").expect("change the cache");

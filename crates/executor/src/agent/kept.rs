@@ -60,7 +60,7 @@ impl KeptScripts {
                 let found = async {
                     let (reply, text) = self.find(&named, run, log).await?;
                     let ScriptReply { name, version, hash, .. } = reply;
-                    log.info(&format!("script {name}, version {version}, SHA-256 {hash}"));
+                    log.info(format!("script {name}, version {version}, SHA-256 {hash}"));
                     Ok(text)
                 };
                 tokio::select! {
