@@ -86,6 +86,10 @@ impl AdoptLoop {
         self.look_after_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_on_its_way() {
+            if self.is_interrupted {
+                // What was found before the interruption may not have got its place: all of it is looked at anew.
+                self.strays.sweep_anew();
+            }
             self.call_missing(&held).await?;
             while self.is_interrupted && self.strays.is_on_its_way() {
                 self.call_missing(&held).await?;
@@ -283,7 +287,9 @@ impl AdoptLoop {
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }
-        self.call_roll(missing, &HashMap::new()).await
+        let called = self.call_roll(missing, &HashMap::new()).await;
+        self.is_interrupted |= called.is_err();
+        called
     }
 
     /// Runs that await their children have a place in the gate of their job, and nothing else.

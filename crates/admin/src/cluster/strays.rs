@@ -101,6 +101,11 @@ impl Strays {
         Ok(overdue)
     }
 
+    /// The next sweep of the running runs begins at the start.
+    pub(super) const fn sweep_anew(&mut self) {
+        self.running.after = START;
+    }
+
     /// Whether a sweep of the running runs is under way.
     pub(super) fn is_on_its_way(&self) -> bool {
         !self.running.is_at_start()

@@ -125,7 +125,12 @@ impl Driver {
         let owner = owner_of(self.held.key());
         let mut truth = lock(&world.pumps);
         for item in order.items.iter().filter(|item| !item.release) {
-            truth.holds.insert(self.place(&item.name), Hold { epoch: item.epoch, owner });
+            let hold = Hold { epoch: item.epoch, owner };
+            // An order may come late, when the item has its next owner.
+            let known = truth.holds.entry(self.place(&item.name)).or_insert(hold);
+            if known.epoch <= item.epoch {
+                *known = hold;
+            }
         }
     }
 

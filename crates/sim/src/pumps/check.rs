@@ -168,8 +168,10 @@ fn begun(facts: &Facts) -> Vec<String> {
             let beside = (root.fire_at - MOMENT, root.fire_at + MOMENT);
             let is_planned =
                 compiled.timetable.fires(record.anchor, beside.0, beside.1).any(|fire| fire.at == root.fire_at);
+            // One that began after an interruption may lie beyond an instant whose run was planned later.
+            let was_there = root.id < before.id;
             if before.fire_at == root.fire_at
-                || !(was_interrupted || is_planned || root.job_version > before.job_version)
+                || !(was_interrupted || is_planned || was_there || root.job_version > before.job_version)
             {
                 let what = format!(
                     "root run {} of {} ({}, {:?}) after {} ({}, {} {reason:?})",
