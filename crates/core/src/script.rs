@@ -40,7 +40,7 @@ pub struct ScriptSpec {
     pub language: String,
     /// Its text.
     pub source: String,
-    /// What the author says about this version.
+    /// What this version changes, in its author's words.
     #[serde(default)]
     pub note: String,
     /// A signature of the source, in base64, as `rondel script sign` makes it: for agents that run signed scripts alone.

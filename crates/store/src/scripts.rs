@@ -38,7 +38,7 @@ pub struct ScriptVersion {
     pub hash: String,
     /// How many bytes the source has.
     pub size: u64,
-    /// What its author said about it.
+    /// What it changes, in its author's words.
     pub note: String,
     /// A signature of it, in base64.
     pub signature: Option<String>,

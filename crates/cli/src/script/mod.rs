@@ -107,7 +107,7 @@ struct RestoreArgs {
     /// Which version
     #[arg(value_name = "VERSION")]
     version: u32,
-    /// What to say about it
+    /// The note of the new version
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }

@@ -31,7 +31,7 @@ const ENDINGS: [(&str, &str); 7] = [
 pub(super) struct PushArgs {
     #[command(flatten)]
     script: FileArgs,
-    /// What to say about this version
+    /// The note of this version
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     /// Save only if this is the newest version now

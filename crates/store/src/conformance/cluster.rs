@@ -122,7 +122,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     };
     let dead = joined().await;
     let start = store.now().await.unwrap();
-    let record = super::executor(app(store).await, start);
+    let record = executor(app(store).await, start);
     let of = |sessions: Vec<crate::cluster::Session>| -> Vec<_> {
         sessions.into_iter().filter(|session| session.executor == record.id).collect()
     };
@@ -179,7 +179,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
 /// The end of an older stream does not end a newer one of the same executor, and a session ends no earlier than its node's clock.
 pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
-    let record = super::executor(app(store).await, start);
+    let record = executor(app(store).await, start);
     let session = async || {
         let sessions = store.witnesses(Timestamp::EPOCH).await.unwrap();
         sessions.into_iter().find(|session| session.executor == record.id).unwrap()
@@ -202,7 +202,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
 /// An incarnation belongs to the first one that shows a secret with it.
 pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
-    let record = super::executor(app(store).await, start);
+    let record = executor(app(store).await, start);
     let with = |secret: Option<&str>| ExecutorRecord { secret_hash: secret.map(str::to_owned), ..record.clone() };
     assert_eq!(store.executor_proof(record.id).await.unwrap(), None);
     for (secret, is_let_in, known) in [
@@ -238,7 +238,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
         labels: r#"{"zone":"a"}"#.to_owned(),
         slots: u32::MAX,
         handlers: r#"["h"]"#.to_owned(),
-        ..super::executor(app(store).await, start)
+        ..executor(app(store).await, start)
     };
     assert!(store.open_session(a, &record, None).await.unwrap().is_some());
     let with_slots = ExecutorRecord { slots: 9, ..record.clone() };
@@ -297,7 +297,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
 pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
-    let record = super::executor(app(store).await, start);
+    let record = executor(app(store).await, start);
     let left = async || -> Vec<bool> {
         let sessions = store.witnesses(start).await.unwrap().into_iter();
         sessions.filter(|session| session.executor == record.id).map(|session| session.has_left).collect()
@@ -312,4 +312,22 @@ pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     assert_eq!(left().await, [true, true], "a stream that is just closing");
     assert!(store.open_session(a, &record, None).await.unwrap().is_some());
     assert_eq!(left().await, [false, true]);
+}
+
+pub(super) fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
+    ExecutorRecord {
+        id: ExecutorId::new(next_id()),
+        namespace: DEFAULT,
+        app,
+        name: name("executor"),
+        predecessor: None,
+        sdk_version: "0.1.0".to_owned(),
+        labels: "{}".to_owned(),
+        weight: 1,
+        slots: 1,
+        handlers: "[]".to_owned(),
+        secret_hash: None,
+        first_seen_at,
+        last_seen_at: first_seen_at,
+    }
 }

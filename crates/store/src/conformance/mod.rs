@@ -55,7 +55,7 @@ use rondel_core::{
 };
 
 use crate::catalog::{Created, JobRecord, NewJob};
-use crate::cluster::{ExecutorRecord, Join, JoinRequest, StreamEnd};
+use crate::cluster::{Join, JoinRequest, StreamEnd};
 use crate::ledger::{Adopted, AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, Finished, Finisher, OrphanedJobs};
 use crate::{LeaseToken, Store};
 
@@ -98,6 +98,7 @@ pub use self::traces::*;
 pub use self::upkeep::*;
 pub use self::xxl::*;
 
+use self::cluster::executor;
 use self::edits::{change, saved};
 
 /// Calls a macro with the name of every check.
@@ -389,24 +390,6 @@ fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
 fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
     let run = run(job, token, now);
     Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
-}
-
-fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
-    ExecutorRecord {
-        id: ExecutorId::new(next_id()),
-        namespace: DEFAULT,
-        app,
-        name: name("executor"),
-        predecessor: None,
-        sdk_version: "0.1.0".to_owned(),
-        labels: "{}".to_owned(),
-        weight: 1,
-        slots: 1,
-        handlers: "[]".to_owned(),
-        secret_hash: None,
-        first_seen_at,
-        last_seen_at: first_seen_at,
-    }
 }
 
 /// Takes over all that is open under leases that have ended.

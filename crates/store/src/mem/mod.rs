@@ -22,6 +22,7 @@ mod request_keys;
 mod rollups;
 mod run;
 mod saved_filters;
+mod script_rows;
 mod scripts;
 mod shadow;
 mod stats;
@@ -105,7 +106,7 @@ struct State {
     calendars: BTreeMap<CalendarId, CalendarRecord>,
     /// Of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
-    scripts: BTreeMap<(NamespaceId, String), scripts::StoredScript>,
+    scripts: BTreeMap<(NamespaceId, String), script_rows::StoredScript>,
     due: BTreeMap<JobId, Due>,
     access: access::Access,
     nodes: BTreeMap<NodeId, StoredNode>,

@@ -4,38 +4,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::script::ScriptRef;
-use rondel_core::{AppId, JobSpec, NamespaceId, ScriptId, Timestamp};
+use rondel_core::{AppId, JobSpec, NamespaceId, ScriptId};
 
+use super::script_rows::StoredScript;
 use super::{MemStore, State, size};
 use crate::scripts::{SCRIPT_USER_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
 use crate::settle::clean_name;
 use crate::{Result, Scripts};
-
-pub(super) struct StoredScript {
-    id: ScriptId,
-    language: String,
-    created_at: Timestamp,
-    /// Each with its source.
-    versions: BTreeMap<i64, (ScriptVersion, String)>,
-}
-
-impl StoredScript {
-    fn newest(&self) -> i64 {
-        self.versions.keys().next_back().copied().unwrap_or(0)
-    }
-
-    fn record(&self, (namespace, name): (NamespaceId, &str)) -> Option<ScriptRecord> {
-        let (newest, _) = self.versions.values().next_back()?;
-        Some(ScriptRecord {
-            id: self.id,
-            namespace,
-            name: name.to_owned(),
-            language: self.language.clone(),
-            created_at: self.created_at,
-            newest: newest.clone(),
-        })
-    }
-}
 
 #[async_trait]
 impl Scripts for MemStore {

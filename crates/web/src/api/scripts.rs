@@ -129,7 +129,7 @@ struct DiffJson {
 pub(super) struct Restore {
     #[schemars(range(min = 1))]
     version: i64,
-    /// What to say about it; if left out, which version it was.
+    /// The note of the new version; if left out, which version it was.
     #[serde(default)]
     note: Option<String>,
 }
