@@ -244,7 +244,7 @@ impl Membership {
     }
 }
 
-/// How long a node is without an answer before others count as cut off too. Executors that nobody answers have stopped before they are lost,
+/// How long a node is without an answer before others count as cut off too. Executors that no server answers have stopped before they are lost,
 /// by more than this and a beat.
 fn cut_off_after(lease: Duration) -> i64 {
     micros(lease / 2)
@@ -359,7 +359,7 @@ mod tests {
         assert!(!cut_off(64));
         assert!(cut_off(65), "as long as no answer comes");
         membership.renewed(70_000_000, lease);
-        assert!(cut_off(71), "nobody has had the time to store whom it hears");
+        assert!(cut_off(71), "no server has had the time to store whom it hears");
         for renewed in 36..50 {
             membership.renewed(renewed * 2_000_000, lease);
         }

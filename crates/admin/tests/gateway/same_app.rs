@@ -226,7 +226,7 @@ async fn a_run_that_logs_without_end_is_cut_off() {
     world.end().await;
 }
 
-/// A stream that ends says nothing about its executor: while that stops, too, other servers may have runs in its hands.
+/// The end of a stream is no goodbye: while its executor stops, too, other servers may have runs in its hands.
 #[tokio::test]
 async fn only_an_executor_that_says_goodbye_has_left() {
     let world = World::start().await;

@@ -311,7 +311,7 @@ async fn say_goodbye(
         while !link.is_empty() && write_round(link, &sender).await {}
         if engine.is_settled() {
             let goodbye = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
-            // Where the connection is gone, the server hears it from nobody, and waits.
+            // Where the connection is gone, no server hears it, and it waits.
             sender.send(goodbye).await.ok();
         }
         drop(sender);

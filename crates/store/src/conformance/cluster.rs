@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, NodeId, Timestamp};
 
+use super::records::executor;
 use super::{DEFAULT, LEASE, app, join, name, next_id, stream_end};
 use crate::cluster::{ExecutorRecord, HostProcess, Join, JoinRequest, Renewal, StreamEnd};
 use crate::{LeaseToken, Store};
@@ -312,22 +313,4 @@ pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     assert_eq!(left().await, [true, true], "a stream that is just closing");
     assert!(store.open_session(a, &record, None).await.unwrap().is_some());
     assert_eq!(left().await, [false, true]);
-}
-
-pub(super) fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
-    ExecutorRecord {
-        id: ExecutorId::new(next_id()),
-        namespace: DEFAULT,
-        app,
-        name: name("executor"),
-        predecessor: None,
-        sdk_version: "0.1.0".to_owned(),
-        labels: "{}".to_owned(),
-        weight: 1,
-        slots: 1,
-        handlers: "[]".to_owned(),
-        secret_hash: None,
-        first_seen_at,
-        last_seen_at: first_seen_at,
-    }
 }

@@ -29,6 +29,7 @@ mod maintenance;
 mod outbox;
 mod pages;
 mod pumps;
+mod records;
 mod relay;
 mod reports;
 mod request_keys;
@@ -98,8 +99,8 @@ pub use self::traces::*;
 pub use self::upkeep::*;
 pub use self::xxl::*;
 
-use self::cluster::executor;
 use self::edits::{change, saved};
+use self::records::executor;
 
 /// Calls a macro with the name of every check.
 #[macro_export]
