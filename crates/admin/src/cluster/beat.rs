@@ -267,7 +267,11 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
-                return Ok(Membership::new(token, ordinal, sent, config.lease, config.boot.clone()));
+                // Executors that no server answers stop long before they are lost: rows may be older than by this without harm.
+                let spare = config.lost_after.saturating_sub(config.silence) / 4;
+                return Ok(
+                    Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)
+                );
             }
             Join::Living { lease_until, .. } => {
                 if seen.is_some_and(|before| before < lease_until) {

@@ -40,6 +40,8 @@ pub(crate) struct Membership {
     held_since: AtomicI64,
     /// There was such a gap: the node did not begin then.
     had_gap: AtomicBool,
+    /// How long this node is without an answer before it counts as cut off, in microseconds.
+    cut_off_after: i64,
     /// When the call that renewed the lease last was sent, by the boot-time clock.
     renewed_at: AtomicI64,
     /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 where it never was.
@@ -65,12 +67,18 @@ impl Membership {
             adopted: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
+            cut_off_after: micros(lease / 2),
             renewed_at: AtomicI64::new(sent_at),
             cut_off_until: AtomicI64::new(0),
             seated: RwLock::new((Timestamp::EPOCH, Vec::new())),
         };
         membership.renewed(sent_at, lease);
         membership
+    }
+
+    /// With this length of time after which the node counts as cut off from the database; half a lease where that is longer.
+    pub(crate) fn cut_off_after(self, length: Duration) -> Self {
+        Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
 
     /// The lease was renewed by a call that was sent at `sent_at`; a tenth is left as a margin.
@@ -80,7 +88,7 @@ impl Membership {
             self.held_since.store(sent_at, Ordering::Release);
             self.had_gap.store(true, Ordering::Release);
         }
-        if sent_at > self.renewed_at.swap(sent_at, Ordering::AcqRel) + cut_off_after(lease) {
+        if sent_at > self.renewed_at.swap(sent_at, Ordering::AcqRel) + self.cut_off_after {
             self.cut_off_until.store(sent_at, Ordering::Release);
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
@@ -123,15 +131,16 @@ impl Membership {
         self.held_since.load(Ordering::Acquire)
     }
 
-    /// Whether this node had no answer from the database for half a lease or more, now or within the last so long. Other nodes may have
-    /// been cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were.
-    pub(crate) fn was_cut_off_within(&self, length: Duration, lease: Duration) -> bool {
-        if mutant::on(Mutant::OldRowsCount) {
+    /// Whether this node was [cut off](Self::cut_off_after) from the database, now or within the last so long. Other nodes may have been
+    /// cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were. A node that
+    /// is alone knows by itself whom it heard.
+    pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {
+        if self.nodes().len() < 2 || mutant::on(Mutant::OldRowsCount) {
             return false;
         }
         let now = self.boot.micros();
         let cut_off_until = self.cut_off_until.load(Ordering::Acquire);
-        now > self.renewed_at.load(Ordering::Acquire) + cut_off_after(lease)
+        now > self.renewed_at.load(Ordering::Acquire) + self.cut_off_after
             || (cut_off_until > 0 && now.saturating_sub(cut_off_until) < micros(length))
     }
 
@@ -244,12 +253,6 @@ impl Membership {
     }
 }
 
-/// How long a node is without an answer before others count as cut off too. Executors that no server answers have stopped before they are lost,
-/// by more than this and a beat.
-fn cut_off_after(lease: Duration) -> i64 {
-    micros(lease / 2)
-}
-
 fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
 }
@@ -349,10 +352,11 @@ mod tests {
         let micros = Arc::new(AtomicI64::new(60_000_000));
         let given = Arc::clone(&micros);
         let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
-        let membership = Membership::new(token, 1, 60_000_000, lease, boot);
+        let membership = Membership::new(token, 1, 60_000_000, lease, boot).cut_off_after(Duration::from_secs(1));
+        membership.saw_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         let cut_off = |at: i64| {
             micros.store(at * 1_000_000, Ordering::Relaxed);
-            membership.was_cut_off_within(Duration::from_secs(30), lease)
+            membership.was_cut_off_within(Duration::from_secs(30))
         };
         assert!(!cut_off(62), "the next answer may be under way");
         membership.renewed(62_000_000, lease);
@@ -360,6 +364,9 @@ mod tests {
         assert!(cut_off(65), "as long as no answer comes");
         membership.renewed(70_000_000, lease);
         assert!(cut_off(71), "no server has had the time to store whom it hears");
+        membership.saw_nodes(vec![node(1, 1_000)], Timestamp::EPOCH);
+        assert!(!cut_off(71), "no other node hears executors");
+        membership.saw_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         for renewed in 36..50 {
             membership.renewed(renewed * 2_000_000, lease);
         }

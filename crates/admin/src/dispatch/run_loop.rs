@@ -278,7 +278,7 @@ impl DispatchLoop {
 fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Timestamp) -> Facts<'a> {
     let rows_may_be_old = |length| {
         let membership = &shared.membership;
-        shared.clock.may_have_stepped_ahead_within(length) || membership.was_cut_off_within(length, shared.config.lease)
+        shared.clock.may_have_stepped_ahead_within(length) || membership.was_cut_off_within(length)
     };
     Facts {
         now,
