@@ -1,4 +1,4 @@
--- How much jobs fired of late, for PostgreSQL: what the claim strategy least_count goes by.
+-- The recent fires of jobs, for PostgreSQL: what the claim strategy least_count goes by.
 
 -- A count of the job's fires in which each weighs half as much after every ten minutes, as of recent_at_ms, in thousandths of a fire.
 ALTER TABLE job_due ADD COLUMN recent_fires BIGINT NOT NULL DEFAULT 0;

@@ -125,7 +125,7 @@ fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
 /// Makes an older version the newest again, as a new version with its source and signature.
 ///
 /// # Errors
-/// [`ScriptError::NotFound`], [`ScriptError::NoVersion`], those of [`save`].
+/// [`ScriptError::NoVersion`], those of [`save`].
 pub async fn restore(
     node: &Node,
     record: &ScriptRecord,
@@ -168,7 +168,7 @@ pub async fn delete(
     }
 }
 
-/// A script by its name, whatever text that is.
+/// A script by its name; a text that cannot be a name finds none.
 ///
 /// # Errors
 /// The store's.

@@ -17,7 +17,7 @@ words! {
         Default = "default",
         /// To the node that the hash of the job's id chooses among those that live.
         IdHash = "id_hash",
-        /// To the node whose jobs fired least of late.
+        /// To the node whose jobs have the fewest recent fires.
         LeastCount = "least_count",
         /// To the node that the hash chooses, each with a share by its weight.
         Weight = "weight",
@@ -58,7 +58,7 @@ impl ClaimStrategy {
     ///
     /// let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
     /// let job = |job, recent_fires| JobShare { job: JobId::new(job), recent_fires };
-    /// // A job that fired nine times of late weighs more than two that fired once.
+    /// // A job with nine recent fires weighs more than two with one each.
     /// let homes = ClaimStrategy::LeastCount.deal(&[job(1, 9_000), job(2, 1_000), job(3, 1_000)], &[seat(1), seat(2)]);
     /// assert!(homes[0] != homes[1] && homes[1] == homes[2]);
     /// assert_eq!(ClaimStrategy::Default.deal(&[job(1, 0)], &[seat(1), seat(2)]), [None]);
@@ -114,7 +114,7 @@ fn by_hash(job: JobId, seats: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
     drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
-/// One after the other to the node that has the least load by then, the jobs that fired most of late first.
+/// Deals each job to the node with the least load so far, beginning with the job that has the most recent fires.
 fn by_load(jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut loads: Vec<(u64, NodeId)> = seats.iter().map(|seat| (seat.load(), seat.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();

@@ -1,10 +1,10 @@
-//! What of a fire a run is, where the fire has several runs.
+//! Which part of its fire a run is, if the fire has several runs.
 
 use crate::run::Run;
 use crate::word_enum::words;
 
 words! {
-    /// What of a fire a run is, where the fire has several runs.
+    /// Which part of its fire a run is, if the fire has several runs.
     Part {
         /// The row that stands for all shards.
         Whole = "whole",
@@ -18,7 +18,7 @@ words! {
 }
 
 impl Part {
-    /// What of its fire a run is; `None` for one that is a fire by itself.
+    /// Which part of its fire a run is; `None` if the fire has no other run.
     #[must_use]
     pub fn of(run: &Run, is_pump: bool) -> Option<Self> {
         match (run.is_root(), is_pump) {

@@ -152,7 +152,7 @@ pub struct NodeReport {
     pub weight: u32,
     /// How many jobs it is home to, by its last count …
     pub job_count: u64,
-    /// … and how much they fired of late, in thousandths of a fire.
+    /// … and their recent fires, in thousandths of a fire.
     pub recent_fires: u64,
     /// How far its host's wall clock is ahead of the database's, in milliseconds; negative where it is behind.
     pub skew_ms: i64,

@@ -73,7 +73,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
-/// What of their fires runs are: which of them belong to pump jobs is looked up.
+/// Which parts of their fires runs are. Which runs belong to pump jobs is looked up.
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {

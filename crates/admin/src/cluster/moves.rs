@@ -125,7 +125,7 @@ impl MoveLoop {
     }
 
     /// Whether anything is to move now. The nodes must have been the same for two leases before jobs are shared out anew: a
-    /// node that starts again moves nothing. What jobs fire of late changes among the same nodes, too.
+    /// node that starts again moves nothing. Recent fires of jobs change while the nodes stay the same.
     fn why(&self, now: Timestamp) -> Option<Why> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {

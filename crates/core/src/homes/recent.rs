@@ -1,4 +1,4 @@
-//! How much a job fired of late: a count of its fires in which each weighs half as much after every half-life.
+//! The recent fires of a job: a decaying count, in which each fire weighs half as much after every half-life.
 
 use std::time::Duration;
 

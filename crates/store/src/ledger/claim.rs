@@ -26,7 +26,7 @@ pub struct DueJob {
     pub home: NodeId,
     /// Rises at each change of home.
     pub term: i64,
-    /// How much it fired of late.
+    /// Its recent fires.
     pub recent_fires: RecentFires,
 }
 
@@ -50,7 +50,7 @@ pub struct ClaimJob {
     pub next_fire_at: Option<Timestamp>,
     /// The first fire that a maintenance window holds back from then on.
     pub held_from: Option<Timestamp>,
-    /// How much it fired of late, with these fires.
+    /// Its recent fires, with these.
     pub recent_fires: RecentFires,
     /// The rows of its fires, verdicts of missed spans among them.
     pub runs: Vec<Run>,

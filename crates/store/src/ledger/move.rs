@@ -23,7 +23,7 @@ pub struct UnsentRun {
 pub struct JobAtHome {
     /// The job.
     pub job: JobId,
-    /// How much it fired of late.
+    /// Its recent fires.
     pub recent_fires: RecentFires,
 }
 
@@ -34,7 +34,7 @@ pub struct HomeLoad {
     pub node: NodeId,
     /// Its jobs that fire.
     pub job_count: u64,
-    /// How much they fired of late, in thousandths of a fire, by the [steps](rondel_core::homes::DECAY_STEPS) of a count's age.
+    /// Their recent fires, in thousandths of a fire, by the [steps](rondel_core::homes::DECAY_STEPS) of a count's age.
     pub recent_fires: u64,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct NodeJson {
     weight: u32,
     /// How many jobs it is home to, by its last count: only where the strategy counts.
     job_count: u64,
-    /// How often those jobs fired of late: a fire counts half after ten minutes. Only where the strategy counts.
+    /// The recent fires of those jobs: a fire counts half after ten minutes. Only where the strategy counts.
     recent_fires: f64,
     /// How far its host's wall clock is ahead of the database's.
     skew_ms: i64,

@@ -37,7 +37,7 @@ pub(crate) struct RunItem {
     shard_index: Option<i32>,
     /// Null while a broadcast has not been dealt out.
     shard_total: Option<i32>,
-    /// What of its fire it is, where that has several runs; the runs of a pump job are the root and its groups.
+    /// Which part of its fire the run is, if the fire has several runs: of a pump job, the root or a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<Part>,
     trigger: Trigger,

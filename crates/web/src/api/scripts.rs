@@ -103,7 +103,7 @@ pub(super) struct ScriptItem<'a> {
     version: VersionJson<'a>,
 }
 
-/// A script by itself, with the source of one version.
+/// A script with the source of one version.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Script")]
 pub(super) struct ScriptJson<'a> {

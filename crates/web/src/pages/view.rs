@@ -74,7 +74,7 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     /// Which of how many, counted from 1.
     pub(crate) shard: Option<(i32, i32)>,
-    /// What of its fire it is, where the shard does not state it.
+    /// Which part of its fire it is, if the shard does not state it.
     pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }
@@ -99,7 +99,7 @@ impl RunRow {
         }
     }
 
-    /// The same with the word for what of its fire it is.
+    /// The same with the word for that part.
     pub(crate) fn with_part(self, part: Option<Part>, t: &Texts) -> Self {
         let part = part.and_then(|part| match part {
             Part::Whole => Some(t.run_part_whole),
