@@ -74,7 +74,15 @@ async fn jobs_run_the_newest_version_or_the_one_that_they_name() {
     let mute = ["--data-dir", mute_data.to_str().expect("UTF-8")];
     let _mute = Agent::start_with(&server, "mute", &mute).await;
     job(&api, "newest", "scripts", json!({"name": "greet"})).await;
-    job(&api, "pinned", "scripts", json!({"name": "greet", "version": 1})).await;
+    // A list of jobs is compared without its parameters; what they name counts all the same.
+    let pinned = json!({"name": "pinned", "app": "scripts", "handler": "shell", "params": {"args": "you"}});
+    let applied = |script: Value| {
+        let mut list = json!([pinned]);
+        list[0]["params"]["script"] = script;
+        api.post("/api/v1/jobs/apply", list)
+    };
+    applied(json!({"name": "greet", "version": 7})).await.expect(422);
+    applied(json!({"name": "greet", "version": 1})).await.expect(200);
     job(&api, "refused", "mute", json!({"name": "greet"})).await;
     let (first, lines) = printed(&api, "newest").await;
     assert_eq!(lines, ["one you"]);

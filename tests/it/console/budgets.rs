@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::alerts::watch_failures;
 use super::old_scheduler::observe_fires;
-use super::pages::{Screen, Subjects, screens};
+use super::pages::{Screen, Subjects, save_script, screens};
 use super::{furnish, print};
 
 /// The most that a first visit loads.
@@ -208,6 +208,7 @@ async fn subjects(api: &Api) -> Subjects {
     let status = api.post("/api/v1/namespaces", json!({"name": "empty"})).await.status;
     assert!(matches!(status, 200 | 201 | 409), "the namespace: {status}");
     api.put("/api/v1/calendars/holidays", json!({"rule": {"weekdays": ["sat", "sun"]}})).await;
+    save_script(api).await;
     watch_failures(api, &job).await;
     observe_fires(api, "orders").await;
     let incidents = api.get("/api/v1/incidents").await.expect(200);

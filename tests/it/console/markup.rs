@@ -152,7 +152,9 @@ fn addresses(texts: &[String], run: &str) -> Vec<String> {
         addresses.push(format!("/executors/new?app={text}"));
         // In a path, a slash would begin another part.
         let name = text.replace("%2f", "");
-        addresses.extend(["/calendars/", "/jobs/", "/executors/", "/runs/"].map(|start| format!("{start}{name}")));
+        addresses.extend(
+            ["/calendars/", "/scripts/", "/jobs/", "/executors/", "/runs/"].map(|start| format!("{start}{name}")),
+        );
     }
     addresses
 }
@@ -191,12 +193,33 @@ async fn store(api: &Api, texts: &[String]) -> Vec<String> {
         .collect();
     let calendar = json!({"description": texts[0], "rule": {"days": days}});
     api.put("/api/v1/calendars/texts", calendar).await.expect(201);
+    store_scripts(api, texts).await;
     wait_until(Duration::from_secs(120), "all runs have ended", async || {
         let open = api.get("/api/v1/runs?status=pending,waiting,running&limit=1").await.expect(200);
         if open["items"] == json!([]) { Ok(()) } else { Err(open) }
     })
     .await;
     runs
+}
+
+/// As many versions of a script as its page shows.
+const VERSION_COUNT: usize = 30;
+
+/// Two scripts of all texts, one of which shows what differs; and their notes.
+async fn store_scripts(api: &Api, texts: &[String]) {
+    let save = async |name: &str, source: String, note: &str| {
+        let script = json!({"language": "shell", "source": source, "note": note});
+        let status = api.put(&format!("/api/v1/scripts/{name}"), script).await.status;
+        assert!(matches!(status, 200 | 201), "{name}: {status}");
+    };
+    let lines: Vec<String> = texts.iter().map(|text| text.replace('\0', " ")).collect();
+    save("texts", lines.join("\n"), "").await;
+    save("texts", lines.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n"), "").await;
+    for (number, texts) in texts.chunks(VERSION_COUNT).enumerate() {
+        for text in texts {
+            save(&format!("notes-{number}"), text.replace('\0', " "), &plain(text)).await;
+        }
+    }
 }
 
 /// Days of two years, one after the other.
@@ -225,12 +248,15 @@ fn pages(texts: &[String], runs: &[String]) -> Vec<String> {
         "/settings/tokens",
         "/calendars",
         "/calendars/texts?year=2027",
+        "/scripts",
+        "/scripts/texts?from=1",
         "/executors",
         "/users",
         "/account",
     ]
     .map(str::to_owned)
     .into();
+    pages.extend((0..texts.len().div_ceil(VERSION_COUNT)).map(|number| format!("/scripts/notes-{number}")));
     for number in 0..texts.len() {
         pages.extend(
             ["", "/edit", "/fires", "/activity", "/versions?from=1&to=2"]

@@ -1,7 +1,7 @@
 //! The screens of the console, for tests that walk all of them.
 
 use rondel_tests::Api;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::alerts::{CHANNEL, RULE, incident};
 use super::old_scheduler::observe_fires;
@@ -50,6 +50,20 @@ impl Subjects {
             announced: None,
             incident: Some(incident(api).await),
         }
+    }
+}
+
+const SCRIPT: &str = "close-orders";
+
+/// Saves a script in two versions, where it is not there.
+pub(super) async fn save_script(api: &Api) {
+    for (source, note) in [
+        ("#!/bin/sh\nset -e\necho \"closing orders of $1\"\n", "first version"),
+        ("#!/bin/sh\nset -eu\necho \"closing orders of ${1:?a region}\"\n", "refuses to run without a region"),
+    ] {
+        let script = json!({"language": "shell", "source": source, "note": note});
+        let status = api.put(&format!("/api/v1/scripts/{SCRIPT}"), script).await.status;
+        assert!(matches!(status, 200 | 201), "the script: {status}");
     }
 }
 
@@ -115,6 +129,9 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("shadow", "/shadow".to_owned()),
         ("calendars", "/calendars".to_owned()),
         ("calendar", "/calendars/holidays?year=2027".to_owned()),
+        ("no-scripts", format!("/n/{empty}/scripts")),
+        ("scripts", "/scripts".to_owned()),
+        ("script", format!("/scripts/{SCRIPT}?from=1")),
         ("executor", format!("/executors/{executor}")),
         ("executor-new", "/executors/new".to_owned()),
         ("activity", "/activity".to_owned()),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::alerts::{incident, plan_maintenance, watch_failures, watch_much};
 use super::old_scheduler::observe_fires;
-use super::pages::{Subjects, newest_run};
+use super::pages::{Subjects, newest_run, save_script};
 
 /// The apps of the seeded jobs that get agents; the sixth, `archive`, has none, which the pages show.
 const APPS: [&str; 5] = ["orders", "billing", "reports", "catalog", "mail"];
@@ -92,6 +92,7 @@ async fn furnish(api: &Api) -> Subjects {
     let days = json!([{"date": "2027-01-01", "name": "New Year"}, {"date": "2027-02-05..2027-02-12", "name": "春节"}]);
     let rule = json!({"any": [{"days": days}, {"weekdays": ["sat", "sun"]}]});
     api.put("/api/v1/calendars/holidays", json!({ "rule": rule })).await.expect(201);
+    save_script(api).await;
     api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
     plan_maintenance(api, ANNOUNCED).await;
     observe_fires(api, "ledger").await;

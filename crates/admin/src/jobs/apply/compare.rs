@@ -79,7 +79,7 @@ pub(super) async fn compare(
         now: node.now(),
         calendars: Arc::new(calendars_named(node, namespace, &families).await?),
         channels: Arc::new(checks::channels_named(node, namespace, &families).await?),
-        scripts: Arc::new(scripts::named(node, namespace, &families).await?),
+        scripts: Arc::new(scripts::named(node, namespace, &wanted.specs).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
         steps: STEPS_MAX,
