@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
     pub(crate) scan_poke: Notify,
+    /// A job became due long ago: the scan must look there.
+    pub(crate) has_late_due: AtomicBool,
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<Command>,
     pub(crate) events: mpsc::Sender<Event>,
@@ -102,6 +104,14 @@ impl Shared {
     /// Whether runs of earlier leases may still have to be taken over.
     pub(crate) fn is_adopting(&self) -> bool {
         self.all_adopted_epoch.load(Ordering::Acquire) != self.membership.token().epoch
+    }
+
+    /// A job was given its next fire, which may be long ago: the end of a run before it was reported late.
+    pub(crate) fn note_due(&self, at: Timestamp) {
+        if at < self.clock.now() - self.config.look_ahead {
+            self.has_late_due.store(true, Ordering::Release);
+        }
+        self.scan_poke.notify_one();
     }
 
     /// The scan may begin: what it claims comes after what was open already.

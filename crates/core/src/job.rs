@@ -12,8 +12,8 @@ use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::shadow::ModeFrom;
 use crate::spec::{
-    CalendarRule, ConcurrencySpec, Delivery, ItemSpec, JobSpec, MisfirePolicy, MisfireSpec, Named, NotifySpec,
-    OnSilence, Over, OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec, ShardsSpec, check_named,
+    CalendarRule, ConcurrencySpec, Delivery, ItemSpec, ItemsSpec, JobSpec, MisfirePolicy, MisfireSpec, Named,
+    NotifySpec, OnSilence, Over, OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec, check_named,
     with_params_of_shard,
 };
 use crate::timetable::{Applied, Timetable};
@@ -133,8 +133,8 @@ impl Job {
             route: spec.route,
             hash_key: spec.labels.get(labels::XXL_JOB_ID).cloned(),
             select,
-            shards: pump.as_ref().map_or_else(|| spec.shards.as_ref().map(ShardsSpec::count), |pump| Some(pump.groups)),
-            named_shards: spec.shards.as_ref().map_or(&[][..], ShardsSpec::named).into(),
+            shards: pump.as_ref().map_or_else(|| spec.shards.as_ref().map(ItemsSpec::count), |pump| Some(pump.groups)),
+            named_shards: spec.shards.as_ref().map_or(&[][..], ItemsSpec::named).into(),
             misfire: spec.misfire(),
             overlap: spec.overlap,
             concurrency: spec.concurrency.clone(),
@@ -302,7 +302,7 @@ fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     if let Some(shards) = &spec.shards {
         check_named(shards.named(), ("/shards", Named::Shard), errors);
     }
-    if let Some(shards) = spec.shards.as_ref().map(ShardsSpec::count)
+    if let Some(shards) = spec.shards.as_ref().map(ItemsSpec::count)
         && (!(1..=SHARD_COUNT_MAX).contains(&shards) || spec.route == Route::Broadcast)
     {
         let message = format!("{shards} shards; 1 to {SHARD_COUNT_MAX}, and none with broadcast, which makes its own");

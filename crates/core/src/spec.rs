@@ -28,8 +28,8 @@ pub use self::pump::{
 pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
 };
+pub use self::shards::with_params_of_shard;
 pub(crate) use self::shards::{Named, check_named};
-pub use self::shards::{ShardsSpec, with_params_of_shard};
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
@@ -96,7 +96,7 @@ pub struct JobSpec {
     /// How many shards a fire has, dealt over the executors, or which, each with its name and parameters; nothing for an unsharded job. A
     /// broadcast has one for each executor instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shards: Option<ShardsSpec>,
+    pub shards: Option<ItemsSpec>,
     /// A pump job: groups that fetch and execute rows of their items until it ends, instead of one run of the handler for each fire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pump: Option<Box<PumpSpec>>,
@@ -219,7 +219,7 @@ impl JobSpec {
     pub(crate) fn compile_pump(&self, errors: &mut Vec<FieldError>) -> Option<Pump> {
         let parts = JobParts {
             schedules: &self.schedules(),
-            shards: self.shards.as_ref().map(ShardsSpec::count),
+            shards: self.shards.as_ref().map(ItemsSpec::count),
             route: self.route,
             overlap: self.overlap,
             delivery: self.delivery,

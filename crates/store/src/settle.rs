@@ -39,8 +39,8 @@ pub(crate) fn passed_row(
 /// What the store knows about a run when a result arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunRow {
-    /// Its planned instant.
-    pub(crate) fire_at: Timestamp,
+    /// When its attempt may start: at its planned instant, or later.
+    pub(crate) due_at: Timestamp,
     pub(crate) attempt: i32,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
@@ -110,8 +110,9 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let After::Retry { due_at, .. } = &mut then {
-        // Where the clock stepped back, one that was not due yet may have been lost: no attempt comes before its instant.
-        *due_at = row.fire_at.max(*due_at);
+        // Where the clock stepped back, one that was not due yet may have been lost: the next attempt does not start before it. What
+        // a maintenance window held back is due when that is over.
+        *due_at = row.due_at.max(*due_at);
     }
     Judgement::Ends(then)
 }
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn a_skipped_row_is_settled_by_its_late_success() {
         let row = |status| RunRow {
-            fire_at: Timestamp::EPOCH,
+            due_at: Timestamp::EPOCH,
             attempt: 1,
             status,
             reason: None,
@@ -331,8 +332,8 @@ mod tests {
             assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
         }
         // An attempt that was lost before its instant, by a clock that stepped back since.
-        let ahead = RunRow { fire_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };
-        let again = After::Retry { due_at: ahead.fire_at, reason: Reason::NotReceived, lost_count: 0 };
+        let ahead = RunRow { due_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };
+        let again = After::Retry { due_at: ahead.due_at, reason: Reason::NotReceived, lost_count: 0 };
         let lost = finish(Outcome::Lost(Reason::NotReceived), false);
         assert_eq!(judge(ahead, &lost), Judgement::Ends(again));
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rondel_admin::{Engine, jobs};
 use rondel_core::filter::{Filter, JobState};
 use rondel_core::labels::Labels;
+use rondel_core::spec::Mode;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
@@ -44,6 +45,7 @@ pub(crate) struct Entry {
     pub(crate) app_name: String,
     pub(crate) handler: String,
     pub(crate) enabled: bool,
+    pub(crate) is_shadow: bool,
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
@@ -57,6 +59,7 @@ impl From<&JobRecord> for Entry {
             app_name: record.spec.app.clone(),
             handler: record.spec.handler.clone(),
             enabled: record.spec.enabled,
+            is_shadow: record.spec.mode == Mode::Shadow,
             fires_by_time: record.spec.fires_by_time(),
             labels: record.spec.labels.clone(),
         }
@@ -251,6 +254,7 @@ impl Board {
             JobState::NoExecutor => entry.enabled && !offers.has(entry),
             JobState::Paused => !entry.enabled,
             JobState::Late => self.watched.late.contains(&entry.id),
+            JobState::Shadow => entry.is_shadow,
             JobState::Error | JobState::Running | JobState::Complete | JobState::Waiting => {
                 let activity = self.activity.get(&entry.id);
                 state.folded() == Some(job_states::fold(activity, (entry.enabled, entry.fires_by_time)))

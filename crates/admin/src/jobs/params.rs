@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rondel_core::job::{PARAMS_LEN_MAX, check_params_size};
 use rondel_core::overrides::Overrides;
-use rondel_core::spec::{ItemSpec, ShardsSpec, with_params_of_shard};
+use rondel_core::spec::{ItemSpec, ItemsSpec, with_params_of_shard};
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
 use serde_json::Value;
 
@@ -99,7 +99,7 @@ pub(super) fn params_complaints(
     if let Err(message) = check_params_size(&spec.params) {
         return vec![FieldError::new("/params", message)];
     }
-    let named = spec.shards.as_ref().map_or(&[][..], ShardsSpec::named);
+    let named = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
     if named.iter().all(|shard| shard.params.is_null()) {
         return complaints_about(node, namespace, spec, &spec.params);
     }
@@ -126,7 +126,7 @@ fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params:
 }
 
 /// What the verdict on a definition's parameters hangs on.
-fn judged_by(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ShardsSpec>), bool, bool) {
+fn judged_by(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());
     (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params)

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -190,6 +191,9 @@ impl ScanLoop {
             // Jobs of a home that was another node's may be due for long.
             self.low_water.forget();
             self.backlog_homes = homes.to_vec();
+        }
+        if self.shared.has_late_due.swap(false, Ordering::AcqRel) {
+            self.low_water.forget();
         }
         let began = Instant::now();
         let from = self.low_water.from(began);

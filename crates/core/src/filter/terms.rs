@@ -60,6 +60,8 @@ words! {
         Paused = "paused",
         /// Its next fire is overdue, or its newest run began late.
         Late = "late",
+        /// It is in shadow mode: its fires are planned and sent to no executor.
+        Shadow = "shadow",
         /// Its state is `error`: as `failing`, with verdicts that are not counted yet.
         Error = "error",
         /// Its state is `running`.
@@ -72,9 +74,9 @@ words! {
 }
 
 impl JobState {
-    /// What a job that is not in order is marked with in lists, and whether it is on.
+    /// What a job that is not in order is marked with in lists, whether it is on, and whether it sends anything.
     pub const MARKS: &'static [Self] =
-        &[Self::Failing, Self::NeverSucceeded, Self::NoExecutor, Self::Paused, Self::Late];
+        &[Self::Failing, Self::NeverSucceeded, Self::NoExecutor, Self::Paused, Self::Late, Self::Shadow];
 
     /// The folded state that it stands for. `paused` stands for every job that is off, also one whose state is `error` or `running`.
     #[must_use]
@@ -84,7 +86,7 @@ impl JobState {
             Self::Running => Some(FoldedState::Running),
             Self::Complete => Some(FoldedState::Complete),
             Self::Waiting => Some(FoldedState::Waiting),
-            Self::Failing | Self::NeverSucceeded | Self::NoExecutor | Self::Paused | Self::Late => None,
+            Self::Failing | Self::NeverSucceeded | Self::NoExecutor | Self::Paused | Self::Late | Self::Shadow => None,
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::cron::parse_zone;
 use crate::field_error::FieldError;
 use crate::schedule::Schedule;
 use crate::spec::{
-    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, ItemsSpec, Named, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec,
-    PumpSpec, RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, check_named,
+    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, Named, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec, PumpSpec,
+    RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, check_named,
 };
 use crate::time::Timestamp;
 
@@ -66,15 +66,14 @@ impl PumpSpec {
         if !(1..=ITEM_COUNT_MAX).contains(&count) {
             return errors.push(FieldError::new("/pump/items", format!("{count} items; 1 to {ITEM_COUNT_MAX}")));
         }
-        let ItemsSpec::List(items) = &self.items else { return };
-        check_named(items, ("/pump/items", Named::Item), errors);
+        check_named(self.items.named(), ("/pump/items", Named::Item), errors);
     }
 
     fn check_numbers(&self, errors: &mut Vec<FieldError>) {
         let mut refuse = |field: &str, message: String| {
             errors.push(FieldError::new(format!("/pump/{field}"), message));
         };
-        let items = u32::try_from(self.items.count()).unwrap_or(u32::MAX);
+        let items = self.items.count();
         if !(1..=GROUP_COUNT_MAX).contains(&self.groups) {
             refuse("groups", format!("{} groups; 1 to {GROUP_COUNT_MAX}", self.groups));
         } else if self.groups > items {

@@ -63,9 +63,16 @@ pub(super) fn admits(root: &Value, schema: &Value, value: &Value) -> bool {
     }
 }
 
+const OBJECT: &str = "an object";
+
 /// What the schema expects: "a string", "one of first, last".
 pub(super) fn expected(root: &Value, schema: &Value) -> String {
     let mut parts = parts(root, schema);
+    if parts.iter().filter(|part| part.starts_with(OBJECT)).count() > 1 {
+        // The fields of several kinds of objects would hide the rest.
+        parts.retain(|part| !part.starts_with(OBJECT));
+        parts.insert(0, OBJECT.to_owned());
+    }
     // Last, because it is the least likely intention.
     parts.sort_by_key(|part| part == "null");
     match parts.as_slice() {
@@ -117,9 +124,18 @@ fn of_type(kind: &str, schema: &Value) -> String {
         },
         "number" => "a number".to_owned(),
         "array" => "an array".to_owned(),
-        "object" => "an object".to_owned(),
+        "object" => match required(schema).as_slice() {
+            [one] => format!("{OBJECT} with {one:?}"),
+            [first, second] => format!("{OBJECT} with {first:?} and {second:?}"),
+            _ => OBJECT.to_owned(),
+        },
         other => other.to_owned(),
     }
+}
+
+/// The names of the fields that must be there.
+fn required(schema: &Value) -> Vec<&str> {
+    schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 pub(super) fn is_duration(schema: &Value) -> bool {

@@ -62,7 +62,24 @@ fn each_deviation_has_a_place_and_says_what_is_right() {
         (r#", "schedule": 1"#, "/schedule", "invalid_value", "expected an object, an array or null"),
         (r#", "schedule": [["0 0 0 * * ?"]]"#, "/schedule/0", "invalid_value", "expected an object, found an array"),
         (r#", "schedule": {"cron": "x", "jitter": {}}"#, "/schedule/jitter/max", "missing_field", "a duration such as"),
-        (r#", "concurrency": ["k", 1]"#, "/concurrency", "invalid_value", "expected an object or null, found an array"),
+        (
+            r#", "concurrency": ["k", 1]"#,
+            "/concurrency",
+            "invalid_value",
+            "expected an object with \"key\" and \"max\" or null, found an array",
+        ),
+        (
+            r#", "pump": {"items": ["eu"], "groups": 1}"#,
+            "/pump/items/0",
+            "invalid_value",
+            "expected an object with \"name\", found the string \"eu\"",
+        ),
+        (
+            r#", "pump": {"items": 4, "groups": 1, "until": "0 0 6 * * ?"}"#,
+            "/pump/until",
+            "invalid_value",
+            "expected empty, an object with \"cron\" or null, found the string \"0 0 6 * * ?\"",
+        ),
     ] {
         check_one::<JobSpec>(&job(rest), pointer, kind, message);
     }

@@ -11,7 +11,7 @@ use crate::time::duration_text;
 use crate::word_enum::words;
 
 /// The most items of a pump job.
-pub const ITEM_COUNT_MAX: usize = 10_000;
+pub const ITEM_COUNT_MAX: u32 = 10_000;
 /// The longest parameters of an item, as JSON text.
 pub const ITEM_PARAMS_LEN_MAX: usize = 4 * 1024;
 
@@ -65,17 +65,19 @@ pub struct PumpSpec {
     pub until: Option<UntilSpec>,
 }
 
-/// The items of a pump job.
+/// The items of a pump job, or the shards of a fire: how many, or which.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ItemsSpec {
-    /// `{"count": 16}`: items named `0` to `15`.
+    /// `16`: so many, without parameters of their own. Items are named `0` to `15`.
+    Number(#[schemars(range(min = 1, max = 10000))] u32),
+    /// `{"count": 16}`, which is the same.
     Count(ItemCountSpec),
     /// `[{"name": "eu"}, {"name": "us", "params": {"schema": "us"}}]`
     List(Vec<ItemSpec>),
 }
 
-/// So many items, named by numbers from 0.
+/// So many items or shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ItemCountSpec {
@@ -168,15 +170,28 @@ impl ItemsSpec {
     #[must_use]
     pub fn all(&self) -> Vec<(String, String)> {
         match self {
-            Self::Count(ItemCountSpec { count }) => (0..*count).map(|item| (item.to_string(), String::new())).collect(),
+            Self::Number(count) | Self::Count(ItemCountSpec { count }) => {
+                (0..*count).map(|item| (item.to_string(), String::new())).collect()
+            }
             Self::List(items) => items.iter().map(|item| (item.name.clone(), params_text(&item.params))).collect(),
         }
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// How many they are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
         match self {
-            Self::Count(ItemCountSpec { count }) => usize::try_from(*count).unwrap_or(usize::MAX),
-            Self::List(items) => items.len(),
+            Self::Number(count) | Self::Count(ItemCountSpec { count }) => *count,
+            Self::List(items) => u32::try_from(items.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Those with names, in their order; empty where only their number is given.
+    #[must_use]
+    pub fn named(&self) -> &[ItemSpec] {
+        match self {
+            Self::List(items) => items,
+            Self::Number(_) | Self::Count(_) => &[],
         }
     }
 }

@@ -2,42 +2,10 @@
 
 use std::collections::HashMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::pump::{ITEM_PARAMS_LEN_MAX, ItemCountSpec, ItemSpec, ItemsSpec, params_text};
+use super::pump::{ITEM_PARAMS_LEN_MAX, ItemSpec, params_text};
 use crate::field_error::FieldError;
-
-/// The shards of a fire: how many, or which.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum ShardsSpec {
-    /// `4`: so many, without parameters of their own.
-    Number(#[schemars(range(min = 1, max = 1000))] u32),
-    /// `{"count": 4}`, which is the same, or `[{"name": "eu"}, {"name": "us", "params": {"schema": "us"}}]`: one for each.
-    Items(ItemsSpec),
-}
-
-impl ShardsSpec {
-    /// How many they are.
-    #[must_use]
-    pub fn count(&self) -> u32 {
-        match self {
-            Self::Number(count) | Self::Items(ItemsSpec::Count(ItemCountSpec { count })) => *count,
-            Self::Items(ItemsSpec::List(shards)) => u32::try_from(shards.len()).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Those with names, in their order; empty where only their number is given.
-    #[must_use]
-    pub fn named(&self) -> &[ItemSpec] {
-        match self {
-            Self::Items(ItemsSpec::List(shards)) => shards,
-            Self::Items(ItemsSpec::Count(_)) | Self::Number(_) => &[],
-        }
-    }
-}
 
 /// What has a name and parameters.
 #[derive(Clone, Copy)]

@@ -88,17 +88,18 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     batch.push(ending(&run, FAILED));
     batch[4].policy.retry_max = 1;
     let other = finish(&super::pending(store, token).await, Outcome::Succeeded);
-    assert!(!end(store, token, &[other, batch[4].clone()]).await.is_due);
+    assert!(!end(store, token, &[other, batch[4].clone()]).await.due_at.is_some());
     assert_eq!(due(store, &again, &[token.node]).await, None);
 
-    assert!(end(store, token, &batch[..4]).await.is_due);
+    let earliest = batch[..4].iter().map(|finish| finish.finished_at + DELAY).min();
+    assert_eq!(end(store, token, &batch[..4]).await.due_at, earliest);
     for (job, finish) in jobs.iter().zip(&batch) {
         let found = due(store, job, &[token.node]).await.unwrap();
         assert_eq!(found.next_fire_at, finish.finished_at + DELAY, "{:?}", finish.outcome);
     }
-    assert!(!end(store, token, &batch[..4]).await.is_due, "it is known");
+    assert!(!end(store, token, &batch[..4]).await.due_at.is_some(), "it is known");
     let second = AttemptEnd { attempt: 2, ..batch[4].clone() };
-    assert!(end(store, token, &[second]).await.is_due);
+    assert!(end(store, token, &[second]).await.due_at.is_some());
     assert!(due(store, &again, &[token.node]).await.is_some());
 }
 
@@ -108,7 +109,12 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     let (job, run) = following(store, token, 0).await;
     let before = store.now().await.unwrap();
     let ahead = before + Duration::from_secs(3600);
-    assert!(end(store, token, &[AttemptEnd { finished_at: ahead, ..ending(&run, Outcome::Succeeded) }]).await.is_due);
+    assert!(
+        end(store, token, &[AttemptEnd { finished_at: ahead, ..ending(&run, Outcome::Succeeded) }])
+            .await
+            .due_at
+            .is_some()
+    );
     let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
@@ -120,13 +126,13 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let shards = shards(&whole, 3);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
     let ends: Vec<AttemptEnd> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
-    assert!(!end(store, token, &ends[..2]).await.is_due);
+    assert!(!end(store, token, &ends[..2]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await, None);
-    assert!(end(store, token, &ends[2..]).await.is_due);
+    assert!(end(store, token, &ends[2..]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
 
     let (job, whole) = following(store, token, BROADCAST).await;
-    assert!(end(store, token, &[ending(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.is_due);
+    assert!(end(store, token, &[ending(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some());
     assert!(due(store, &job, &[token.node]).await.is_some());
 }
 
@@ -137,7 +143,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);
-    assert!(!end(store, token, &[ending(&run, Outcome::Succeeded)]).await.is_due);
+    assert!(!end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await, None);
     let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));
@@ -150,7 +156,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let on_at = now + Duration::from_millis(1);
     tokio::time::sleep(Duration::from_millis(10)).await;
     saved(change(store, job.id, &job.spec, None, on_at).await);
-    assert!(end(store, token, &[done]).await.is_due);
+    assert!(end(store, token, &[done]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
 
     // Edited while it runs: the end still gives the next fire, by the new length.
@@ -159,7 +165,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &three, None, run.due_at).await);
     assert_eq!(record.next_fire_at, None);
     let done = ending(&run, Outcome::Succeeded);
-    assert!(end(store, token, std::slice::from_ref(&done)).await.is_due);
+    assert!(end(store, token, std::slice::from_ref(&done)).await.due_at.is_some());
     let next = due(store, &job, &[token.node]).await.unwrap();
     assert_eq!((next.next_fire_at, next.version), (done.finished_at + Duration::from_secs(3), 2));
 

@@ -77,8 +77,8 @@ pub struct Ends {
     pub answers: Vec<Finished>,
     /// Open runs that follow from them: children that were released. Their homes must hear of them.
     pub released: Vec<Run>,
-    /// Whether any of them gave a job with a fixed delay its next fire: the scan must look.
-    pub is_due: bool,
+    /// The earliest next fire that one of them gave to a job with a fixed delay: the scan must look.
+    pub due_at: Option<Timestamp>,
     /// Runs that succeeded and await their children from now on: they stay open.
     pub awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and are over now.
@@ -90,7 +90,7 @@ impl Ends {
     pub fn extend(&mut self, part: Self) {
         self.answers.extend(part.answers);
         self.released.extend(part.released);
-        self.is_due |= part.is_due;
+        self.due_at = self.due_at.into_iter().chain(part.due_at).min();
         self.awaiting.extend(part.awaiting);
         self.over.extend(part.over);
     }

@@ -248,6 +248,7 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
         JobState::NoExecutor => t.state_no_executor,
         JobState::Paused => t.state_paused,
         JobState::Late => t.state_late,
+        JobState::Shadow => t.shadow,
         JobState::Error => t.state_error,
         JobState::Running => t.state_running,
         JobState::Complete => t.state_complete,
@@ -284,8 +285,10 @@ async fn rows(
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
-        // Its state shows whether it fails, and its switch whether it is on.
-        let marks = JobState::MARKS.iter().filter(|mark| !matches!(mark, JobState::Failing | JobState::Paused));
+        // Its state shows whether it fails, its switch whether it is on, and a tag whether it is in shadow mode.
+        let is_shown_already =
+            |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
+        let marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
         let marks = marks.filter(|mark| board.is(**mark, entry, offers));
         row.marks = marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {

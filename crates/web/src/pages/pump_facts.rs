@@ -1,6 +1,6 @@
 //! The definition of a pump job in words.
 
-use rondel_core::spec::{ItemsSpec, PumpMode, PumpSpec, UntilSpec};
+use rondel_core::spec::{PumpMode, PumpSpec, UntilSpec};
 use rondel_core::time::format_duration;
 use rondel_core::{JobSpec, words};
 
@@ -9,10 +9,7 @@ use super::texts::Texts;
 
 /// Words and values, for the list of facts.
 pub(super) fn facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, String)> {
-    let items = match &pump.items {
-        ItemsSpec::Count(items) => items.count.to_string(),
-        ItemsSpec::List(items) => items.len().to_string(),
-    };
+    let items = pump.items.count().to_string();
     let mode = match pump.mode {
         PumpMode::Sleep => t.pump_mode_sleep,
         PumpMode::NotSleep => t.pump_mode_not_sleep,

@@ -94,7 +94,7 @@ const NAMES: [&str; 81] = [
     "ntfy",
 ];
 /// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and what the handler answers.
-const OF_THE_API: [&str; 60] = [
+const OF_THE_API: [&str; 61] = [
     "LFU",
     "LRU",
     "all",
@@ -150,6 +150,7 @@ const OF_THE_API: [&str; 60] = [
     "nodes",
     "runs",
     "schedules",
+    "scripts",
     "sessions",
     "stats",
     "timeline",

@@ -171,7 +171,7 @@ impl ResultLoop {
         let began = Instant::now();
         let Some(ends) = self.finish(&finishes, stop).await else { return };
         self.shared.metrics.results_written.observe(began.elapsed());
-        let Ends { answers: finished, released, is_due, awaiting, over } = ends;
+        let Ends { answers: finished, released, due_at, awaiting, over } = ends;
         self.count(&finished);
         Self::tell(&finishes, &finished);
         for ((finish, counted), finished) in finishes.iter().zip(&counted).zip(&finished) {
@@ -180,8 +180,8 @@ impl ResultLoop {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
         }
-        if is_due {
-            self.shared.scan_poke.notify_one();
+        if let Some(at) = due_at {
+            self.shared.note_due(at);
         }
         self.shared.put_own(released).await;
         if !awaiting.is_empty() {

@@ -6,16 +6,14 @@ use crate::mem::State;
 use crate::settle;
 
 impl State {
-    /// Moves a job whose next fire follows from a run that is over; answers whether it fires again.
-    pub(in crate::mem) fn delay(&mut self, job: JobId, now: Timestamp) -> bool {
-        let Some(due) = self.due.get_mut(&job) else { return false };
-        let Some(run) = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal()) else {
-            return false;
-        };
+    /// Moves a job whose next fire follows from a run that is over; answers when it fires again.
+    pub(in crate::mem) fn delay(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
+        let due = self.due.get_mut(&job)?;
+        let run = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;
         let ended = (run.fire_at, run.finished_at.unwrap_or(now));
         let defined_at = self.jobs.get(&job).map_or(Timestamp::EPOCH, |job| job.record.updated_at);
         due.next_fire_at = due.delay.map(|delay| settle::delayed(ended, (delay, defined_at), now));
         (due.is_over, due.follows) = (due.next_fire_at.is_none(), None);
-        due.next_fire_at.is_some()
+        due.next_fire_at
     }
 }

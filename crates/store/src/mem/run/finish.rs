@@ -18,11 +18,9 @@ impl Finish for MemStore {
         let now = self.now();
         let mut state = self.state();
         let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let mut is_due = false;
-        for finish in batch.iter().filter(|finish| finish.policy.delays) {
-            is_due |= state.delay(finish.job, now);
-        }
-        let mut ends = Ends { answers, is_due, ..Ends::default() };
+        let delaying = batch.iter().filter(|finish| finish.policy.delays);
+        let due_at = delaying.filter_map(|finish| state.delay(finish.job, now)).min();
+        let mut ends = Ends { answers, due_at, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
             state.follow(finisher, &mut ends, now);
         }
@@ -35,7 +33,7 @@ impl State {
         let clean = CleanFinish::new(finish);
         let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
         let row = RunRow {
-            fire_at: run.fire_at,
+            due_at: run.due_at,
             attempt: run.attempt,
             status: run.status,
             reason: run.reason,

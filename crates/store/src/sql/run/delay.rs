@@ -68,12 +68,12 @@ impl Delays {
         self.moves.push((job, next));
     }
 
-    /// Writes where the jobs move; answers whether any of them fires again.
-    pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<bool> {
+    /// Writes where the jobs move; answers the earliest of their next fires.
+    pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<Option<Timestamp>> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (job, next)| query.int(*job).opt_at(*next));
             tx.execute_all(query, chunk.len()).await?;
         }
-        Ok(self.moves.iter().any(|(_, next)| next.is_some()))
+        Ok(self.moves.iter().filter_map(|(_, next)| *next).min())
     }
 }

@@ -23,7 +23,7 @@ use crate::{LeaseToken, Result};
 pub(in crate::sql) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
     text: "SELECT id, attempt, status, reason, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
-           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch FROM run WHERE id {in_list} ORDER BY id {for_update}",
+           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch, due_at_ms FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
@@ -180,8 +180,8 @@ impl<'f> Batch<'f> {
         let Followed { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
         self.reported.extend(failed);
         tx.insert_messages(&self.reported).await?;
-        let is_due = self.delays.write(tx).await?;
-        Ok(Ends { answers: self.answers, is_due, released, awaiting, over })
+        let due_at = self.delays.write(tx).await?;
+        Ok(Ends { answers: self.answers, due_at, released, awaiting, over })
     }
 
     /// What got a verdict and is not a shard of something.
@@ -263,7 +263,7 @@ impl<'f> Batch<'f> {
                 let detail = clean.detail.as_deref();
                 self.retries.push(Retry { run, attempt, due_at, reason, lost_count, executor, detail, answer });
                 locked.row = RunRow {
-                    fire_at: locked.row.fire_at,
+                    due_at,
                     attempt: attempt + 1,
                     status: RunStatus::Waiting,
                     reason: Some(reason),
@@ -385,7 +385,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let id = RunId::new(columns.int("id")?);
     let mut locked = Locked {
         row: RunRow {
-            fire_at: Timestamp::EPOCH,
+            due_at: Timestamp::EPOCH,
             attempt: columns.small("attempt")?,
             status: columns.word("status")?,
             reason: columns.opt_word("reason")?,
@@ -405,9 +405,9 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         trigger: columns.word("trigger_kind")?,
         is_dirty: false,
     };
-    locked.row.fire_at = Timestamp::from_millis(locked.key.fire_at);
     locked.row.awaits_children = columns.opt_int("open_children")?.is_some();
     locked.row.owner = LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
+    locked.row.due_at = columns.at("due_at_ms")?;
     Ok((id, locked))
 }
 

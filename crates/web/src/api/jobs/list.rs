@@ -34,7 +34,7 @@ pub(crate) struct ListJobs {
 impl FromQuery for ListJobs {
     fn from_query(reader: &mut Reader) -> Self {
         let about = "A filter, such as `app:orders is:failing label:team=pay`. Keys of jobs: `is` (`failing`, `never_succeeded`, \
-                     `no_executor`, `paused`, `late`, `error`, `running`, `complete`, `waiting`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
+                     `no_executor`, `paused`, `late`, `shadow`, `error`, `running`, `complete`, `waiting`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
         let filter = |text: &str| Filter::parse(text, Scope::Jobs).map_err(|error| error.to_string());
         Self {
             app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
