@@ -39,7 +39,15 @@ impl<'s> Checker<'s> {
         }
         let known = words(self.root, schema);
         if let (Some(word), false) = (value.as_str(), known.is_empty()) {
-            return known.contains(&word) || self.refuse(ErrorKind::InvalidValue, unknown_word(word, &known));
+            return known.contains(&word) || {
+                let message = format!(
+                    "expected {}, found {}{}",
+                    expected(self.root, schema),
+                    shown(word),
+                    proposal(word, &known)
+                );
+                self.refuse(ErrorKind::InvalidValue, message)
+            };
         }
         match branches(schema) {
             Some(branches) => self.check_choice(branches, value),
@@ -200,11 +208,6 @@ fn tag(branch: &Value) -> Option<(&str, &Value)> {
     let (Some((name, schema)), None) = (fields.next(), fields.next()) else { return None };
     let required = branch.get("required")?.as_array()?;
     required.iter().any(|field| field == name).then_some((name.as_str(), schema))
-}
-
-fn unknown_word(word: &str, known: &[&str]) -> String {
-    let expected = if known.len() > 1 { "one of " } else { "" };
-    format!("expected {expected}{}, found {}{}", known.join(", "), shown(word), proposal(word, known))
 }
 
 fn unknown_field(key: &str, known: &[&str]) -> String {

@@ -83,15 +83,22 @@ pub(super) fn expected(root: &Value, schema: &Value) -> String {
 }
 
 fn parts(root: &Value, schema: &Value) -> Vec<String> {
-    let schema = resolve(root, schema);
-    let words = words(root, schema);
-    let mut found = Vec::new();
-    if !words.is_empty() {
-        found.push(format!("{}{}", if words.len() > 1 { "one of " } else { "" }, words.join(", ")));
+    let words = words(root, resolve(root, schema));
+    if words.is_empty() {
+        return kinds(root, schema, false);
     }
+    let mut found = vec![format!("{}{}", if words.len() > 1 { "one of " } else { "" }, words.join(", "))];
+    found.extend(kinds(root, schema, true));
+    found
+}
+
+/// What the types of a schema admit; with texts left out where the words of the whole are known.
+fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
+    let schema = resolve(root, schema);
     if let Some(branches) = branches(schema) {
-        let others = branches.iter().filter(|branch| words.is_empty() || !admits_text(root, branch));
-        for part in others.flat_map(|branch| parts(root, branch)) {
+        let mut found = Vec::new();
+        let of_branch = |branch| if without_texts { kinds(root, branch, true) } else { parts(root, branch) };
+        for part in branches.iter().flat_map(of_branch) {
             if !found.contains(&part) {
                 found.push(part);
             }
@@ -103,9 +110,7 @@ fn parts(root: &Value, schema: &Value) -> Vec<String> {
         Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    let others = kinds.into_iter().filter(|kind| *kind != "string" || words.is_empty());
-    found.extend(others.map(|kind| of_type(kind, schema)));
-    found
+    kinds.into_iter().filter(|kind| !(without_texts && *kind == "string")).map(|kind| of_type(kind, schema)).collect()
 }
 
 fn of_type(kind: &str, schema: &Value) -> String {

@@ -78,7 +78,7 @@ fn each_deviation_has_a_place_and_says_what_is_right() {
             r#", "pump": {"items": 4, "groups": 1, "until": "0 0 6 * * ?"}"#,
             "/pump/until",
             "invalid_value",
-            "expected empty, an object with \"cron\" or null, found the string \"0 0 6 * * ?\"",
+            "expected empty, an object with \"cron\" or null, found \"0 0 6 * * ?\"",
         ),
     ] {
         check_one::<JobSpec>(&job(rest), pointer, kind, message);
