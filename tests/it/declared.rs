@@ -139,3 +139,30 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     fourth.stop().await;
 }
 on_each_database!(declared_jobs_follow_the_code_until_people_edit_them);
+
+/// A job that follows from another one of the same code needs it first, in whichever order the code names them.
+async fn declared_parents_are_saved_before_their_children(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let jobs = [
+        Declaration::new("report").after(["book", "check"]),
+        Declaration::new("check").after(["book"]),
+        Declaration::new("book").every("1h"),
+    ];
+    let build = Build::start(&server, "one", &jobs);
+    for (name, parents) in [("report", json!(["book", "check"])), ("check", json!(["book"]))] {
+        let job = until(&api, &format!("{name} is there"), LIMIT, |job| job["declared"].is_object()).await;
+        assert_eq!(job["schedule"]["after"], parents, "{job:#}");
+    }
+    let problems = api.get("/api/v1/apps/billing/declaration-problems").await.expect(200);
+    assert_eq!(problems["items"], json!([]));
+    // The first fire of an interval is at once.
+    wait_until(LIMIT, "all three have run", async || {
+        let runs = [api.runs("book").await, api.runs("check").await, api.runs("report").await];
+        let is_done = |runs: &Vec<Value>| runs.iter().any(|run| run["status"] == "succeeded");
+        if runs.iter().all(is_done) { Ok(()) } else { Err(runs) }
+    })
+    .await;
+    build.stop().await;
+}
+on_each_database!(declared_parents_are_saved_before_their_children);

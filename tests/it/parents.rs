@@ -91,3 +91,57 @@ async fn a_verdict_and_its_children_are_one(db: ScratchDb) {
     .await;
 }
 on_each_database!(a_verdict_and_its_children_are_one);
+
+/// A job whose runs are over with their children: its next run waits for those of the run before, also where the server dies meanwhile.
+async fn a_run_may_be_over_with_its_children(db: ScratchDb) {
+    let mut server = Server::start(&db).await;
+    let api = server.api();
+    let data = tempfile::tempdir().expect("make a folder");
+    let (journal, of_child) = (Journal::new(), Journal::new());
+    let door = data.path().join("open");
+    let wait = format!("while [ ! -e {} ]; do sleep 0.1; done", door.display());
+    let parent = json!({"name": "a", "app": "files", "handler": "shell", "params": journal.params(""),
+        "over": "children"});
+    api.post("/api/v1/jobs", parent).await.expect(201);
+    let child = json!({"name": "b", "app": "files", "handler": "shell", "params": of_child.params(&wait),
+        "schedule": {"after": ["a"]}, "on_silence": "continue"});
+    api.post("/api/v1/jobs", child).await.expect(201);
+    let folder = data.path().join("agent");
+    let _agent = Agent::start_with(&server, "files", &["--data-dir", &folder.display().to_string()]).await;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let run = api.post("/api/v1/jobs/a/runs", json!({})).await.expect(201);
+        ids.push(run["id"].as_str().expect("an id").to_owned());
+    }
+    let limit = Duration::from_secs(60);
+    wait_until(limit, "the child runs", async || {
+        let lines = of_child.lines();
+        if lines.len() == 1 { Ok(()) } else { Err(lines) }
+    })
+    .await;
+    let status = async |id: &str| {
+        let run = api.get(&format!("/api/v1/runs/{id}")).await.expect(200);
+        run["status"].as_str().expect("a status").to_owned()
+    };
+    assert_eq!(status(&ids[0]).await, "running", "its handler has ended, its child has not");
+    server.kill().await;
+    server.restart().await;
+    wait_until(limit, "the server is back", async || {
+        let health = api.get("/readyz").await.status;
+        if health == 200 { Ok(()) } else { Err(health) }
+    })
+    .await;
+    assert_eq!((status(&ids[0]).await.as_str(), journal.lines().len()), ("running", 1), "the second one waits");
+    std::fs::write(&door, "").expect("write a file");
+    wait_until(limit, "both and their children have ended", async || {
+        let statuses = [status(&ids[0]).await, status(&ids[1]).await];
+        if statuses.iter().all(|status| status == "succeeded") { Ok(()) } else { Err(statuses) }
+    })
+    .await;
+    let second = api.get(&format!("/api/v1/runs/{}", ids[1])).await.expect(200);
+    let children = api.runs("b").await;
+    let ended = children.iter().map(|run| seconds(run["finished_at"].as_str().expect("it has ended"))).min();
+    assert!(ended <= Some(seconds(second["started_at"].as_str().expect("it began"))), "{second:#} {children:#?}");
+    assert_eq!((journal.lines().len(), of_child.lines().len()), (2, 2));
+}
+on_each_database!(a_run_may_be_over_with_its_children);

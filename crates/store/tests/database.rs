@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests: what is not as it must be ends them")]
 
+#[path = "database/claims.rs"]
+mod claims;
 #[path = "database/connections.rs"]
 mod connections;
 #[path = "database/migrating.rs"]
@@ -446,31 +448,6 @@ async fn a_job_without_its_next_fire_is_found_and_healed() {
         assert!(store.heal_job(seen, Some(next)).await.unwrap());
         let range = DueRange { from: next, to: next, limit: 9 };
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap().len(), 1);
-        store.close().await;
-        place.end().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
-        let (token, runs) = pending(&store, 1).await;
-        place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
-        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
-        let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
-        // An id that another run has: the fire must not get lost over it.
-        let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
-        let claims = [ClaimJob {
-            recent_fires: seen.recent_fires,
-            seen,
-            held_from: None,
-            next_fire_at: None,
-            runs: vec![twin],
-            follows: None,
-        }];
-        assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
-        assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
         store.close().await;
         place.end().await;
     }

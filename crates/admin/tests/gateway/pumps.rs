@@ -45,7 +45,17 @@ struct Worker {
 
 impl Worker {
     async fn start(world: &World, name: &str, incarnation: i64) -> Self {
-        let line = world.dial(Some(&world.token), hello(name, incarnation)).await.unwrap().beat();
+        Self::dial(world, hello(name, incarnation)).await
+    }
+
+    /// One with a label.
+    async fn start_in(world: &World, zone: &str, name: &str, incarnation: i64) -> Self {
+        let labels = [("zone".to_owned(), zone.to_owned())].into();
+        Self::dial(world, v1::Hello { labels, ..hello(name, incarnation) }).await
+    }
+
+    async fn dial(world: &World, hello: v1::Hello) -> Self {
+        let line = world.dial(Some(&world.token), hello).await.unwrap().beat();
         let hands = Arc::new(Mutex::new(Hands::default()));
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         let task = tokio::spawn(work(line, Arc::clone(&hands)));
@@ -337,6 +347,63 @@ async fn a_pump_until_empty_ends_when_all_items_are_dry_and_a_paused_one_begins_
     );
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(root(&world).await.id, ended.id, "it has nothing to do until it is started again");
+    world.die().await;
+}
+
+/// One group an executor, however many slots it has; and none for one that the job does not select.
+#[tokio::test]
+async fn executors_have_as_many_groups_as_they_may_and_others_have_none() {
+    let world = World::start_on(store(), config()).await;
+    let of_zone = |zone: &str| json!({"labels": [format!("zone={zone}")]});
+    let pump = json!({"items": {"count": 8}, "groups": 2, "per_executor": 1, "hand_over": "11s"});
+    let job = create(&world, json!({"pump": pump, "select": of_zone("eu")})).await;
+    let other = Worker::start_in(&world, "us", "a", 1).await;
+    let first = Worker::start_in(&world, "eu", "b", 2).await;
+    until("the one of the zone has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    assert_eq!((first.group_count(), other.group_count()), (1, 0));
+    let second = Worker::start_in(&world, "eu", "c", 3).await;
+    until("both of the zone have half", async || {
+        second.group_count() == 1 && second.items().len() == 4 && all_dealt(&world, &job, &[&first, &second]).await
+    })
+    .await;
+    assert_eq!((first.group_count(), second.group_count(), other.group_count()), (1, 1, 0));
+
+    let spec = rondel_core::JobSpec { select: serde_json::from_value(of_zone("us")).unwrap(), ..job.spec.clone() };
+    rondel_admin::jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    until("an edit gives them to the other zone", async || all_dealt(&world, &job, &[&other]).await).await;
+    assert_eq!((first.group_count(), second.group_count(), other.group_count()), (0, 0, 1));
+    world.die().await;
+}
+
+/// It begins at each instant of its schedule, and ends with the window that this opens.
+#[tokio::test]
+async fn a_pump_begins_and_ends_with_its_windows() {
+    let world = World::start_on(store(), config()).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    let [from, to] = ["3/6 * * * * ?", "2/6 * * * * ?"].map(|cron| json!({"cron": cron}));
+    let items_of_8 = json!({"items": {"count": 8}, "groups": 2, "hand_over": "11s", "until": to});
+    let job = create(&world, json!({"pump": items_of_8, "schedule": from})).await;
+    let mut begun: Vec<Run> = Vec::new();
+    for window in ["first", "second"] {
+        until(&format!("the {window} window begins"), async || {
+            let roots: Vec<Run> = runs(&world).await.into_iter().filter(Run::is_root).collect();
+            let newest = roots.into_iter().max_by_key(|run| run.id);
+            let is_new = newest.is_some_and(|run| begun.iter().all(|other| other.id != run.id));
+            is_new && all_dealt(&world, &job, &[&worker]).await
+        })
+        .await;
+        begun.push(root(&world).await);
+        let ended = async || world.store.runs(&[begun[begun.len() - 1].id]).await.unwrap().remove(0);
+        until(&format!("the {window} window is over"), async || ended().await.status.is_terminal()).await;
+        let ended = ended().await;
+        assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::WindowOver)), "{ended:?}");
+        assert_eq!(
+            (ended.trigger, ended.fire_at.as_millis() % 6_000),
+            (rondel_core::Trigger::Cron, 3_000),
+            "{ended:?}"
+        );
+        assert!(ended.finished_at >= Some(ended.fire_at + Duration::from_secs(5)), "{ended:?}");
+    }
     world.die().await;
 }
 

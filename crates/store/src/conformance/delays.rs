@@ -88,7 +88,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     batch.push(ending(&run, FAILED));
     batch[4].policy.retry_max = 1;
     let other = finish(&super::pending(store, token).await, Outcome::Succeeded);
-    assert!(!end(store, token, &[other, batch[4].clone()]).await.due_at.is_some());
+    assert!(end(store, token, &[other, batch[4].clone()]).await.due_at.is_none());
     assert_eq!(due(store, &again, &[token.node]).await, None);
 
     let earliest = batch[..4].iter().map(|finish| finish.finished_at + DELAY).min();
@@ -97,7 +97,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
         let found = due(store, job, &[token.node]).await.unwrap();
         assert_eq!(found.next_fire_at, finish.finished_at + DELAY, "{:?}", finish.outcome);
     }
-    assert!(!end(store, token, &batch[..4]).await.due_at.is_some(), "it is known");
+    assert!(end(store, token, &batch[..4]).await.due_at.is_none(), "it is known");
     let second = AttemptEnd { attempt: 2, ..batch[4].clone() };
     assert!(end(store, token, &[second]).await.due_at.is_some());
     assert!(due(store, &again, &[token.node]).await.is_some());
@@ -126,7 +126,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let shards = shards(&whole, 3);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
     let ends: Vec<AttemptEnd> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
-    assert!(!end(store, token, &ends[..2]).await.due_at.is_some());
+    assert!(end(store, token, &ends[..2]).await.due_at.is_none());
     assert_eq!(due(store, &job, &[token.node]).await, None);
     assert!(end(store, token, &ends[2..]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
@@ -143,7 +143,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);
-    assert!(!end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_some());
+    assert!(end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_none());
     assert_eq!(due(store, &job, &[token.node]).await, None);
     let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));

@@ -1,0 +1,84 @@
+//! Claims whose rows a database refuses.
+
+use std::collections::BTreeSet;
+
+use rondel_core::{JobId, JobSpec, NamespaceId, NodeId, Run, RunId, Timestamp};
+use rondel_store::catalog::{Created, NewJob};
+use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
+use rondel_store::{Catalog as _, Claim as _, CreateJobs as _, SqlStore};
+
+use super::{Place, pending};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (token, runs) = pending(&store, 1).await;
+        place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
+        let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
+        // An id that another run has: the fire must not get lost over it.
+        let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
+        let claims = [ClaimJob {
+            recent_fires: seen.recent_fires,
+            seen,
+            held_from: None,
+            next_fire_at: None,
+            runs: vec![twin],
+            follows: None,
+        }];
+        assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
+        assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
+        store.close().await;
+        place.end().await;
+    }
+}
+
+/// One fire that cannot be written holds back no other of its batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (token, runs) = pending(&store, 1).await;
+        let record = store.job(NamespaceId::new(1), "job").await.unwrap().unwrap();
+        for number in 2..=3 {
+            let spec = JobSpec { name: format!("job-{number}"), ..record.spec.clone() };
+            let new = NewJob {
+                id: JobId::new(number),
+                namespace: record.namespace,
+                app: record.app,
+                spec,
+                anchor: record.anchor,
+                next_fire_at: Some(record.anchor),
+                delay: None,
+                calendar: None,
+                declared: None,
+                author: "t".to_owned(),
+                now: record.anchor,
+            };
+            assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
+        }
+        place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
+        let mut seen = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
+        seen.sort_by_key(|due| due.job);
+        let claim = |due: &DueJob| {
+            // Of the job in the middle with an id that another run has.
+            let id = if due.job == JobId::new(2) { runs[0].id } else { RunId::new(1_000 + due.job.get()) };
+            let run = Run { id, job: due.job, fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
+            let (seen, recent_fires) = (*due, due.recent_fires);
+            ClaimJob { recent_fires, seen, held_from: None, next_fire_at: None, runs: vec![run], follows: None }
+        };
+        let claims: Vec<ClaimJob> = seen.iter().map(claim).collect();
+        let mut won = BTreeSet::new();
+        // A batch that failed is cut into halves from the next time on.
+        for _ in 0..3 {
+            won.extend(store.claim(token, &claims).await.unwrap().jobs.into_iter().map(|(job, _)| job));
+        }
+        assert_eq!(won, BTreeSet::from([JobId::new(1), JobId::new(3)]), "{}", place.url);
+        let left = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
+        assert_eq!(left.iter().map(|due| due.job).collect::<Vec<_>>(), [JobId::new(2)]);
+        store.close().await;
+        place.end().await;
+    }
+}
