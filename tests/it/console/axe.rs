@@ -4,7 +4,7 @@ use rondel_tests::{Api, Dev, left_out_without, variable};
 use serde_json::json;
 
 use super::browser::{Browser, program};
-use super::pages::{Subjects, screens};
+use super::pages::{Subjects, save_script, screens};
 use super::{furnish, sign_in};
 
 /// Rules of WCAG 2.2, levels A and AA, and what axe calls good practice.
@@ -31,6 +31,7 @@ async fn no_page_has_a_serious_finding() {
     sign_in(&mut dev, &mut browser).await;
     let (api, url) = (dev.api(), dev.url().to_owned());
     furnish(&api).await;
+    save_script(&api).await;
     let subjects = Subjects::of_furnished(&api).await;
     for (list, filter) in [("jobs", "is:paused"), ("runs", "status:failed")] {
         browser.goto(&format!("{url}/n/default/{list}?q={filter}")).await;
