@@ -132,6 +132,7 @@ async fn no_first_visit_loads_more_than_its_budget() {
     let mut dev = Dev::start().await;
     let api = dev.api();
     furnish(&api).await;
+    save_script(&api).await;
     let visitor = Visitor::new(&api, dev.url()).await;
     let mut heavy = Vec::new();
     for screen in screens(&Subjects::of_furnished(&api).await) {
