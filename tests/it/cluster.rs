@@ -175,6 +175,38 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
 }
 on_each_shared_database!(jobs_are_shared_out_by_their_hash);
 
+/// With `weight`, a node without weight gets no job where another one has some.
+async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
+    let args = |name, weight| ["--claim-strategy", "weight", "--node-name", name, "--node-weight", weight];
+    let one = Server::start_with(&db, &args("one", "0")).await;
+    let two = Server::start_with(&db, &args("two", "3")).await;
+    let api = one.api();
+    wait_until(LIMIT, "they see each other", async || {
+        let nodes = api.get("/api/v1/nodes").await.expect(200);
+        let items = nodes["items"].as_array().expect("items").clone();
+        let is_by_weight = |node: &Value| node["claim_strategy"] == "weight";
+        if items.len() == 2 && items.iter().all(is_by_weight) { Ok(()) } else { Err(nodes) }
+    })
+    .await;
+    let journal = Journal::new();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
+    let _agent = agent_of_both(&one, &two).await;
+    let jobs: Vec<String> = (0..8).map(|number| format!("job-{number}")).collect();
+    for job in &jobs {
+        tick(&api, job, &journal, json!({})).await;
+    }
+    // The first may not have known of the second when it claimed the first fires: then it gives its jobs away.
+    wait_until(LIMIT, "only the node with weight claims", async || {
+        let before = (claims(&api, "one").await.0, claims(&api, "two").await.0);
+        more_lines(&journal, 40).await;
+        let after = (claims(&api, "one").await.0, claims(&api, "two").await.0);
+        if after.0 == before.0 && after.1 > before.1 { Ok(()) } else { Err((before, after)) }
+    })
+    .await;
+    nothing_lost_nothing_twice(&api, &jobs, &journal).await;
+}
+on_each_shared_database!(jobs_are_shared_out_by_weight);
+
 /// A node that joins gets its share of jobs that fire all the time; nothing is late, lost or twice by that.
 async fn jobs_move_to_a_node_that_joins(db: ScratchDb) {
     let args = |name| ["--claim-strategy", "least_count", "--node-name", name, "--lease", "2s", "--beat", "500ms"];

@@ -39,6 +39,30 @@ async fn each_fire_runs_once(db: ScratchDb) {
 }
 on_each_database!(each_fire_runs_once);
 
+/// A job with several schedules fires at each instant of any of them, and once where they meet.
+async fn schedules_that_meet_fire_once(db: ScratchDb) {
+    let server = Server::start(&db).await;
+    let api = server.api();
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    let journal = Journal::new();
+    let job = json!({"name": "both", "app": "files", "handler": "shell", "params": journal.params(""),
+        "schedule": [{"cron": "0/2 * * * * ?"}, {"cron": "0/3 * * * * ?"}]});
+    api.post("/api/v1/jobs", job).await.expect(201);
+    let fires = wait_until(Duration::from_secs(60), "instants of twelve seconds", async || {
+        let fires = journal.by_fire();
+        if fires.len() >= 9 { Ok(fires) } else { Err(fires) }
+    })
+    .await;
+    assert!(fires.values().all(|lines| lines.len() == 1), "an instant ran twice: {fires:?}");
+    let instants: Vec<i64> = fires.keys().map(|fire| seconds(fire)).collect();
+    let (first, last) = (instants[0], instants[instants.len() - 1]);
+    let expected: Vec<i64> = (first..=last).filter(|instant| instant % 2 == 0 || instant % 3 == 0).collect();
+    assert_eq!(instants, expected);
+    check_against_ledger(&journal.lines(), &api.runs("both").await);
+}
+on_each_database!(schedules_that_meet_fire_once);
+
 /// A job triggered by hand runs at once with its own parameters, and its log can be read.
 async fn a_trigger_runs_and_logs(db: ScratchDb) {
     let server = Server::start(&db).await;

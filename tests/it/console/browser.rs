@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rondel_tests::{Process, wait_until};
+use rondel_tests::{Process, variable, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -32,11 +32,12 @@ pub(super) struct Browser {
     _folder: TempDir,
 }
 
-/// The program, where it is installed.
+/// The program, where it is installed. The one without windows of its own takes half of the time.
 pub(super) fn program() -> Option<PathBuf> {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).flat_map(|folder| names.map(|name| folder.join(name))).find(|path| path.is_file())
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|path| path.is_file())
 }
 
 impl Browser {
@@ -212,8 +213,15 @@ impl Browser {
         self.eval(&script).await;
     }
 
-    /// Writes a picture of what can be seen.
+    /// Writes a picture of what can be seen, for developers who keep the folders of tests: it takes long.
     pub(super) async fn shoot(&mut self, path: &Path) {
+        if variable("RONDEL_TEST_KEEP").is_some() {
+            self.shoot_window(path).await;
+        }
+    }
+
+    /// Writes a picture of what can be seen.
+    pub(super) async fn shoot_window(&mut self, path: &Path) {
         self.picture(path, json!({"format": "png"})).await;
     }
 

@@ -219,7 +219,7 @@ impl Camera {
         if let Some(out) = &self.out {
             self.browser.shoot_page(&out.join(format!("{how}.png")), HEIGHT_MAX).await;
             if with_window {
-                self.browser.shoot(&out.join(format!("window-{how}.png"))).await;
+                self.browser.shoot_window(&out.join(format!("window-{how}.png"))).await;
             }
         }
     }

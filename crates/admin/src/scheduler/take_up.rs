@@ -114,11 +114,17 @@ mod tests {
         };
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert!(engine.runs_in_memory() < 4, "{} in memory", engine.runs_in_memory());
+        let metrics = engine.metrics().await.unwrap();
+        for shown in ["rondel_left_jobs 1.0\n", "rondel_open_runs_max 2.0\n"] {
+            assert!(metrics.contains(shown), "{shown}: {metrics}");
+        }
         crate::cancel::cancel_run(&engine, last, "li").await.unwrap();
         wait_for(last, RunStatus::Cancelled, Duration::from_secs(5)).await;
         for run in &runs[..8] {
             wait_for(*run, RunStatus::Skipped, Duration::from_secs(60)).await;
         }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(engine.metrics().await.unwrap().contains("rondel_left_jobs 0.0\n"));
         lifecycle.soft.cancel();
         lifecycle.hard.cancel();
     }

@@ -140,11 +140,20 @@ impl Server {
 
     /// Gives a run its verdict, as an executor's result would.
     pub(crate) async fn finish(&self, run: RunId, outcome: Outcome) {
+        self.end((run, 1), outcome, "<b>done</b>", false).await;
+    }
+
+    /// Ends an attempt of a group of a pump.
+    pub(crate) async fn end_group(&self, attempt: (RunId, i32), outcome: Outcome, message: &str) {
+        self.end(attempt, outcome, message, true).await;
+    }
+
+    async fn end(&self, (run, attempt): (RunId, i32), outcome: Outcome, message: &str, is_pump: bool) {
         let job: JobId = self.engine.store().runs(&[run]).await.unwrap()[0].job;
         let finish = AttemptEnd {
             run,
             job,
-            attempt: 1,
+            attempt,
             outcome,
             policy: AfterPolicy {
                 retry_max: 0,
@@ -153,12 +162,12 @@ impl Server {
                 at_least_once: true,
                 delays: false,
                 awaits_children: false,
-                is_pump: false,
+                is_pump,
             },
             executor: None,
             started_at: Some(self.engine.now()),
             finished_at: self.engine.now(),
-            message: Some("<b>done</b>".to_owned()),
+            message: Some(message.to_owned()),
             result: Some("{\"n\": 1.50}".to_owned()),
             trace: Some(r#"{"route":"round","of":["<b>a"],"refused":{"z":"full"},"waited":{"turn":1200}}"#.to_owned()),
             detail: None,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use rondel_core::outcome::Outcome;
 use rondel_core::pump::{Change, Counts, Owner, Progress};
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 use rondel_store::ledger::InHand;
@@ -299,4 +300,17 @@ async fn a_page_of_many_items_stays_small() {
     let second = visitor.get(&next).await.text();
     assert!(second.contains("id=\"item-100\"") && second.contains("id=\"item-199\""), "{second}");
     assert!(second.contains("<a class=\"button\" href=\"/jobs/orders/pump\">First page</a>"), "{second}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_over_has_the_rows_of_all_groups_and_attempts() {
+    let server = Server::start().await;
+    let (_, groups) = working(&server, &json!({"count": 3})).await;
+    let root = server.engine.store().runs(&groups[..1]).await.unwrap()[0].parent.unwrap();
+    let rows = async || server.get(&format!("/api/v1/runs/{root}")).await.expect(200)["rows"].clone();
+    server.end_group((groups[0], 1), Outcome::Yielded, "fetched 10, done 8, failed 2").await;
+    server.end_group((groups[0], 2), Outcome::Succeeded, "fetched 4, done 4, failed 0; 1 selects failed").await;
+    assert_eq!(rows().await, Value::Null, "it is not over");
+    server.end_group((groups[1], 1), Outcome::Succeeded, "fetched 100, done 97, failed 3").await;
+    assert_eq!(rows().await, json!({"fetched": 114, "done": 109, "failed": 5}));
 }
