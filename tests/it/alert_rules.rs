@@ -88,6 +88,41 @@ async fn three_failures_are_reported_once_and_their_end_once(db: ScratchDb) {
 }
 on_each_database!(three_failures_are_reported_once_and_their_end_once);
 
+/// A pump that ends while rows are left that failed for good has failed, and names them.
+async fn rows_that_fail_for_good_are_reported(db: ScratchDb) {
+    let server = Server::start_with(&db, &OFTEN).await;
+    let api = server.api();
+    channel(&db);
+    let folder = tempfile::tempdir().expect("make a folder");
+    let [gate, done] = ["gate", "done"].map(|name| folder.path().join(name).display().to_string());
+    let select = format!(r#"test -e {done} || echo '{{"item": "0", "key": "4711", "row": 1}}'"#);
+    let execute = format!("cat > {done}.read; test -e {gate} && touch {done}");
+    let pump = json!({"items": 2, "groups": 2, "idle": "100ms", "until": "empty"});
+    let orders = json!({"name": "orders", "app": "files", "handler": "pump", "pump": pump,
+        "params": {"select": ["sh", "-c", select], "execute": ["sh", "-c", execute]}, "retry": {"max": 1, "backoff": "1s"}});
+    rule(&api, "failed", json!({"failed": {}}), json!({})).await;
+    api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
+    let _agent = Agent::start(&server, "files").await;
+    api.post("/api/v1/jobs", orders).await.expect(201);
+    let firing = incident(&api, "failed", "firing").await;
+    assert_eq!((&firing["subject"]["name"], &firing["count"]), (&json!("orders"), &json!(1)));
+    let run = firing["samples"][0]["run"].as_str().expect("a run");
+    let root = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+    assert_eq!((&root["status"], &root["reason"]), (&json!("failed"), &json!("dry")));
+    let groups = root["shards"].as_array().expect("shards");
+    let group = groups.iter().find(|group| group["status"] == "failed").expect("a group has failed");
+    assert_eq!((&group["reason"], &root["message"]), (&json!("dry"), &json!("1 of 2 shards failed")));
+    assert!(group["message"].as_str().is_some_and(|text| text.ends_with("failed for good: 4711")), "{group}");
+    // It does not begin again by itself.
+    std::fs::write(&gate, "").expect("write a file");
+    let again = verdict(&api, &trigger(&api, "orders").await).await;
+    assert_eq!((&again["status"], &again["reason"]), (&json!("succeeded"), &json!("dry")));
+    let resolved = incident(&api, "failed", "resolved").await;
+    assert_eq!(messages(&db, &resolved), ["firing", "resolved"]);
+    assert_eq!(api.runs("orders").await.iter().filter(|run| run["shard_index"].is_null()).count(), 2);
+}
+on_each_database!(rows_that_fail_for_good_are_reported);
+
 /// Dies at a place of the transaction that writes a decision, once when an incident begins and once when it ends.
 async fn dies_at(place: &str) {
     let armed = ["--failpoint", place];

@@ -68,7 +68,10 @@ pub enum Outcome {
     /// Its timeout passed, and its executor reported no end of it. It may still run: there is no further attempt.
     Unreported,
     /// A group of a pump job gave its items back and goes on elsewhere.
-    Yielded,
+    Yielded {
+        /// Rows that failed for good were still there, or its last select failed.
+        unfinished: bool,
+    },
 }
 
 /// The part of a job's definition that [`decide_next`] needs; small, so that it travels with each open run.
@@ -154,16 +157,19 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
     let verdict = |status, reason| After::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        // Its groups have worked off what they had: it ended as planned.
-        Outcome::Cancelled | Outcome::Yielded
+        // Its groups have worked off what they had: it ended as planned, but for what they could not do.
+        Outcome::Cancelled | Outcome::Yielded { .. }
             if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {
-            verdict(RunStatus::Succeeded, ended.cancel_asked)
+            // After a pause or an edit it goes on with what is left.
+            let is_last = matches!(ended.cancel_asked, Some(Reason::WindowOver | Reason::Dry));
+            let has_failed = is_last && outcome == Outcome::Yielded { unfinished: true };
+            verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_asked)
         }
-        Outcome::Yielded if ended.cancel_asked.is_none() && policy.is_pump => {
+        Outcome::Yielded { .. } if ended.cancel_asked.is_none() && policy.is_pump => {
             After::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
         }
-        Outcome::Cancelled | Outcome::Yielded => {
+        Outcome::Cancelled | Outcome::Yielded { .. } => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
         }
         // A run is skipped only where no attempt of it began. The handler alone may skip a later attempt.
@@ -431,19 +437,24 @@ mod tests {
     fn a_group_of_a_pump_goes_on_until_it_is_asked_to_end() {
         let pump = AfterPolicy { retry_max: 0, is_pump: true, ..POLICY };
         let many = Ended { attempt: 5_000, lost_count: 4_000, ..FIRST };
-        check_after(pump, many, Outcome::Yielded, again_in(0, Reason::Moved, 4_001));
+        let [yielded, unfinished] = [false, true].map(|unfinished| Outcome::Yielded { unfinished });
+        check_after(pump, many, yielded, again_in(0, Reason::Moved, 4_001));
+        check_after(pump, many, unfinished, again_in(0, Reason::Moved, 4_001));
         check_after(pump, many, Outcome::Lost(Reason::ExecutorLost), again_in(0, Reason::ExecutorLost, 4_001));
         check_after(pump, many, Outcome::Lost(Reason::NotReceived), again_in(0, Reason::NotReceived, 4_000));
         check_after(pump, many, Outcome::Failed { retryable: false }, again_in(15, Reason::Retry, 4_000));
         for reason in [Reason::WindowOver, Reason::Dry, Reason::Paused, Reason::Changed] {
             let asked = Ended { cancel_asked: Some(reason), ..many };
-            for outcome in [Outcome::Cancelled, Outcome::Yielded] {
+            for outcome in [Outcome::Cancelled, yielded] {
                 check_after(pump, asked, outcome, verdict(RunStatus::Succeeded, Some(reason)));
             }
+            let is_last = matches!(reason, Reason::WindowOver | Reason::Dry);
+            let judged = if is_last { RunStatus::Failed } else { RunStatus::Succeeded };
+            check_after(pump, asked, unfinished, verdict(judged, Some(reason)));
             check_after(pump, asked, FAILED, verdict(RunStatus::Failed, None));
         }
         let by_hand = Ended { cancel_asked: Some(Reason::Requested), ..many };
-        for outcome in [Outcome::Cancelled, Outcome::Yielded] {
+        for outcome in [Outcome::Cancelled, yielded, unfinished] {
             check_after(pump, by_hand, outcome, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
         }
     }

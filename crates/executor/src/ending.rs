@@ -27,6 +27,8 @@ pub struct Ending {
     pub(crate) silent: Option<Duration>,
     /// A group of a pump job gave its items back and goes on elsewhere.
     pub(crate) is_yielded: bool,
+    /// Rows of it that failed for good were still there, or its last select failed.
+    pub(crate) is_unfinished: bool,
 }
 
 impl Ending {
@@ -35,7 +37,15 @@ impl Ending {
     }
 
     pub(crate) fn new(status: RunStatus, message: impl Into<String>, retryable: bool) -> Self {
-        Self { status, message: message.into(), result: None, retryable, silent: None, is_yielded: false }
+        Self {
+            status,
+            message: message.into(),
+            result: None,
+            retryable,
+            silent: None,
+            is_yielded: false,
+            is_unfinished: false,
+        }
     }
 
     /// Of a group of a pump job. The server decides what it means; by itself it is a run that was stopped.

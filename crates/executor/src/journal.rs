@@ -276,6 +276,8 @@ struct Line {
     /// Journals of older executors do not have it.
     #[serde(default)]
     silent_ms: i64,
+    #[serde(default)]
+    unfinished: bool,
 }
 
 impl From<&v1::Result> for Line {
@@ -291,6 +293,7 @@ impl From<&v1::Result> for Line {
             started_at_ms: result.started_at_ms,
             finished_at_ms: result.finished_at_ms,
             silent_ms: result.silent_ms,
+            unfinished: result.unfinished,
         }
     }
 }
@@ -309,6 +312,7 @@ impl From<Line> for v1::Result {
             job_id: line.job_id,
             silent_ms: line.silent_ms,
             unreported_ms: 0,
+            unfinished: line.unfinished,
         }
     }
 }
@@ -318,7 +322,14 @@ mod tests {
     use super::*;
 
     fn result(run_id: i64) -> v1::Result {
-        v1::Result { run_id, attempt: 1, message: "line\nbreak".to_owned(), silent_ms: 15_000, ..v1::Result::default() }
+        v1::Result {
+            run_id,
+            attempt: 1,
+            message: "line\nbreak".to_owned(),
+            silent_ms: 15_000,
+            unfinished: true,
+            ..v1::Result::default()
+        }
     }
 
     fn open(dir: &Path, incarnation: i64) -> Opened {

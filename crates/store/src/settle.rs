@@ -138,7 +138,7 @@ fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
         // What it had fetched it has worked off.
-        Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
+        Outcome::Yielded { .. } => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
         Outcome::Cancelled => Some((RunStatus::Cancelled, Some(Reason::Requested))),

@@ -13,3 +13,15 @@ pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
         (_, Lang::Zh) => "泵任务的窗口已结束",
     }
 }
+
+/// Why a pump has failed that ended as planned.
+pub(super) fn unfinished(reason: Reason, lang: Lang) -> Option<String> {
+    if !matches!(reason, Reason::WindowOver | Reason::Dry) {
+        return None;
+    }
+    let because = words(reason, lang);
+    Some(match lang {
+        Lang::En => format!("rows that failed for good were left, or rows could not be selected, when {because}"),
+        Lang::Zh => format!("{because}时仍有最终失败的行，或无法查询行"),
+    })
+}

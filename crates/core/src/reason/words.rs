@@ -101,11 +101,13 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
 /// Why a run has its verdict. One that failed for a reason that keeps runs from beginning had an attempt that began.
 #[must_use]
 pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
-    if (status, reason) == (RunStatus::Unknown, Reason::NotReceived) {
-        return not_sent_again(detail, lang);
+    match (status, reason) {
+        (RunStatus::Unknown, Reason::NotReceived) => return not_sent_again(detail, lang),
+        (RunStatus::Cancelled, Reason::ExecutorLost) => return unconfirmed_cancel(detail, lang),
+        _ => {}
     }
-    if (status, reason) == (RunStatus::Cancelled, Reason::ExecutorLost) {
-        return unconfirmed_cancel(detail, lang);
+    if let Some(text) = super::pump::unfinished(reason, lang).filter(|_| status == RunStatus::Failed) {
+        return text;
     }
     let because = because(reason, detail, lang);
     match lang {

@@ -92,5 +92,6 @@ pub(super) fn wire_result(
         job_id: run.job_id().get(),
         silent_ms: ending.silent.map_or(0, |silent| millis(silent).max(1)),
         unreported_ms: 0,
+        unfinished: ending.is_unfinished,
     }
 }

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinError};
 use tokio::time::Instant;
 
 use super::context::{Checkpoints, PumpContext};
-use super::ending::ending;
+use super::ending::{ending, names};
 use super::group::{
     CheckpointError, Executed, Execution, Failure, Fetched, Group, Limits, Row, Step, Task, without_a_tenth,
 };
@@ -24,9 +24,6 @@ use crate::host;
 use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::{self, RunContext, StopCause, panic_message};
-
-/// How many keys of failed rows one log line names.
-const NAMED_MAX: usize = 10;
 
 /// What the group's calls share.
 struct Shared<R> {
@@ -116,12 +113,12 @@ impl<P: Pump> Driver<P> {
                 () = woken => {}
             }
         }
-        let (report, total) = {
-            let mut group = self.group();
-            (group.full_report(now()), group.total())
-        };
+        let mut group = self.group();
+        let report = group.full_report(now());
+        let how = ending(self.run.stop_cause(), &group, self.failed_selects);
+        drop(group);
         self.run.setup().pumps.publish(report);
-        ending(self.run.stop_cause(), total, self.failed_selects)
+        how
     }
 
     fn group(&self) -> MutexGuard<'_, Group<P::Row>> {
@@ -264,9 +261,7 @@ fn dropped_line(found: &Fetched, limit: usize) -> Option<String> {
 }
 
 fn failed_line(item: &str, failures: &[Failure], error: &str) -> String {
-    let keys: Vec<&str> = failures.iter().take(NAMED_MAX).map(|failure| failure.key.as_str()).collect();
-    let more = failures.len().saturating_sub(NAMED_MAX);
-    let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let keys = names(failures.iter().map(|failure| failure.key.as_str()));
     let waits: Vec<Duration> = failures.iter().filter_map(|failure| failure.retry_after).collect();
     let retried = match (waits.len(), waits.iter().min()) {
         (count, Some(wait)) if count == failures.len() => format!("; tried again in {}", format_duration(*wait)),
@@ -274,5 +269,5 @@ fn failed_line(item: &str, failures: &[Failure], error: &str) -> String {
         _ => String::new(),
     };
     let rows = if failures.len() == 1 { "row" } else { "rows" };
-    format!("{rows} {}{and_more} of item {item} failed: {error}{retried}", keys.join(", "))
+    format!("{rows} {keys} of item {item} failed: {error}{retried}")
 }

@@ -2,18 +2,27 @@
 
 use rondel_core::RunStatus;
 
-use super::group::Counts;
+use super::group::{Counts, Group};
 use crate::ending::Ending;
 use crate::run::StopCause;
 
+/// How many keys of failed rows are named.
+const NAMED_MAX: usize = 10;
+
 /// The ending of a group that has released every item, with its counts. A group that no one cancelled goes on elsewhere.
-pub(super) fn ending(cause: Option<&StopCause>, total: Counts, failed_selects: u64) -> Ending {
-    let Counts { rows, done, failed, .. } = total;
+pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_selects: u64) -> Ending {
+    let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});
     let mut message = format!("fetched {rows}, done {done}, failed {failed}");
+    let left = group.failed_rows();
+    if left.len() > 0 {
+        counts["failed_for_good"] = left.len().into();
+        message = format!("{message}; failed for good: {}", names(left));
+    }
     if failed_selects > 0 {
         counts["failed_selects"] = failed_selects.into();
-        message = format!("{message}; {failed_selects} selects failed");
+        let and_last = if group.has_failed_select() { ", and the last one did" } else { "" };
+        message = format!("{message}; {failed_selects} selects failed{and_last}");
     }
     let ending = match cause {
         None | Some(StopCause::Drained) => Ending::yielded(message),
@@ -23,5 +32,13 @@ pub(super) fn ending(cause: Option<&StopCause>, total: Counts, failed_selects: u
             Ending { message: format!("{}; {message}", ending.message), ..ending }
         }
     };
-    Ending { result: Some(counts.to_string()), ..ending }
+    let is_unfinished = group.failed_rows().len() > 0 || group.has_failed_select();
+    Ending { result: Some(counts.to_string()), is_unfinished, ..ending }
+}
+
+/// The first of these keys, and how many more there are.
+pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
+    let more = keys.len().saturating_sub(NAMED_MAX);
+    let named = keys.take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
 }

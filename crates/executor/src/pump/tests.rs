@@ -234,7 +234,7 @@ async fn a_batch_is_one_call_and_fails_as_one() {
     let at: Vec<Instant> = rows.calls.lock().unwrap().iter().map(|(at, ..)| *at).collect();
     assert_eq!(at[2] - at[1], SECOND * 2, "a second of work and one of wait");
     running.send(vec![item("a")], true);
-    assert_eq!(running.ended().await, YIELDED("fetched 5, done 3, failed 4"));
+    assert_eq!(running.ended().await, YIELDED("fetched 5, done 3, failed 4; failed for good: 4, 5"));
     let log = running.log();
     assert!(log.contains("warn rows 4, 5 of item a failed: no such order; tried again in 1s\n"), "{log}");
     assert!(log.contains("warn rows 4, 5 of item a failed: no such order\n"), "{log}");
@@ -246,7 +246,7 @@ async fn a_panic_fails_the_row_and_the_group_goes_on() {
     let mut running = Running::holding(&rows, v1::Pump { row_backoff_ms: 60_000, ..limits() });
     sleep(SECOND * 3).await;
     running.send(vec![item("a")], true);
-    assert_eq!(running.ended().await, YIELDED("fetched 3, done 2, failed 1"));
+    assert_eq!(running.ended().await, YIELDED("fetched 3, done 2, failed 1; failed for good: 2"));
     assert!(running.log().contains("warn row 2 of item a failed: panicked: row 2\n"));
 }
 
@@ -283,7 +283,7 @@ async fn a_select_that_panics_is_tried_again_later_and_later() {
     let outcome =
         TestPump::of(Broken).item("a", 1).group(2, 3).row_retry(0, SECOND).time_limit(SECOND * 10).run().await;
     assert!(!outcome.is_complete());
-    assert_eq!(outcome.message(), "fetched 0, done 0, failed 0; 4 selects failed");
+    assert_eq!(outcome.message(), "fetched 0, done 0, failed 0; 4 selects failed, and the last one did");
     assert_eq!(outcome.released().collect::<Vec<_>>(), ["a"]);
     let waits: Vec<&str> = outcome.log().lines().filter_map(|line| line.strip_prefix("error ")).collect();
     assert_eq!(

@@ -451,6 +451,9 @@ pub struct Result {
     /// servers that do not know this field. With `retryable` it may never have begun, and counts as lost with its executor.
     #[prost(int64, tag = "11")]
     pub unreported_ms: i64,
+    /// Of a group of a pump job: rows that failed for good were still there, or its last select failed.
+    #[prost(bool, tag = "12")]
+    pub unfinished: bool,
 }
 /// Nested message and enum types in `Result`.
 pub mod result {

@@ -43,9 +43,9 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
             }
-            // A group of a pump has ended as planned where the pump itself was asked to end.
+            // A group of a pump has ended as planned where the pump itself was asked to end, but for rows that failed.
             Kind::Stored | Kind::Late | Kind::Superseded if is_end_of_group(facts, acked) => {
-                matches!(stored, Some(RunStatus::Succeeded | RunStatus::Cancelled))
+                matches!(stored, Some(RunStatus::Succeeded | RunStatus::Cancelled | RunStatus::Failed))
             }
             Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
             // A handler's own end stands, or the timeout that it ran past.

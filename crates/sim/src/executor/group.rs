@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{Executor, now};
-use crate::link::Held;
+use crate::link::{Held, Stop};
 use crate::profile::GRACE;
 use crate::pumps::truth::{self, Hold, Place, owner_of};
 use crate::world::lock;
@@ -96,8 +96,10 @@ impl Driver {
         let report = self.group.full_report(now());
         self.publish(report);
         self.executor.send_reports();
+        let is_unfinished = self.group.failed_rows().len() > 0 || self.group.has_failed_select();
         match held.stopped() {
-            None => (v1::result::Status::Yielded, false),
+            None => (v1::result::Status::Yielded, is_unfinished),
+            Some(Stop::Cancelled) => (v1::result::Status::Cancelled, is_unfinished),
             Some(cause) => super::handler::stopped(cause),
         }
     }

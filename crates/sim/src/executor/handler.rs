@@ -52,7 +52,9 @@ impl Executor {
         self.note_end(place, status.0);
         let silent = held.stopped() == Some(Stop::Silence) && status == stopped(Stop::Silence);
         let result = result(&held.trigger, status, self.world().now());
-        self.end(held.key(), v1::Result { silent_ms: i64::from(silent), ..result });
+        // Only of a group.
+        let unfinished = matches!(status, (v1::result::Status::Yielded | v1::result::Status::Cancelled, true));
+        self.end(held.key(), v1::Result { silent_ms: i64::from(silent), unfinished, ..result });
     }
 
     /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.

@@ -165,9 +165,8 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     let token = join(store).await;
     let mut run = pending(store, token).await;
     let policy = AfterPolicy { is_pump: true, ..POLICY };
-    for (outcome, reason) in
-        [(Outcome::Yielded, Reason::Moved), (Outcome::Yielded, Reason::Moved), (FAILED, Reason::Retry)]
-    {
+    let [yielded, unfinished] = [false, true].map(|unfinished| Outcome::Yielded { unfinished });
+    for (outcome, reason) in [(yielded, Reason::Moved), (unfinished, Reason::Moved), (FAILED, Reason::Retry)] {
         let end = AttemptEnd { policy, ..finish(&run, outcome) };
         let stored = finish_one(store, end).await;
         assert!(matches!(stored, Finished::Stored(After::Retry { .. }, _)), "{stored:?}");

@@ -231,6 +231,7 @@ impl<R: Clone> Group<R> {
         let is_full = rows.len() >= self.limits.fetch;
         let mut found = Fetched { surplus: rows.len().saturating_sub(self.limits.fetch), ..Fetched::default() };
         let mut returned = BTreeSet::new();
+        self.keep_failed(&rows, &fetch, is_full);
         for row in rows.into_iter().take(self.limits.fetch) {
             if let Some(item) = self.accept(row, &fetch, (now, fetched_at), &mut found) {
                 returned.insert(item);
@@ -243,6 +244,16 @@ impl<R: Clone> Group<R> {
         self.is_changed |= found.accepted > 0;
         self.settle();
         found
+    }
+
+    /// Forgets the rows that failed for good and that a select did not return which had room for all.
+    fn keep_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
+        if is_full || self.rows.failed().is_empty() {
+            return;
+        }
+        let there: BTreeSet<(&str, &str)> = rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
+        let was_asked = |item: &String| fetch.asked.contains_key(item);
+        self.rows.keep_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
     /// Queues a row, and returns its item unless the row does not count as one that the item has.
@@ -319,6 +330,7 @@ impl<R: Clone> Group<R> {
         for mut entry in ended.entries {
             let place = (ended.item.clone(), entry.key.clone());
             if how == Executed::Done {
+                self.rows.mend(&place);
                 self.row_ended(place);
                 continue;
             }
@@ -367,6 +379,17 @@ impl<R: Clone> Group<R> {
     #[must_use]
     pub fn total(&self) -> Counts {
         self.total
+    }
+
+    /// The keys of rows that failed for good and were still there when they were last looked for, as far as they are remembered.
+    pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.rows.failed().iter().map(|(_, key)| key.as_str())
+    }
+
+    /// Whether the last select failed.
+    #[must_use]
+    pub fn has_failed_select(&self) -> bool {
+        self.failed_fetches > 0
     }
 
     /// Whether it has items, and the last select returned no rows for any of them, and none is in work.

@@ -97,6 +97,10 @@ impl<R: Clone> Group<R> {
         self.releasing.remove(name);
         self.rows.discard(name);
         self.rows.wake_resting(name);
+        if !self.ending {
+            // Its next owner will come upon them.
+            self.rows.keep_failed(|(item, _)| item != name);
+        }
         self.abort_executions(name);
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Rows<R> {
     /// Item and key of every row that is queued, in execution or waiting.
     keys: BTreeSet<(String, String)>,
     resting: BTreeMap<(String, String), Instant>,
+    /// Those that failed for good and were neither executed since nor missing in a whole select.
+    failed: BTreeSet<(String, String)>,
 }
 
 impl<R: Clone> Rows<R> {
@@ -74,6 +76,7 @@ impl<R: Clone> Rows<R> {
             executions: BTreeMap::new(),
             keys: BTreeSet::new(),
             resting: BTreeMap::new(),
+            failed: BTreeSet::new(),
         }
     }
 
@@ -193,6 +196,9 @@ impl<R: Clone> Rows<R> {
 
     /// A row failed for good. A store that goes on returning it must not keep the group busy.
     pub(super) fn rest(&mut self, place: (String, String), now: Instant, wait: Duration) {
+        if self.failed.len() < RESTING_MAX {
+            self.failed.insert(place.clone());
+        }
         if self.resting.len() >= RESTING_MAX {
             self.resting.retain(|_, until| *until > now);
         }
@@ -211,6 +217,21 @@ impl<R: Clone> Rows<R> {
 
     pub(super) fn wake_resting(&mut self, item: &str) {
         self.resting.retain(|(name, _), _| name != item);
+    }
+
+    /// A row that may have failed for good is done.
+    pub(super) fn mend(&mut self, place: &(String, String)) {
+        self.failed.remove(place);
+    }
+
+    /// Forgets rows that failed for good and are no longer there.
+    pub(super) fn keep_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
+        self.failed.retain(is_there);
+    }
+
+    /// Item and key of the rows that failed for good, as far as they are remembered.
+    pub(super) fn failed(&self) -> &BTreeSet<(String, String)> {
+        &self.failed
     }
 
     /// When the oldest row of each item and epoch was fetched.

@@ -357,6 +357,30 @@ fn a_row_is_tried_again_later_and_later_and_then_rests() {
 }
 
 #[test]
+fn rows_that_failed_for_good_are_named_while_they_are_there() {
+    let mut bench = Bench::holding(limits(), &["a", "b"]);
+    let check = |bench: &Bench, keys: &[&str]| assert_eq!(bench.group.failed_rows().collect::<Vec<_>>(), keys);
+    bench.asks(&["a", "b"]);
+    bench.rows(&[("a", 1), ("a", 2), ("b", 3)]);
+    for row in [1, 2, 3] {
+        let number = bench.executes(&[row]);
+        assert_eq!(bench.failed(number), [None]);
+    }
+    check(&bench, &["1", "2", "3"]);
+    bench.now += SECOND * 600;
+    bench.asks(&["a", "b"]);
+    bench.rows(&[("a", 1), ("b", 3)]);
+    check(&bench, &["1", "3"]);
+    let (first, third) = (bench.executes(&[1]), bench.executes(&[3]));
+    bench.done(first);
+    bench.failed(third);
+    check(&bench, &["3"]);
+    bench.group.yield_items(bench.now);
+    bench.order(2, [item("a", 1)]);
+    check(&bench, &["3"]);
+}
+
+#[test]
 fn selects_that_fail_are_repeated_later_and_later() {
     let mut bench = Bench::holding(limits(), &["a"]);
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
