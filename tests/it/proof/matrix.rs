@@ -427,7 +427,7 @@ async fn nodes_die_at_places_and_others_take_over_on_mysql() {
 #[tokio::test]
 async fn executors_die_at_each_place() {
     for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
-        let mut left = rounds().unwrap_or(2);
+        let mut left = rounds().unwrap_or(1);
         while left > 0 {
             let Some(db) = scratch(*backend).await else { return };
             let mut march = March::begin(&db).await;
