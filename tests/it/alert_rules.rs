@@ -113,7 +113,7 @@ async fn rows_that_fail_for_good_are_reported(db: ScratchDb) {
     let group = groups.iter().find(|group| group["status"] == "failed").expect("a group has failed");
     assert_eq!((&group["reason"], &root["message"]), (&json!("dry"), &json!("1 of 2 shards failed")));
     assert!(group["message"].as_str().is_some_and(|text| text.ends_with("failed for good: 4711")), "{group}");
-    // It does not begin again by itself.
+    // A run in which the row is done ends the incident.
     std::fs::write(&gate, "").expect("write a file");
     let again = verdict(&api, &trigger(&api, "orders").await).await;
     assert_eq!((&again["status"], &again["reason"]), (&json!("succeeded"), &json!("dry")));

@@ -94,6 +94,17 @@ async fn node(api: &Api, name: &str) -> Value {
     found.cloned().unwrap_or_default()
 }
 
+/// Waits until two nodes see each other, both with this strategy.
+async fn both_claim_by(api: &Api, strategy: &str) {
+    wait_until(LIMIT, "they see each other", async || {
+        let nodes = api.get("/api/v1/nodes").await.expect(200);
+        let items = nodes["items"].as_array().expect("items").clone();
+        let both = items.len() == 2 && items.iter().all(|node| node["claim_strategy"] == strategy);
+        if both { Ok(()) } else { Err(nodes) }
+    })
+    .await;
+}
+
 async fn claims(api: &Api, name: &str) -> (i64, i64) {
     let node = node(api, name).await;
     (node["claims_tried"].as_i64().expect("a number"), node["claims_lost"].as_i64().expect("a number"))
@@ -131,13 +142,7 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
     let one = Server::start_with(&db, &args("one")).await;
     let two = Server::start_with(&db, &args("two")).await;
     let api = one.api();
-    wait_until(LIMIT, "they see each other", async || {
-        let nodes = api.get("/api/v1/nodes").await.expect(200);
-        let items = nodes["items"].as_array().expect("items").clone();
-        let both = items.len() == 2 && items.iter().all(|node| node["claim_strategy"] == "id_hash");
-        if both { Ok(()) } else { Err(nodes) }
-    })
-    .await;
+    both_claim_by(&api, "id_hash").await;
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agent = agent_of_both(&one, &two).await;
@@ -181,13 +186,7 @@ async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
     let one = Server::start_with(&db, &args("one", "0")).await;
     let two = Server::start_with(&db, &args("two", "3")).await;
     let api = one.api();
-    wait_until(LIMIT, "they see each other", async || {
-        let nodes = api.get("/api/v1/nodes").await.expect(200);
-        let items = nodes["items"].as_array().expect("items").clone();
-        let is_by_weight = |node: &Value| node["claim_strategy"] == "weight";
-        if items.len() == 2 && items.iter().all(is_by_weight) { Ok(()) } else { Err(nodes) }
-    })
-    .await;
+    both_claim_by(&api, "weight").await;
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agent = agent_of_both(&one, &two).await;

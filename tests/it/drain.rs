@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_tests::{Agent, ScratchDb, Server, wait_until};
+use rondel_tests::{Agent, ScratchDb, Server, wait_at_most, wait_until};
 use serde_json::{Value, json};
 
 use crate::journal::Journal;
@@ -79,7 +79,7 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     drop(agent);
     server.restart().await;
     // Without any executor: no executor has to report the open runs.
-    wait_until(Duration::from_secs(8), "no run is in anybody's hands", async || {
+    wait_at_most(Duration::from_secs(8), "no run is in anybody's hands", async || {
         let runs = server.api().all("/api/v1/runs", &[]).await;
         let held: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
         if held.is_empty() { Ok(()) } else { Err(held) }

@@ -48,4 +48,4 @@ pub use reqwest::Method;
 pub use settings::{keeps, variable};
 pub use system::{Agent, Dev, Server, seed};
 pub use uncovered::uncovered;
-pub use wait::wait_until;
+pub use wait::{wait_at_most, wait_until};

@@ -8,36 +8,53 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// The pause between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
-/// A shorter limit is what a test asserts. A longer one only ends a test that waits in vain, and is stretched on a busy machine.
-const ASSERTED_BELOW: Duration = Duration::from_secs(10);
-/// How far it is stretched.
+/// How far a limit is stretched on a busy machine.
 const STRETCH_MAX: f64 = 4.0;
 
 /// Calls `look` repeatedly until it returns `Ok`, and returns the value.
 ///
 /// `look` answers `Err(what it saw instead)`. When the limit is over, the test fails with `what` was waited for, and with
-/// what was seen last. A limit of ten seconds and more is one of a machine with a processor for each process that wants one: where
-/// twice as many want one, it is twice as long.
+/// what was seen last. The limit ends a test that waits in vain. It is that of a machine with a processor for each process that
+/// wants one: where twice as many want one, it is twice as long. What must come about in time is for [`wait_at_most`].
 #[track_caller]
 pub fn wait_until<T, Seen: Debug>(
     limit: Duration,
+    what: &str,
+    look: impl AsyncFnMut() -> Result<T, Seen>,
+) -> impl Future<Output = T> {
+    wait(limit, STRETCH_MAX, what, look)
+}
+
+/// The same, where the limit is what the test asserts.
+#[track_caller]
+pub fn wait_at_most<T, Seen: Debug>(
+    limit: Duration,
+    what: &str,
+    look: impl AsyncFnMut() -> Result<T, Seen>,
+) -> impl Future<Output = T> {
+    wait(limit, 1.0, what, look)
+}
+
+#[track_caller]
+fn wait<T, Seen: Debug>(
+    limit: Duration,
+    stretch_max: f64,
     what: &str,
     mut look: impl AsyncFnMut() -> Result<T, Seen>,
 ) -> impl Future<Output = T> {
     let caller = Location::caller();
     async move {
         let began = Instant::now();
-        let mut stretch = 1.0_f64;
+        let mut end = began + limit;
         let mut seen = None;
         loop {
-            if limit >= ASSERTED_BELOW {
-                stretch = stretch.max(crowd()).min(STRETCH_MAX);
-            }
-            let end = began + limit.mul_f64(stretch);
             match timeout_at(end, look()).await {
                 Ok(Ok(value)) => return value,
                 Ok(Err(instead)) => seen = Some(instead),
-                Err(_) => panic!("at {caller}: not within {limit:?}: {what}; {}", last(seen.as_ref())),
+                Err(_) => {}
+            }
+            if Instant::now() >= end {
+                end = end.max(began + limit.mul_f64(crowd().clamp(1.0, stretch_max)));
             }
             assert!(Instant::now() < end, "at {caller}: not within {limit:?}: {what}; {}", last(seen.as_ref()));
             sleep(PERIOD).await;

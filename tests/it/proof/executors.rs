@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_tests::check::{Rules, Start};
-use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_until};
+use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_at_most, wait_until};
 use tokio::time::Instant;
 
 use super::proxy::{Cut, Proxy};
@@ -66,7 +66,7 @@ impl Scene {
         let api = self.second.api();
         for start in &runs {
             let path = format!("/api/v1/runs/{}", start.run);
-            wait_until(
+            wait_at_most(
                 limit.saturating_sub(since.elapsed()),
                 &format!("a run in hand is settled: {what}"),
                 async || {
