@@ -199,5 +199,6 @@ fn finish(run: &Run) -> AttemptEnd {
         detail: None,
         jitter: 0.5,
         owner: None,
+        unfinished: false,
     }
 }

@@ -68,10 +68,7 @@ pub enum Outcome {
     /// Its timeout passed, and its executor reported no end of it. It may still run: there is no further attempt.
     Unreported,
     /// A group of a pump job gave its items back and goes on elsewhere.
-    Yielded {
-        /// Rows that failed for good were still there, or its last select failed.
-        unfinished: bool,
-    },
+    Yielded,
 }
 
 /// The part of a job's definition that [`decide_next`] needs; small, so that it travels with each open run.
@@ -106,6 +103,8 @@ pub struct Ended {
     pub may_have_begun: bool,
     /// The reason of a request to cancel the run, where there is one.
     pub cancel_asked: Option<Reason>,
+    /// Whether a group of a pump left rows that failed for good, or its last select failed.
+    pub unfinished: bool,
 }
 
 /// What follows.
@@ -146,7 +145,8 @@ pub enum After {
 ///     is_pump: false,
 /// };
 /// let now = Timestamp::from_secs(0);
-/// let first = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
+/// let first =
+///     Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false };
 /// let failed = Outcome::Failed { retryable: true };
 /// assert!(matches!(decide_next(policy, first, failed, now, 0.0), After::Retry { .. }));
 /// let second = Ended { attempt: 2, ..first };
@@ -158,18 +158,17 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
         // Its groups have worked off what they had: it ended as planned, but for what they could not do.
-        Outcome::Cancelled | Outcome::Yielded { .. }
+        Outcome::Cancelled | Outcome::Yielded
             if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {
             // After a pause or an edit it goes on with what is left.
-            let is_last = matches!(ended.cancel_asked, Some(Reason::WindowOver | Reason::Dry));
-            let has_failed = is_last && outcome == Outcome::Yielded { unfinished: true };
+            let has_failed = ended.unfinished && ended.cancel_asked.is_some_and(Reason::ends_window);
             verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_asked)
         }
-        Outcome::Yielded { .. } if ended.cancel_asked.is_none() && policy.is_pump => {
+        Outcome::Yielded if ended.cancel_asked.is_none() && policy.is_pump => {
             After::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
         }
-        Outcome::Cancelled | Outcome::Yielded { .. } => {
+        Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
         }
         // A run is skipped only where no attempt of it began. The handler alone may skip a later attempt.
@@ -287,7 +286,14 @@ mod tests {
         is_pump: false,
     };
     const NOW: Timestamp = Timestamp::from_secs(1000);
-    const FIRST: Ended = Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None };
+    const FIRST: Ended = Ended {
+        attempt: 1,
+        lost_count: 0,
+        marked: false,
+        may_have_begun: false,
+        cancel_asked: None,
+        unfinished: false,
+    };
     const FAILED: Outcome = Outcome::Failed { retryable: true };
 
     #[track_caller]
@@ -437,26 +443,39 @@ mod tests {
     fn a_group_of_a_pump_goes_on_until_it_is_asked_to_end() {
         let pump = AfterPolicy { retry_max: 0, is_pump: true, ..POLICY };
         let many = Ended { attempt: 5_000, lost_count: 4_000, ..FIRST };
-        let [yielded, unfinished] = [false, true].map(|unfinished| Outcome::Yielded { unfinished });
-        check_after(pump, many, yielded, again_in(0, Reason::Moved, 4_001));
-        check_after(pump, many, unfinished, again_in(0, Reason::Moved, 4_001));
+        check_after(pump, many, Outcome::Yielded, again_in(0, Reason::Moved, 4_001));
         check_after(pump, many, Outcome::Lost(Reason::ExecutorLost), again_in(0, Reason::ExecutorLost, 4_001));
         check_after(pump, many, Outcome::Lost(Reason::NotReceived), again_in(0, Reason::NotReceived, 4_000));
         check_after(pump, many, Outcome::Failed { retryable: false }, again_in(15, Reason::Retry, 4_000));
         for reason in [Reason::WindowOver, Reason::Dry, Reason::Paused, Reason::Changed] {
             let asked = Ended { cancel_asked: Some(reason), ..many };
-            for outcome in [Outcome::Cancelled, yielded] {
+            for outcome in [Outcome::Cancelled, Outcome::Yielded] {
                 check_after(pump, asked, outcome, verdict(RunStatus::Succeeded, Some(reason)));
             }
-            let is_last = matches!(reason, Reason::WindowOver | Reason::Dry);
-            let judged = if is_last { RunStatus::Failed } else { RunStatus::Succeeded };
-            check_after(pump, asked, unfinished, verdict(judged, Some(reason)));
             check_after(pump, asked, FAILED, verdict(RunStatus::Failed, None));
         }
         let by_hand = Ended { cancel_asked: Some(Reason::Requested), ..many };
-        for outcome in [Outcome::Cancelled, yielded, unfinished] {
+        for outcome in [Outcome::Cancelled, Outcome::Yielded] {
             check_after(pump, by_hand, outcome, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
         }
+    }
+
+    #[test]
+    fn a_group_that_leaves_failed_rows_at_the_end_of_a_window_has_failed() {
+        let pump = AfterPolicy { is_pump: true, ..POLICY };
+        for (asked, status) in [
+            (Reason::WindowOver, RunStatus::Failed),
+            (Reason::Dry, RunStatus::Failed),
+            (Reason::Paused, RunStatus::Succeeded),
+            (Reason::Changed, RunStatus::Succeeded),
+            (Reason::Requested, RunStatus::Cancelled),
+        ] {
+            let ended = Ended { cancel_asked: Some(asked), unfinished: true, ..FIRST };
+            for outcome in [Outcome::Cancelled, Outcome::Yielded] {
+                check_after(pump, ended, outcome, verdict(status, Some(asked)));
+            }
+        }
+        check_after(pump, Ended { unfinished: true, ..FIRST }, Outcome::Yielded, again_in(0, Reason::Moved, 1));
     }
 
     #[test]

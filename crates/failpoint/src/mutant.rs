@@ -166,6 +166,8 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled begins again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
+    /// A group of a pump succeeds whatever rows it leaves.
+    UnfinishedSucceeds = "unfinished_succeeds",
 }
 
 #[cfg(debug_assertions)]

@@ -424,8 +424,9 @@ impl Executor {
     fn acked(&self, ack: &v1::ResultAck) {
         let key = RunKey::new(ack.run_id, ack.attempt);
         let mut table = lock(&self.table);
-        let unacked = table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0));
-        let Some((status, is_silenced)) = unacked else { return };
+        let unacked =
+            table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0, result.unfinished));
+        let Some((status, is_silenced, is_unfinished)) = unacked else { return };
         table.acked(std::slice::from_ref(ack), now());
         if table.get(key).is_none() {
             self.reports.forget(key);
@@ -434,7 +435,7 @@ impl Executor {
         lock(&self.host.disk).results.remove(&key);
         self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
         let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
-        self.world().truth().acked.push(Acked { run, attempt, status, kind: ack.kind(), is_silenced });
+        self.world().truth().acked.push(Acked { run, attempt, status, kind: ack.kind(), is_silenced, is_unfinished });
     }
 
     fn begin(self: &Arc<Self>, begun: Vec<Held>) {

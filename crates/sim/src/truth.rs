@@ -40,6 +40,8 @@ pub(crate) struct Acked {
     pub(crate) kind: v1::result_ack::Kind,
     /// The executor stopped it since no server answered.
     pub(crate) is_silenced: bool,
+    /// A group of a pump left rows that failed for good, or its last select failed.
+    pub(crate) is_unfinished: bool,
 }
 
 /// A requested run whose caller got the answer that it exists.

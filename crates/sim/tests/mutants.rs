@@ -96,6 +96,7 @@ const UNSEEN: &[&str] = &[
     "ended_attempts_keep_items",
     "dry_without_owner",
     "cancelled_pump_begins_again",
+    "unfinished_succeeds",
     "old_rows_count",
     // `a_released_item_is_worked_off_first_and_reported_until_an_order_leaves_it_out`,
     // `only_a_higher_order_is_taken_and_one_that_comes_again_is_answered` and

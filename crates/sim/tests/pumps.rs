@@ -99,6 +99,7 @@ const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = {
         (Mutant::EndedAttemptsKeepItems, 4, "P2 owner"),
         (Mutant::DryWithoutOwner, 23, "P5 dry"),
         (Mutant::CancelledPumpBeginsAgain, 10, "P4 begins again"),
+        (Mutant::UnfinishedSucceeds, 20, "I6 durable"),
         (Mutant::NoSilenceRule, 11, "P1 silence"),
         (Mutant::OldRowsCount, 2218, "I4 no overlap"),
     ]

@@ -107,6 +107,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         marked: row.marked,
         may_have_begun: row.may_have_begun,
         cancel_asked: row.cancel_asked,
+        unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let After::Retry { due_at, .. } = &mut then {
@@ -138,7 +139,7 @@ fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
         // What it had fetched it has worked off.
-        Outcome::Yielded { .. } => Some((RunStatus::Succeeded, Some(Reason::Moved))),
+        Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
         Outcome::Cancelled => Some((RunStatus::Cancelled, Some(Reason::Requested))),
@@ -304,6 +305,7 @@ mod tests {
             detail: None,
             jitter: 0.5,
             owner: None,
+            unfinished: false,
         };
         let failed = Outcome::Failed { retryable: true };
         for (status, outcome, began, expected) in [

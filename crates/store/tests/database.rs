@@ -404,6 +404,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             detail: None,
             jitter: 0.0,
             owner: None,
+            unfinished: false,
         };
         let batch: Vec<AttemptEnd> = runs.iter().map(finish).collect();
         let ids = IdGen::new(1023);

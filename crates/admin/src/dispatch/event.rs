@@ -106,6 +106,8 @@ pub(crate) struct IncomingResult {
     pub(crate) received_at: Timestamp,
     /// How long no server had answered the executor when it stopped the run for that.
     pub(crate) silent_ms: Option<u64>,
+    /// Whether a group of a pump left rows that failed for good, or its last select failed.
+    pub(crate) unfinished: bool,
     /// The memory reserved for all results of its message, until their lanes count them.
     pub(crate) memory: Option<Arc<dyn fmt::Debug + Send + Sync>>,
 }
@@ -134,6 +136,7 @@ impl IncomingResult {
             detail,
             jitter: jitter(self.run, self.attempt),
             owner: None,
+            unfinished: self.unfinished,
         }
     }
 }

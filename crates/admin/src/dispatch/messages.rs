@@ -131,11 +131,9 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         Status::Failed if result.silent_ms > 0 => Outcome::Silenced { has_begun: result.started_at_ms != 0 },
         Status::Failed => Outcome::Failed { retryable: result.retryable },
         Status::TimedOut => Outcome::TimedOut,
-        // Only a group of a pump is unfinished: it was asked to end, and gave its items back.
-        Status::Cancelled if result.unfinished => Outcome::Yielded { unfinished: true },
         Status::Cancelled => Outcome::Cancelled,
         Status::Skipped => Outcome::Skipped(Reason::Handler),
-        Status::Yielded => Outcome::Yielded { unfinished: result.unfinished },
+        Status::Yielded => Outcome::Yielded,
         Status::Unspecified => Outcome::Failed { retryable: false },
     };
     let text = |text: String| (!text.is_empty()).then_some(text);
@@ -153,6 +151,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         finished_at: instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
         silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0),
+        unfinished: result.unfinished,
         memory: None,
     }
 }

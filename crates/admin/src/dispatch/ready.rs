@@ -163,6 +163,7 @@ pub(crate) fn finish_unsent(
         detail: None,
         jitter: jitter(run.id, run.attempt),
         owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
+        unfinished: false,
     }
 }
 

@@ -96,7 +96,7 @@ impl FireOutcome {
             | Outcome::Lost(_)
             | Outcome::Silenced { .. }
             | Outcome::Unreported
-            | Outcome::Yielded { .. } => None,
+            | Outcome::Yielded => None,
         }
     }
 }

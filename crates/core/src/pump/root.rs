@@ -196,6 +196,7 @@ mod tests {
         for (status, reason, expected) in [
             (RunStatus::Cancelled, Some(Reason::Requested), RootStep::Stay),
             (RunStatus::Succeeded, Some(Reason::Dry), RootStep::Stay),
+            (RunStatus::Failed, Some(Reason::WindowOver), RootStep::Stay),
             (RunStatus::Succeeded, None, RootStep::Stay),
             (RunStatus::Succeeded, Some(Reason::Paused), again),
             (RunStatus::Skipped, Some(Reason::Paused), again),
@@ -253,6 +254,7 @@ mod tests {
             (RunStatus::Succeeded, Reason::Paused, RootStep::Begin(at("25T23:00"))),
             (RunStatus::Skipped, Reason::Paused, RootStep::Begin(at("25T23:00"))),
             (RunStatus::Succeeded, Reason::Dry, RootStep::Stay),
+            (RunStatus::Failed, Reason::Dry, RootStep::Stay),
             (RunStatus::Cancelled, Reason::Requested, RootStep::Stay),
             (RunStatus::Skipped, Reason::Misfire, RootStep::Stay),
         ] {

@@ -111,6 +111,12 @@ impl Reason {
     pub const fn ends_pump(self) -> bool {
         matches!(self, Self::WindowOver | Self::Dry | Self::Paused | Self::Changed)
     }
+
+    /// Whether a pump that ends for it does not go on with what it left.
+    #[must_use]
+    pub const fn ends_window(self) -> bool {
+        matches!(self, Self::WindowOver | Self::Dry)
+    }
 }
 
 words! {

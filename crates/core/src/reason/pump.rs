@@ -15,13 +15,14 @@ pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
 }
 
 /// Why a pump has failed that ended as planned.
-pub(super) fn unfinished(reason: Reason, lang: Lang) -> Option<String> {
-    if !matches!(reason, Reason::WindowOver | Reason::Dry) {
-        return None;
+pub(super) const fn unfinished(reason: Reason, lang: Lang) -> Option<&'static str> {
+    match (reason, lang) {
+        (Reason::Dry, Lang::En) => Some("the rows that were left had failed for good"),
+        (Reason::Dry, Lang::Zh) => Some("剩余的行都已最终失败"),
+        (Reason::WindowOver, Lang::En) => {
+            Some("at the end of the window, rows were left that had failed for good, or no rows could be selected")
+        }
+        (Reason::WindowOver, Lang::Zh) => Some("窗口结束时仍有最终失败的行，或无法查询行"),
+        _ => None,
     }
-    let because = words(reason, lang);
-    Some(match lang {
-        Lang::En => format!("rows that failed for good were left, or rows could not be selected, when {because}"),
-        Lang::Zh => format!("{because}时仍有最终失败的行，或无法查询行"),
-    })
 }

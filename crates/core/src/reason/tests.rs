@@ -206,3 +206,19 @@ fn a_stored_detail_is_as_long_as_its_bound_and_no_longer() {
         assert_eq!(read.obstacles.len() + read.obstacles_more, OBSTACLE_COUNT_MAX);
     }
 }
+
+#[test]
+fn what_a_pump_left_that_failed_at_its_end_is_named() {
+    for (reason, en, zh) in [
+        (Reason::Dry, "Failed: the rows that were left had failed for good.", "失败：剩余的行都已最终失败。"),
+        (
+            Reason::WindowOver,
+            "Failed: at the end of the window, rows were left that had failed for good, or no rows could be selected.",
+            "失败：窗口结束时仍有最终失败的行，或无法查询行。",
+        ),
+    ] {
+        let subject = Subject { status: RunStatus::Failed, reason: Some(reason), detail: None, attempt: 1 };
+        assert_eq!(sentence(subject, Lang::En).as_deref(), Some(en));
+        assert_eq!(sentence(subject, Lang::Zh).as_deref(), Some(zh));
+    }
+}

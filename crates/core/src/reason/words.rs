@@ -107,7 +107,7 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, la
         _ => {}
     }
     if let Some(text) = super::pump::unfinished(reason, lang).filter(|_| status == RunStatus::Failed) {
-        return text;
+        return text.to_owned();
     }
     let because = because(reason, detail, lang);
     match lang {

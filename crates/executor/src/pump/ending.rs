@@ -32,8 +32,7 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
             Ending { message: format!("{}; {message}", ending.message), ..ending }
         }
     };
-    let is_unfinished = group.failed_rows().len() > 0 || group.has_failed_select();
-    Ending { result: Some(counts.to_string()), is_unfinished, ..ending }
+    Ending { result: Some(counts.to_string()), is_unfinished: group.is_unfinished(), ..ending }
 }
 
 /// The first of these keys, and how many more there are.

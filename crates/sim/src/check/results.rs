@@ -1,7 +1,7 @@
 //! Results: what was acknowledged is there, and what is there was so.
 
 use rondel_core::run::BROADCAST;
-use rondel_core::{RunId, RunStatus};
+use rondel_core::{Reason, RunId, RunStatus};
 use rondel_proto::v1::result::Status;
 use rondel_proto::v1::result_ack::Kind;
 
@@ -34,6 +34,12 @@ fn is_end_of_group(facts: &Facts, acked: &Acked) -> bool {
     is_pump && matches!(acked.status, Status::Cancelled | Status::Yielded)
 }
 
+/// Whether a group ended with the window of its pump.
+fn has_ended_window(facts: &Facts, acked: &Acked) -> bool {
+    let run = facts.runs.get(&acked.run).filter(|run| run.attempt == acked.attempt);
+    run.and_then(|run| run.reason).is_some_and(Reason::ends_window)
+}
+
 /// I6: a result that was acknowledged as stored is in the ledger.
 pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &Acked| {
@@ -43,10 +49,12 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
             }
-            // A group of a pump has ended as planned where the pump itself was asked to end, but for rows that failed.
-            Kind::Stored | Kind::Late | Kind::Superseded if is_end_of_group(facts, acked) => {
-                matches!(stored, Some(RunStatus::Succeeded | RunStatus::Cancelled | RunStatus::Failed))
-            }
+            // A group of a pump has ended as planned where the pump itself was asked to end.
+            Kind::Stored | Kind::Late | Kind::Superseded if is_end_of_group(facts, acked) => match stored {
+                Some(RunStatus::Succeeded) => !(acked.is_unfinished && has_ended_window(facts, acked)),
+                Some(RunStatus::Failed) => acked.is_unfinished,
+                stored => stored == Some(RunStatus::Cancelled),
+            },
             Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
             // A handler's own end stands, or the timeout that it ran past.
             Kind::Duplicate if acked.status == Status::Succeeded => {

@@ -96,7 +96,7 @@ impl Driver {
         let report = self.group.full_report(now());
         self.publish(report);
         self.executor.send_reports();
-        let is_unfinished = self.group.failed_rows().len() > 0 || self.group.has_failed_select();
+        let is_unfinished = self.group.is_unfinished();
         match held.stopped() {
             None => (v1::result::Status::Yielded, is_unfinished),
             Some(Stop::Cancelled) => (v1::result::Status::Cancelled, is_unfinished),

@@ -462,6 +462,7 @@ fn finish(run: &Run, outcome: Outcome) -> AttemptEnd {
         detail: None,
         jitter: 0.5,
         owner: None,
+        unfinished: false,
     }
 }
 

@@ -165,8 +165,9 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     let token = join(store).await;
     let mut run = pending(store, token).await;
     let policy = AfterPolicy { is_pump: true, ..POLICY };
-    let [yielded, unfinished] = [false, true].map(|unfinished| Outcome::Yielded { unfinished });
-    for (outcome, reason) in [(yielded, Reason::Moved), (unfinished, Reason::Moved), (FAILED, Reason::Retry)] {
+    for (outcome, reason) in
+        [(Outcome::Yielded, Reason::Moved), (Outcome::Yielded, Reason::Moved), (FAILED, Reason::Retry)]
+    {
         let end = AttemptEnd { policy, ..finish(&run, outcome) };
         let stored = finish_one(store, end).await;
         assert!(matches!(stored, Finished::Stored(After::Retry { .. }, _)), "{stored:?}");
@@ -185,6 +186,11 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     assert!(matches!(finish_one(store, end).await, Finished::Stored(After::Verdict { .. }, _)));
     let run = read(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Succeeded, Some(Reason::WindowOver)));
+    let run = pending(store, token).await;
+    store.ask_cancel(run.id, request, run.due_at).await.unwrap();
+    finish_one(store, AttemptEnd { policy, unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
+    let run = read(store, run.id).await;
+    assert_eq!((run.status, run.reason), (RunStatus::Failed, Some(Reason::WindowOver)), "it left rows that failed");
 }
 
 /// Many items are dealt at once.

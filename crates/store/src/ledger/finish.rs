@@ -40,6 +40,8 @@ pub struct AttemptEnd {
     /// Under which lease a server came to this end by itself: it is refused where the run has another owner by now. `None`
     /// for the result of an executor: any node may store that.
     pub owner: Option<LeaseToken>,
+    /// Whether a group of a pump left rows that failed for good, or its last select failed.
+    pub unfinished: bool,
 }
 
 /// What became of an [`AttemptEnd`].

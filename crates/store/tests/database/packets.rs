@@ -141,6 +141,7 @@ fn succeeded(run: &Run, result: String) -> AttemptEnd {
         detail: None,
         jitter: 0.0,
         owner: None,
+        unfinished: false,
     }
 }
 

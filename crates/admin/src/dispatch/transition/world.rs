@@ -213,6 +213,7 @@ impl World {
             finished_at: self.around.now,
             received_at: self.around.now,
             silent_ms: None,
+            unfinished: false,
             memory: None,
         };
         let session = self.sessions[&ExecutorId::new(executor)].clone();

@@ -392,6 +392,12 @@ impl<R: Clone> Group<R> {
         self.failed_fetches > 0
     }
 
+    /// Whether rows that failed for good were still there when they were last looked for, or the last select failed.
+    #[must_use]
+    pub fn is_unfinished(&self) -> bool {
+        !self.rows.failed().is_empty() || self.has_failed_select()
+    }
+
     /// Whether it has items, and the last select returned no rows for any of them, and none is in work.
     #[must_use]
     pub fn is_dry(&self) -> bool {
