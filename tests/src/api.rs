@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::instants::wall_clock_ms;
 
+/// Servers close a connection that is idle for longer; a call that is sent at that very moment would fail.
+const IDLE_FOR: Duration = Duration::from_secs(5);
+
 /// What a server answered.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -59,7 +62,12 @@ impl Api {
             // Another part of the process may have set one: just as good.
             rustls::crypto::ring::default_provider().install_default().ok();
         });
-        let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("make a client");
+        let client = Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(30))
+            .pool_idle_timeout(IDLE_FOR)
+            .build()
+            .expect("make a client");
         Self { base: base.to_owned(), token: None, client, history: None }
     }
 
