@@ -36,6 +36,8 @@ mutants! {
     ForgetResultWhenSent = "forget_result_when_sent",
     /// Adoption does not raise the dead node's epoch.
     NoFenceRow = "no_fence_row",
+    /// An executor that connects learns of the leases that were over when its server read the nodes last.
+    StaleWelcome = "stale_welcome",
     /// Runs have no unique key, and a claim does not look whether the job is as the scan saw it.
     NoUniqueKey = "no_unique_key",
     /// Open runs are taken from every other node, whether its lease holds or not.

@@ -158,14 +158,6 @@ impl Membership {
         self.latest().token
     }
 
-    /// The newest lease that is over of each node that took one of late: executors refuse their triggers.
-    pub(crate) fn fences(&self, now: Timestamp) -> Vec<LeaseToken> {
-        let nodes = self.nodes();
-        let recent: Vec<Node> =
-            nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
-        leases_over(&recent)
-    }
-
     pub(crate) fn nodes(&self) -> Arc<Vec<Node>> {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -255,6 +247,13 @@ impl Membership {
 
 fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The newest lease that is over of each node that took one of late: executors refuse their triggers.
+pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
+    let recent: Vec<Node> =
+        nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
+    leases_over(&recent)
 }
 
 /// The newest lease of each node that is over, whether it was taken anew or fenced by the node that adopted its runs.

@@ -21,6 +21,7 @@ use super::results::foreign::Doubt;
 use super::state::State;
 use super::step::{DecidedStep, Step};
 use super::transition;
+use crate::cluster::fences;
 use crate::metrics::{FireOutcome, size};
 use crate::node::Shared;
 use crate::trace::FireTracer;
@@ -81,7 +82,7 @@ impl DispatchLoop {
             self.handle(Event::Wake, now);
             if now >= self.next_round_at || self.next_round_at > now + NOTE_AFTER {
                 self.next_round_at = now + NOTE_AFTER;
-                self.handle(Event::Round(self.shared.membership.fences(now)), now);
+                self.handle(Event::Round(fences(&self.shared.membership.nodes(), now)), now);
             }
             self.handle(Event::Flush, now);
             if self.state.is_drained()

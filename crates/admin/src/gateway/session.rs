@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rondel_core::{NodeId, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
 use rondel_proto::{PROTOCOL, encoded_len, v1};
 use rondel_store::LeaseToken;
-use rondel_store::cluster::{HostProcess, StreamEnd};
+use rondel_store::cluster::{HostProcess, Node, StreamEnd};
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -25,6 +26,7 @@ use super::outgoing_stream::OutgoingStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
 use super::{Inner, LogItem, Pass, log_line};
+use crate::cluster::fences;
 use crate::declared::Declaring;
 use crate::dispatch::{
     Answer, Begins, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, fence, incoming, instant,
@@ -66,8 +68,9 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Stores the session, welcomes the executor, and notifies the dispatcher, in this order: a node that adopts this
-    /// node's runs must know to which executors they may have been sent.
+    /// Stores the session, reads which leases are over, welcomes the executor, and notifies the dispatcher, in this order. A node
+    /// that adopts runs asks the executors whose sessions are stored by then; every later one receives the fence in its welcome, also
+    /// that of this node's own lease.
     pub(super) async fn open(
         inner: &Arc<Inner>,
         greeted: Greeted,
@@ -85,9 +88,10 @@ impl Session {
             return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
         };
         row.opened(opened_at);
+        let nodes = leases(shared).await?;
         let stream = OutgoingStream::new(sender);
         let handle = SessionHandle { executor: greeted.online.id, number, stream: Arc::new(stream.clone()) };
-        handle.send(server_message::Body::Welcome(welcome(shared)));
+        handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
             executor = greeted.online.name,
             app = greeted.online.app_name,
@@ -350,10 +354,21 @@ impl Session {
     }
 }
 
-fn welcome(shared: &Shared) -> v1::Welcome {
+/// The nodes with their leases, no older than the session: what this node saw in its last beat lacks what another one fenced since.
+async fn leases(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
+    if mutant::on(Mutant::StaleWelcome) {
+        return Ok(shared.membership.nodes());
+    }
+    let nodes = shared.store.nodes().await.map_err(|error| {
+        tracing::warn!(error = %chain(&error), "cannot read which leases are over, for an executor that connects");
+        Status::unavailable("the server cannot reach its database now")
+    })?;
+    Ok(Arc::new(nodes))
+}
+
+fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
     let token = shared.membership.token();
     let now = shared.clock.now();
-    let nodes = shared.membership.nodes();
     let living = nodes.iter().filter(|node| node.is_living(now));
     let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
     v1::Welcome {
@@ -365,7 +380,7 @@ fn welcome(shared: &Shared) -> v1::Welcome {
         servers: living.filter_map(|node| node.advertise_url.clone()).collect(),
         heartbeat_ms: millis(shared.config.heartbeat),
         silence_ms: millis(shared.config.silence),
-        fences: shared.membership.fences(now).into_iter().map(fence).collect(),
+        fences: fences(nodes, now).into_iter().map(fence).collect(),
         protocol: PROTOCOL,
     }
 }

@@ -112,6 +112,31 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     b.end().await;
 }
 
+/// A server that has not looked at the other nodes for long passes on what another one fenced meanwhile.
+#[tokio::test]
+async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() {
+    let store = store();
+    let seldom = Duration::from_secs(600);
+    let config = EngineConfig { lease: 3 * seldom, beat: seldom, ..quick("b") };
+    let b = World::start_on(Arc::clone(&store), config).await;
+    // The next one in line inherits.
+    let (a, c) = (node(&store, "a").await, node(&store, "c").await);
+    let dead = a.engine.token();
+    a.die().await;
+    wait_until("the lease is fenced", async || {
+        store.nodes().await.unwrap().iter().any(|node| node.id == dead.node && node.epoch > dead.epoch)
+    })
+    .await;
+    let mut late = dial(&b, hello("late", 1)).await;
+    let fences = late.receive(|body| match body {
+        Down::Welcome(welcome) => Some(welcome.fences),
+        _ => None,
+    });
+    assert_eq!(fences.await, [v1::Fence { node_id: dead.node.get(), node_epoch: dead.epoch }]);
+    b.end().await;
+    c.end().await;
+}
+
 /// A lost stream is not a lost executor while another node hears it: results, cancels and the end in the home's memory
 /// are exchanged through rows.
 #[tokio::test]

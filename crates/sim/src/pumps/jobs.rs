@@ -139,7 +139,10 @@ pub(super) async fn revive(engine: &Engine, record: &JobRecord, is_cancelled: bo
         true => jobs::set_enabled(engine, record, false, "user").await.ok(),
         false => Some(record.clone()),
     };
-    if let Some(off) = off {
-        jobs::set_enabled(engine, &off, true, "user").await.ok();
+    let Some(off) = off else { return };
+    let Ok(on) = jobs::set_enabled(engine, &off, true, "user").await else { return };
+    // Its schedule may have come to its end while it was off.
+    if !record.spec.enabled && has_end(&on) && on.spec.schedule.is_some() {
+        jobs::request_run(engine, &on, RunRequest::by(Trigger::Api)).await.ok();
     }
 }
