@@ -78,6 +78,8 @@ const UNSEEN: &[&str] = &[
     "sweep_from_the_start",
     // `a_roll_call_without_that_is_noticed` in crates/sim/tests/relay.rs.
     "no_relay",
+    // `an_executor_that_connects_after_a_fence_learns_of_it_from_any_server` in crates/admin/tests/gateway/cluster.rs.
+    "stale_welcome",
     // A server that asks again whether a broadcast is expanded names the same shards. `a_broadcast_is_expanded_once` in
     // crates/store/src/conformance/broadcasts.rs.
     "expand_twice",
