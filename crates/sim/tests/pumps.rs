@@ -90,17 +90,18 @@ const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = {
     use rondel_sim::Mutant;
     &[
         (Mutant::DealKeepsEpoch, 1, "P3 epoch"),
-        (Mutant::AnyOwnerReports, 48, "P3 counts"),
-        (Mutant::SequenceIsIgnored, 48, "P3 counts"),
+        (Mutant::AnyOwnerReports, 40, "P3 counts"),
+        (Mutant::SequenceIsIgnored, 95, "P3 counts"),
         (Mutant::ItemsOfAnyNode, 20, "P1 fencing"),
-        (Mutant::OrdersOfFenced, 347, "P1 fencing"),
-        (Mutant::DealtBeforeReleased, 40, "P1 lost"),
+        (Mutant::OrdersOfFenced, 125, "P1 fencing"),
+        (Mutant::DealtBeforeReleased, 16, "P1 lost"),
         (Mutant::ReleasedWithRowsInWork, 10, "P1 overlap"),
-        (Mutant::EndedAttemptsKeepItems, 4, "P2 owner"),
+        (Mutant::EndedAttemptsKeepItems, 12, "P2 owner"),
         (Mutant::DryWithoutOwner, 23, "P5 dry"),
         (Mutant::CancelledPumpBeginsAgain, 10, "P4 begins again"),
-        (Mutant::UnfinishedSucceeds, 20, "I6 durable"),
+        (Mutant::UnfinishedSucceeds, 28, "I6 durable"),
         (Mutant::NoSilenceRule, 11, "P1 silence"),
-        (Mutant::OldRowsCount, 2218, "I4 no overlap"),
+        (Mutant::OldRowsCount, 2718, "I4 no overlap"),
+        (Mutant::StaleWelcome, 403_425, "I4 no overlap"),
     ]
 };
