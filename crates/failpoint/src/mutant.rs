@@ -168,6 +168,8 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled begins again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
+    /// A pump at rest goes on resting, whatever is noticed and however late it is.
+    DeafRest = "deaf_rest",
     /// A group of a pump succeeds whatever rows it leaves.
     UnfinishedSucceeds = "unfinished_succeeds",
 }

@@ -89,6 +89,7 @@ const UNSEEN: &[&str] = &[
     "leave_as_perhaps_sent",
     // `safeguards_of_pumps_are_missed` in crates/sim/tests/pumps.rs.
     "deal_keeps_epoch",
+    "deaf_rest",
     "any_owner_reports",
     "sequence_is_ignored",
     "items_of_any_node",

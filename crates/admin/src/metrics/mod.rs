@@ -146,6 +146,11 @@ impl Counted {
         (has_succeeded && is_expected).then_some((definition.namespace, definition.id, self.fire_at))
     }
 
+    /// The job, if it is a pump job.
+    pub(crate) fn pump_job(&self) -> Option<JobId> {
+        self.definition.job.pump.is_some().then_some(self.definition.id)
+    }
+
     pub(crate) fn of_ready(ready: &Ready) -> Self {
         let counted = Self::of(&ready.run, &ready.definition);
         Self { is_unsent_fire: counted.is_unsent_fire && !ready.was_sent, ..counted }

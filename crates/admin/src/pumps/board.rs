@@ -1,6 +1,6 @@
 //! What executors report about groups of pump jobs, until the loop takes it; and the streams on which orders go out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 
@@ -48,6 +48,8 @@ pub(super) type Reports = BTreeMap<JobId, BTreeMap<(ExecutorId, Owner), Report>>
 struct Inbox {
     reports: Reports,
     item_count: usize,
+    /// Jobs of which an attempt has ended.
+    ended: BTreeSet<JobId>,
 }
 
 #[derive(Debug, Default)]
@@ -99,9 +101,17 @@ impl PumpBoard {
         self.news.notify_one();
     }
 
-    /// All that was reported since the last call.
-    pub(super) fn reports(&self) -> Reports {
-        std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner)).reports
+    /// An attempt of a group, or a root run, has ended, and that is stored.
+    pub(crate) fn note_ended(&self, job: JobId) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).ended.insert(job);
+        self.news.notify_one();
+    }
+
+    /// All that was reported since the last call, and the jobs of which an attempt has ended since.
+    pub(super) fn take_news(&self) -> (Reports, BTreeSet<JobId>) {
+        let Inbox { reports, ended, .. } =
+            std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        (reports, ended)
     }
 
     /// Reports that could not be written come with the next look, behind what was reported since.
@@ -129,7 +139,7 @@ impl PumpBoard {
         *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
     }
 
-    /// Resolves when something was reported.
+    /// Resolves when something was reported, or an attempt has ended.
     pub(super) fn news(&self) -> impl Future<Output = ()> + '_ {
         self.news.notified()
     }
@@ -151,17 +161,17 @@ mod tests {
     fn what_could_not_be_written_comes_again_behind_what_is_newer() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
         board.take(executor, vec![report(4, 40)]);
-        let taken = board.reports();
-        assert!(board.reports().is_empty());
+        let taken = board.take_news().0;
+        assert!(board.take_news().0.is_empty());
         board.put_back(taken.clone());
-        assert_eq!(board.reports(), taken);
+        assert_eq!(board.take_news().0, taken);
         board.take(executor, vec![report(5, 50)]);
         board.put_back(taken);
-        let reports = board.reports();
+        let reports = board.take_news().0;
         let found: Vec<_> = reports.values().flat_map(BTreeMap::values).collect();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].taken, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
-        assert!(board.reports().is_empty());
+        assert!(board.take_news().0.is_empty());
         assert_eq!(board.inbox.lock().unwrap().item_count, 0);
     }
 }

@@ -7,7 +7,6 @@ use rondel_core::homes::Switch;
 use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, surplus};
 use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::pumps::PumpJob;
 
 use super::board::Report;
 use super::orders::{Content, Ordered, message, next_number};
@@ -42,8 +41,7 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Forgets the groups of jobs that are no pump jobs any more.
-    pub(super) fn keep(&mut self, records: &[PumpJob]) {
-        let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
+    pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
         self.by_job.retain(|job, _| jobs.contains(job));
     }
 
@@ -132,6 +130,17 @@ impl Groups {
         Ok(())
     }
 
+    /// Whether so many groups of a job work, none of them is about to leave, and each has taken its last order.
+    pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
+        let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
+        let seen: Vec<&Seen> = groups.filter(|seen| seen.seen_at == now).collect();
+        let is_settled = |seen: &&Seen| {
+            let is_taken = seen.ordered.as_ref().is_some_and(|order| order.is_taken(seen.taken));
+            is_taken && !seen.leaves && seen.mode == GroupMode::Takes
+        };
+        seen.len() == count && seen.iter().all(is_settled)
+    }
+
     /// Sends each group what it has to do, where that is news or may have been lost.
     pub(super) fn order(&mut self, shared: &Shared, look: &Look<'_>, pump: &Pump, items: &BTreeMap<String, Item>) {
         let now = look.now;
@@ -187,6 +196,17 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
         loads[from].groups -= 1;
         is_moving = true;
     }
+}
+
+/// The executors that have the job's handler, by id, as far as they matter for where its groups are.
+pub(super) fn executors(shared: &Shared, look: &Look<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
+    let one = |(one, room): (OnlineExecutor, Room)| {
+        let stream = shared.pumps.stream(one.id).map(|stream| stream.number);
+        (one.id, room, is_stopped(shared, look, &one), stream)
+    };
+    let mut executors: Vec<_> = online(shared, look).into_iter().map(one).collect();
+    executors.sort_by_key(|(id, ..)| *id);
+    executors
 }
 
 fn is_stopped(shared: &Shared, look: &Look<'_>, executor: &OnlineExecutor) -> bool {

@@ -2,19 +2,21 @@
 //!
 //! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
 //! whose home this node is, decides with [`rondel_core::pump`], writes what items change, and then orders executors what to do. It remembers
-//! nothing that it could not read again: an order that is lost, or a server that dies, is made up for by the next look.
+//! nothing that it could not read again: an order that is lost, or a server that dies, is made up for by the next look. A job of which nothing is
+//! on its way [rests](rest) until something is noticed.
 
 mod board;
 mod groups;
 mod orders;
 mod progress;
+mod rest;
 mod roots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::pump::{Change, Item, Owner, Pump, Totals, Wanted, deal};
+use rondel_core::pump::{Change, Item, Owner, Pump, Root, RootStep, Totals, Wanted, deal, next_step};
 use rondel_core::{ExecutorId, Job, JobId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::board::PumpBoard;
 use self::board::Report;
 use self::groups::Groups;
+use self::rest::{Noticed, Rest, Rests};
 use crate::background::{Background, TickError};
 use crate::definitions::Compiled;
 use crate::node::Node;
@@ -37,6 +40,7 @@ const ROOT_COUNT: u32 = 8;
 pub(crate) struct PumpLoop {
     node: Node,
     groups: Groups,
+    rests: Rests,
     /// What the items add up to of the jobs that this look has worked on.
     totals: BTreeMap<JobId, Totals>,
 }
@@ -51,6 +55,11 @@ struct Look<'a> {
 impl Look<'_> {
     fn job(&self) -> &Job {
         &self.compiled.job
+    }
+
+    fn next_step(&self, pump: &Pump, newest: Option<Root>, is_dry: bool) -> RootStep {
+        let saved = (self.record.version, self.record.saved_at);
+        next_step((self.job(), pump), saved, newest, is_dry, self.now)
     }
 }
 
@@ -74,28 +83,31 @@ impl Background for PumpLoop {
 
 impl PumpLoop {
     pub(crate) fn new(node: Node) -> Self {
-        Self { node, groups: Groups::default(), totals: BTreeMap::new() }
+        Self { node, groups: Groups::default(), rests: Rests::default(), totals: BTreeMap::new() }
     }
 
     /// Looks at all pump jobs, and answers how many changes were made. What fails for one job does not keep the others waiting.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         if !shared.membership.holds() || !shared.has_adopted() {
-            drop(shared.pumps.reports());
+            drop(shared.pumps.take_news());
             return Ok(0);
         }
         // Groups report a change once: reports are taken when it is known that there is something to do with them.
         let records = shared.store.pump_jobs().await?;
-        self.groups.keep(&records);
+        let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
+        self.groups.keep(&jobs);
+        self.rests.keep(&jobs);
         if records.is_empty() {
-            drop(shared.pumps.reports());
+            drop(shared.pumps.take_news());
             shared.pumps.show(BTreeMap::new());
             return Ok(0);
         }
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
-        let mut reports = shared.pumps.reports();
+        let (mut reports, ended) = shared.pumps.take_news();
+        ended.iter().for_each(|job| self.rests.end(*job));
         let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
         let (mut count, mut failed) = (0, None);
         for record in records {
@@ -103,7 +115,11 @@ impl PumpLoop {
                 _ if record.is_deleted => self.end_deleted(record).await,
                 Some(compiled) if record.home == own => {
                     let look = Look { record, compiled, now };
-                    self.work(&look, reports.remove(&record.job).unwrap_or_default()).await
+                    let noticed = self.notice(&look);
+                    match reports.remove(&record.job) {
+                        None if self.rests(&look, &noticed) => Ok(0),
+                        reports => self.work(&look, noticed, reports.unwrap_or_default()).await,
+                    }
                 }
                 Some(compiled) if claimable.contains(&record.home) => {
                     self.begin_first(&Look { record, compiled, now }).await
@@ -119,14 +135,31 @@ impl PumpLoop {
         failed.map_or(Ok(count), Err)
     }
 
+    fn notice(&self, look: &Look<'_>) -> Noticed {
+        let executors = groups::executors(self.node.shared(), look);
+        Noticed { record: look.record, lease: self.node.token(), executors }
+    }
+
+    /// Whether a job goes on resting.
+    fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
+        let Some(pump) = &look.job().pump else { return false };
+        // A pump that is dry was so when its rest began, or has reported it.
+        let step = |root| look.next_step(pump, root, false);
+        let Some(totals) = self.rests.go_on(noticed, look.now, step) else { return false };
+        self.totals.insert(look.record.job, totals);
+        true
+    }
+
     /// A job whose home this node is.
     async fn work(
         &mut self,
         look: &Look<'_>,
+        noticed: Noticed,
         reports: BTreeMap<(ExecutorId, Owner), Report>,
     ) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         let job = look.record.job;
+        self.rests.end(job);
         let (mut items, mut count) = match self.write_reports(look, &reports).await {
             Ok(written) => written,
             Err(error) => {
@@ -146,11 +179,27 @@ impl PumpLoop {
         let wanted = Wanted { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
         let changes = weakened(changes, &items);
+        let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
         count += self.change(look, &mut items, changes).await?;
         self.groups.order(&shared, look, &pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
-        self.totals.insert(job, Totals::of(items.values().filter(is_shown)));
+        let totals = Totals::of(items.values().filter(is_shown));
+        self.totals.insert(job, totals);
+        if is_dealt && self.are_settled(job, &open, look.now) {
+            let root = open.first().copied().or(roots.first()).map(roots::root);
+            self.rests.begin(Rest { since: look.now, noticed, root, totals });
+        }
         Ok(count)
+    }
+
+    /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
+    fn are_settled(&self, job: JobId, open: &[&Run], now: Timestamp) -> bool {
+        let count = match open {
+            [] => Some(0),
+            [root] if root.cancel_by.is_none() => root.shard_total.and_then(|total| usize::try_from(total).ok()),
+            _ => None,
+        };
+        count.is_some_and(|count| self.groups.are_settled(job, count, now))
     }
 
     /// Reads the items of a job, with what groups have reported of them written.

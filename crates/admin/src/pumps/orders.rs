@@ -66,10 +66,15 @@ impl Ordered {
         Self { content, number, sent_at }
     }
 
+    /// Whether the group has taken this very order.
+    pub(super) fn is_taken(&self, taken: (i64, i64)) -> bool {
+        taken == self.number
+    }
+
     /// Whether this need not be sent (again): it is what was sent last, and the group has taken that, or may be about to. A higher number
     /// that the group has taken is of an order of before, when the clock was ahead: it has not taken this one.
     pub(super) fn stands_for(&self, content: &Content, taken: (i64, i64), now: Timestamp) -> bool {
-        let is_taken = taken == self.number || mutant::on(Mutant::OrderOnce);
+        let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::pump::{Item, Pump, Root, RootStep, next_step};
+use rondel_core::pump::{Item, Pump, Root, RootStep};
 use rondel_core::{Reason, Run, RunId, Timestamp, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -23,8 +23,7 @@ impl PumpLoop {
         roots: &[Run],
         items: &BTreeMap<String, Item>,
     ) -> Result<u64, StoreError> {
-        let saved = (look.record.version, look.record.saved_at);
-        let step = |root, is_dry| next_step((look.job(), pump), saved, root, is_dry, look.now);
+        let step = |root, is_dry| look.next_step(pump, root, is_dry);
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
             return match step(roots.first().map(root), false) {
@@ -118,7 +117,7 @@ impl PumpLoop {
     }
 }
 
-fn root(run: &Run) -> Root {
+pub(super) fn root(run: &Run) -> Root {
     let reason = run.cancel_reason.or(run.reason);
     let forgets = mutant::on(Mutant::CancelledPumpBeginsAgain) && reason == Some(Reason::Requested);
     Root {

@@ -14,6 +14,7 @@ mod overload;
 mod pass;
 mod permissions;
 mod pumps;
+mod resting_pumps;
 mod same_app;
 mod slow;
 mod tenants;

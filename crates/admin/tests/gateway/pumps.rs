@@ -38,13 +38,13 @@ struct Group {
 }
 
 /// An executor that works for groups of a pump.
-struct Worker {
+pub(super) struct Worker {
     hands: Arc<Mutex<Hands>>,
     task: JoinHandle<()>,
 }
 
 impl Worker {
-    async fn start(world: &World, name: &str, incarnation: i64) -> Self {
+    pub(super) async fn start(world: &World, name: &str, incarnation: i64) -> Self {
         Self::dial(world, hello(name, incarnation)).await
     }
 
@@ -75,7 +75,7 @@ impl Worker {
         })
     }
 
-    fn group_count(&self) -> usize {
+    pub(super) fn group_count(&self) -> usize {
         self.with(|hands| hands.groups.len())
     }
 
@@ -163,11 +163,11 @@ fn result(group: &Group, status: v1::result::Status, run_id: i64, attempt: i32) 
 }
 
 /// With a silence so short that items are fenced soon.
-fn config() -> EngineConfig {
+pub(super) fn config() -> EngineConfig {
     EngineConfig { silence: Duration::from_millis(500), ..EngineConfig::default() }
 }
 
-async fn pump(world: &World, more: serde_json::Value) -> JobRecord {
+pub(super) async fn pump(world: &World, more: serde_json::Value) -> JobRecord {
     let mut pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
     pump.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     create(world, json!({"pump": pump})).await
@@ -177,7 +177,7 @@ async fn items(world: &World, job: &JobRecord) -> Vec<Item> {
     world.store.pump_items(job.id).await.unwrap()
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(super) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + LIMIT;
     while !is_so().await {
         assert!(tokio::time::Instant::now() < deadline, "not seen: {what}");
@@ -186,7 +186,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// All items have an owner that an executor knows of, at the same epoch.
-async fn all_dealt(world: &World, job: &JobRecord, workers: &[&Worker]) -> bool {
+pub(super) async fn all_dealt(world: &World, job: &JobRecord, workers: &[&Worker]) -> bool {
     let rows: BTreeMap<String, i64> = items(world, job)
         .await
         .into_iter()

@@ -45,8 +45,13 @@ impl World {
 
     /// One node on this store.
     pub(crate) async fn start_on(store: Arc<MemStore>, config: EngineConfig) -> Self {
+        let as_store = Arc::clone(&store) as Arc<dyn Store>;
+        Self::start_behind(store, as_store, config).await
+    }
+
+    /// The same, by way of a store that delegates to this one.
+    pub(crate) async fn start_behind(store: Arc<MemStore>, as_store: Arc<dyn Store>, config: EngineConfig) -> Self {
         let lifecycle = Lifecycle::new();
-        let as_store: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
         let engine = Engine::start(as_store, config, &lifecycle).await.unwrap();
         let token = Token::generate();
         add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await.unwrap();

@@ -179,6 +179,9 @@ impl ResultLoop {
             if let Some((namespace, job, fire_at)) = counted.expected_success(finished) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
+            if let Some(job) = counted.pump_job() {
+                self.shared.pumps.note_ended(job);
+            }
         }
         if let Some(at) = due_at {
             self.shared.note_due(at);

@@ -1,0 +1,144 @@
+//! Jobs of which nothing is on its way. Their rows are read again when something was noticed that they may have to do with, and else after a
+//! while: an idle pump costs nearly nothing.
+//!
+//! What is noticed: a report of a group, which each group sends when it begins; the end of an attempt; another definition, home or lease;
+//! executors that come, go, fill up or are switched; and the instant at which the root run begins or ends. What else changes rows, another
+//! server's hand or a person's in the database, is found when the rest is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rondel_core::pump::{Room, Root, RootStep, Totals};
+use rondel_core::{ExecutorId, JobId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::LeaseToken;
+use rondel_store::pumps::PumpJob;
+
+/// How long a job rests. As long as an idle group's pause between reports, with which a rest begins anew.
+const LENGTH: Duration = Duration::from_secs(10);
+
+/// What a look knows of a job without reading its rows.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Noticed {
+    pub(super) record: PumpJob,
+    pub(super) lease: LeaseToken,
+    /// Executors with the job's handler: whether they take groups, whether they are stopped, and the number of their stream.
+    pub(super) executors: Vec<(ExecutorId, Room, bool, Option<u64>)>,
+}
+
+/// A job at rest.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub(super) since: Timestamp,
+    pub(super) noticed: Noticed,
+    /// The root run that is open, or else the newest one.
+    pub(super) root: Option<Root>,
+    pub(super) totals: Totals,
+}
+
+impl Rest {
+    fn holds(&self, noticed: &Noticed, now: Timestamp, step: impl FnOnce(Option<Root>) -> RootStep) -> bool {
+        // A clock that was set back makes no rest longer.
+        let is_over = now < self.since || now >= self.since + LENGTH;
+        let is_calm = !is_over && self.noticed == *noticed && step(self.root) == RootStep::Stay;
+        is_calm || mutant::on(Mutant::DeafRest)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rests(BTreeMap<JobId, Rest>);
+
+impl Rests {
+    /// Forgets jobs that are no pump jobs any more.
+    pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
+        self.0.retain(|job, _| jobs.contains(job));
+    }
+
+    /// What the items of a job add up to that goes on resting; `None` for one that is to be looked at, whose rest is over.
+    pub(super) fn go_on(
+        &mut self,
+        noticed: &Noticed,
+        now: Timestamp,
+        step: impl FnOnce(Option<Root>) -> RootStep,
+    ) -> Option<Totals> {
+        let job = noticed.record.job;
+        if self.0.get(&job)?.holds(noticed, now, step) {
+            return self.0.get(&job).map(|rest| rest.totals);
+        }
+        self.end(job);
+        None
+    }
+
+    pub(super) fn begin(&mut self, rest: Rest) {
+        self.0.insert(rest.noticed.record.job, rest);
+    }
+
+    pub(super) fn end(&mut self, job: JobId) {
+        self.0.remove(&job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{NodeId, Reason};
+
+    use super::*;
+
+    const JOB: JobId = JobId::new(7);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    fn noticed() -> Noticed {
+        let record =
+            PumpJob { job: JOB, version: 3, saved_at: at(1), home: NodeId::new(1), term: 2, is_deleted: false };
+        let lease = LeaseToken { node: NodeId::new(1), epoch: 4 };
+        Noticed { record, lease, executors: vec![(ExecutorId::new(5), Room::Open, false, Some(1))] }
+    }
+
+    fn rests() -> Rests {
+        let mut rests = Rests::default();
+        let totals = Totals { dealt: 4, ..Totals::default() };
+        rests.begin(Rest { since: at(100), noticed: noticed(), root: None, totals });
+        rests
+    }
+
+    #[test]
+    fn a_job_rests_until_something_is_noticed() {
+        let with = |change: fn(&mut Noticed)| {
+            let mut other = noticed();
+            change(&mut other);
+            other
+        };
+        let stay = RootStep::Stay;
+        for (what, noticed, now, step, goes_on) in [
+            ("nothing", noticed(), 109, stay, true),
+            ("it rested for long", noticed(), 110, stay, false),
+            ("the clock was set back", noticed(), 99, stay, false),
+            ("a root run begins", noticed(), 105, RootStep::Begin(at(105)), false),
+            ("a root run ends", noticed(), 105, RootStep::End(Reason::WindowOver), false),
+            ("it was edited", with(|other| other.record.version = 4), 105, stay, false),
+            ("another home and back", with(|other| other.record.term = 3), 105, stay, false),
+            ("another lease", with(|other| other.lease.epoch = 5), 105, stay, false),
+            ("an executor went", with(|other| other.executors.clear()), 105, stay, false),
+            ("an executor is full", with(|other| other.executors[0].1 = Room::Full), 105, stay, false),
+            ("an executor is stopped", with(|other| other.executors[0].2 = true), 105, stay, false),
+            ("an executor connected anew", with(|other| other.executors[0].3 = Some(2)), 105, stay, false),
+        ] {
+            let mut rests = rests();
+            let totals = rests.go_on(&noticed, at(now), |_| step);
+            assert_eq!(totals.map(|totals| totals.dealt), goes_on.then_some(4), "{what}");
+            assert_eq!(rests.go_on(&noticed, at(now), |_| stay).is_some(), goes_on, "{what}: it is over once");
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_gone_rests_no_more() {
+        let mut rests = rests();
+        rests.keep(&BTreeSet::from([JOB]));
+        assert!(rests.go_on(&noticed(), at(101), |_| RootStep::Stay).is_some());
+        rests.keep(&BTreeSet::new());
+        assert!(rests.go_on(&noticed(), at(101), |_| RootStep::Stay).is_none());
+    }
+}

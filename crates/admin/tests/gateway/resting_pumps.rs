@@ -1,0 +1,72 @@
+//! A pump of which nothing is on its way is not read again and again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rondel_core::homes::Switch;
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
+use rondel_store::{Cluster as _, MemStore, Result, Store};
+use serde_json::json;
+
+use super::pumps::{Worker, all_dealt, config, pump, until};
+use super::world::{World, store};
+
+/// How often a look has read no rows of a pump in a row.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<MemStore>,
+    looks: AtomicI64,
+}
+
+impl Watched {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        match name {
+            "pump_jobs" => drop(self.looks.fetch_add(1, Ordering::SeqCst)),
+            "pump_items" | "pump_roots" | "runs_below" => self.looks.store(0, Ordering::SeqCst),
+            _ => {}
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(Watched {
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            self.call("claim", self.inner().claim(token, jobs)).await
+        }
+    }
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.call("finish", self.inner().finish(finisher, batch)).await
+        }
+    }
+});
+
+#[tokio::test]
+async fn an_idle_pump_is_not_read_until_something_is_noticed() {
+    let inner = store();
+    let watched = Arc::new(Watched { inner: Arc::clone(&inner), looks: AtomicI64::new(0) });
+    let world = World::start_behind(inner, Arc::clone(&watched) as Arc<dyn Store>, config()).await;
+    let rests = async || watched.looks.load(Ordering::SeqCst) >= 4;
+    let job = pump(&world, json!({})).await;
+    let first = Worker::start(&world, "a", 1).await;
+    until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    until("the pump rests", rests).await;
+
+    let second = Worker::start(&world, "b", 2).await;
+    until("both have half", async || {
+        all_dealt(&world, &job, &[&first, &second]).await && first.group_count() == 2 && second.group_count() == 2
+    })
+    .await;
+    until("the pump rests again", rests).await;
+
+    world.store.set_executor_switch(job.app, "a", Switch::Draining, world.engine.now()).await.unwrap();
+    world.engine.poke_beat();
+    until("the second has all", async || all_dealt(&world, &job, &[&second]).await && first.group_count() == 0).await;
+    until("the pump rests anew", rests).await;
+    world.die().await;
+}
