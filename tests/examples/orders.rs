@@ -5,6 +5,7 @@
 //!
 //! `orders --server URL… --token-file FILE --app APP --name NAME --database URL [--token] [--row-ms N] [--slots N]`
 use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel::{Executor, Item, JobError, Pump, PumpContext};
@@ -54,7 +55,9 @@ struct Order {
     item: String,
 }
 
-struct Orders {
+struct Orders(Arc<Table>);
+
+struct Table {
     database: String,
     idle: Mutex<Vec<Session>>,
     with_token: bool,
@@ -62,7 +65,7 @@ struct Orders {
     row: Duration,
 }
 
-impl Orders {
+impl Table {
     async fn rows(&self, statement: &str) -> Result<Vec<String>, JobError> {
         let idle = self.idle.lock().await.pop();
         let mut session = match idle {
@@ -87,13 +90,21 @@ impl Orders {
     }
 }
 
+impl Table {
+    /// Answers whether the order was written.
+    async fn close(&self, order: &Order, epoch: i64) -> Result<bool, JobError> {
+        tokio::time::sleep(self.row).await;
+        Ok(!self.rows(&self.execution(order, epoch)).await?.is_empty())
+    }
+}
+
 impl Pump for Orders {
     type Row = Order;
     type Error = JobError;
 
     async fn select(&self, _: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Order>, JobError> {
         let mut statement = String::new();
-        if self.with_token {
+        if self.0.with_token {
             // What an earlier owner has still in hand is refused from here on.
             for Item { name, epoch, .. } in items {
                 statement.push_str(&format!(
@@ -110,14 +121,18 @@ impl Pump for Orders {
             let (id, item) = row.split_once('\t')?;
             Some(Order { id: id.parse().ok()?, item: item.to_owned() })
         };
-        Ok(self.rows(&statement).await?.iter().filter_map(order).collect())
+        Ok(self.0.rows(&statement).await?.iter().filter_map(order).collect())
     }
 
     async fn execute(&self, cx: &PumpContext, rows: Vec<Order>) -> Result<(), JobError> {
         for order in rows {
-            tokio::time::sleep(self.row).await;
-            if self.rows(&self.execution(&order, cx.epoch(&order.item))).await?.is_empty() {
-                return Err(JobError::failed(format!("order {}: the item is another group's by now", order.id)));
+            let (table, epoch) = (Arc::clone(&self.0), cx.epoch(&order.item));
+            let id = order.id;
+            // As a statement that is on its way to the database: a run that is aborted cannot call it back.
+            #[expect(clippy::disallowed_methods, reason = "it is to outlive the run")]
+            let closed = tokio::spawn(async move { table.close(&order, epoch).await });
+            if !closed.await?? {
+                return Err(JobError::failed(format!("order {id}: the item is another group's by now")));
             }
         }
         Ok(())
@@ -155,13 +170,13 @@ async fn run(args: &[String]) -> Result<(), String> {
     let number = |name: &'static str, default: &'static str| {
         one(name).unwrap_or(default).parse::<u32>().map_err(|error| format!("{name}: {error}"))
     };
-    let orders = Orders {
+    let orders = Orders(Arc::new(Table {
         database: one("--database")?.to_owned(),
         idle: Mutex::default(),
         with_token: args.iter().any(|arg| arg == "--token"),
         name: one("--name")?.to_owned(),
         row: Duration::from_millis(number("--row-ms", "0")?.into()),
-    };
+    }));
     let mut builder = Executor::builder(one("--app")?)
         .token_file(one("--token-file")?)
         .name(one("--name")?)
