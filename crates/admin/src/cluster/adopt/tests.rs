@@ -1,0 +1,94 @@
+use rondel_core::homes::Switch;
+use rondel_core::{AppId, ExecutorId, NamespaceId};
+use rondel_store::cluster::NodeReport;
+use rondel_store::{MemStore, Store};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::*;
+use crate::clock::Boot;
+use crate::config::EngineConfig;
+use crate::engine::Engine;
+use crate::jobs;
+use crate::lifecycle::Lifecycle;
+
+const LEASE: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_lease_is_asked_about_that_ends_before_what_was_sent_where_the_clock_stepped_back() {
+    let at = Timestamp::from_secs;
+    let node = |id, epoch, lease_until| Node {
+        id: NodeId::new(id),
+        name: format!("n{id}"),
+        epoch,
+        lease_until,
+        advertise_url: None,
+        server_version: String::new(),
+        started_at: at(1),
+        switch: Switch::Active,
+        report: NodeReport::default(),
+    };
+    let session = |id, ended_at| Session {
+        token: LeaseToken { node: NodeId::new(id), epoch: 1 },
+        executor: ExecutorId::new(7),
+        app: AppId::new(1),
+        last_seen_at: at(50),
+        ended_at,
+        has_left: false,
+        process: None,
+    };
+    let asked = |lease_until, sessions: &[Session]| {
+        let over = leases_that_sent(vec![node(1, 3, at(lease_until)), node(2, 1, at(200))], sessions, at(100));
+        over.into_iter().map(|lease| (lease.node.get(), lease.epoch)).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(100, &[]), [(1, 2)]);
+    assert_eq!(asked(99, &[]), []);
+    assert_eq!(asked(99, &[session(1, None)]), [(1, 2)]);
+    assert_eq!(asked(99, &[session(1, Some(at(100)))]), [(1, 2)]);
+    assert_eq!(asked(99, &[session(1, Some(at(60))), session(2, None)]), [], "another node's streams do not count");
+}
+
+/// Starts two servers so that one beats this much later in each second than the other, kills the one that has the job,
+/// and answers how many milliseconds after the end of its lease the job is the other one's.
+async fn gone_on_after(apart: Duration) -> u64 {
+    let began = Instant::now();
+    let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(move || Timestamp::from_millis(micros() / 1_000))));
+    let start = async |name: &str, lifecycle: &Lifecycle| {
+        let boot = Boot::Given(Arc::new(micros));
+        let config = EngineConfig { node_name: name.to_owned(), lease: LEASE, boot, ..EngineConfig::default() };
+        Engine::start(Arc::clone(&store), config, lifecycle).await.unwrap()
+    };
+    let (dies, lives) = (Lifecycle::new(), Lifecycle::new());
+    let dead = start("dies", &dies).await;
+    let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
+    let namespace = NamespaceId::new(1);
+    jobs::create(&dead, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3) + apart).await;
+    let heir = start("lives", &lives).await.token();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    dies.soft.cancel();
+    dies.hard.cancel();
+
+    let of_dead = |nodes: Vec<Node>| nodes.into_iter().find(|node| node.name == "dies").unwrap();
+    let lease_until = of_dead(store.nodes().await.unwrap()).lease_until;
+    let limit = Instant::now() + Duration::from_secs(30);
+    let is_claimed = async || store.jobs_at(heir.node, JobId::new(0), 1).await.unwrap().len() == 1;
+    while !is_claimed().await {
+        assert!(Instant::now() < limit, "not claimed within 30 s");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let claimed_at = Timestamp::from_millis(micros() / 1_000);
+    assert!(claimed_at >= lease_until, "{claimed_at} {lease_until}");
+    lives.soft.cancel();
+    lives.hard.cancel();
+    u64::try_from(claimed_at.since(lease_until).as_millis()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_jobs_of_a_dead_server_go_on_as_its_lease_ends() {
+    for apart_ms in [0, 170, 340, 510, 680, 850] {
+        let late_ms = gone_on_after(Duration::from_millis(apart_ms)).await;
+        assert!(late_ms < 100, "beats {apart_ms} ms apart: {late_ms} ms late");
+    }
+}
