@@ -16,6 +16,8 @@ const LISTED_MAX: usize = 5;
 /// An executor that stood still for so long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
+/// How long a server takes, with a slow database, from its look at the root runs until it begins one.
+const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let found = [
@@ -149,7 +151,7 @@ fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 /// P4: a root run begins at an instant of its schedule, by hand, with a new definition, or in the place of one that was interrupted.
 fn begun(facts: &Facts) -> Vec<String> {
     let mut by_job: BTreeMap<JobId, Vec<&Run>> = BTreeMap::new();
-    for run in facts.runs.values().filter(|run| run.shard_index == BROADCAST && run.cause == 0) {
+    for run in facts.runs.values().filter(|run| run.shard_index == BROADCAST) {
         by_job.entry(run.job).or_default().push(run);
     }
     let mut found = Vec::new();
@@ -157,8 +159,10 @@ fn begun(facts: &Facts) -> Vec<String> {
         roots.sort_by_key(|run| run.fire_at);
         let Some(record) = facts.jobs.get(&job) else { continue };
         let Ok(compiled) = record.spec.compile() else { continue };
-        for pair in roots.windows(2) {
-            let (before, root) = (pair[0], pair[1]);
+        for (place, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
+            // One that was planned in the same moment, or later, was not known as this one began.
+            let is_known = |before: &&&Run| before.id.made_at() + AT_ONCE < root.id.made_at();
+            let Some(before) = roots[..place].iter().rev().find(is_known) else { continue };
             let reason = before.cancel_reason.or(before.reason);
             let was_interrupted = match reason {
                 Some(Reason::Paused | Reason::Changed | Reason::Misfire | Reason::ExecutorLost) => true,
@@ -168,11 +172,8 @@ fn begun(facts: &Facts) -> Vec<String> {
             let beside = (root.fire_at - MOMENT, root.fire_at + MOMENT);
             let is_planned =
                 compiled.timetable.fires(record.anchor, beside.0, beside.1).any(|fire| fire.at == root.fire_at);
-            // One that began after an interruption may lie beyond an instant whose run was planned later.
-            let was_there = root.id < before.id;
-            if before.fire_at == root.fire_at
-                || !(was_interrupted || is_planned || was_there || root.job_version > before.job_version)
-            {
+            let is_twice = roots[..place].iter().any(|other| other.cause == 0 && other.fire_at == root.fire_at);
+            if is_twice || !(was_interrupted || is_planned || root.job_version > before.job_version) {
                 let what = format!(
                     "root run {} of {} ({}, {:?}) after {} ({}, {} {reason:?})",
                     root.id, record.spec.name, root.fire_at, root.trigger, before.id, before.fire_at, before.status
