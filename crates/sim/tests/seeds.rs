@@ -61,7 +61,7 @@ fn clean_from(first: u64) {
 /// How many seeds a test run looks at, at least and at most: as many as the time allows. The long run is a command of its own.
 const SEED_COUNT_MIN: u64 = 300;
 const SEED_COUNT_MAX: u64 = 3_000;
-const TIME: Duration = Duration::from_secs(150);
+const TIME: Duration = Duration::from_secs(90);
 /// From this seed on, pages and bounds of the engine are two or three, or as usual.
 const SMALL_BOUNDS_FROM: u64 = 100_000_001;
 
