@@ -193,3 +193,32 @@ async fn an_agent_with_keys_runs_what_they_have_signed() {
     cli.script(&["restore", "greet", "1"], 0).await;
     assert_eq!(printed(&api, "newest").await.1, ["one"]);
 }
+
+#[tokio::test]
+async fn an_agent_checks_the_syntax_of_a_script_and_runs_nothing_of_it() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    let (api, cli) = (server.api(), Cli::new(&server));
+    let folder = tempfile::tempdir().expect("make a folder");
+    cli.push(folder.path(), "echo printed\nif true; then\n", &[]).await;
+    api.post("/api/v1/apps", json!({"name": "scripts"})).await.expect(201);
+    let _agent = Agent::start_with(&server, "scripts", &["--allow-scripts"]).await;
+    let job = json!({
+        "name": "greet.try", "app": "scripts", "handler": "shell", "params": {"script": {"name": "greet"}},
+        "overrides": ["/args", "/check"],
+    });
+    api.post("/api/v1/jobs", job).await.expect(201);
+    let check = async || {
+        let run = api.post("/api/v1/jobs/greet.try/runs", json!({"params": {"check": true}})).await.expect(201);
+        let run = run["id"].as_str().expect("an id").to_owned();
+        (verdict(&api, &run).await, log(&api, &run).await)
+    };
+    let (wrong, lines) = check().await;
+    assert_eq!(wrong["status"], "failed", "{wrong}");
+    assert!(wrong["message"].as_str().is_some_and(|message| message.starts_with("exit code 2")), "{wrong}");
+    assert!(!lines.iter().any(|line| line == "printed"), "{lines:?}");
+    cli.push(folder.path(), "echo printed\nif true; then exit 9; fi\n", &[]).await;
+    let (right, lines) = check().await;
+    assert_eq!(right["status"], "succeeded", "{right}");
+    assert_eq!(lines.len(), 1, "the script's name alone: {lines:?}");
+}

@@ -76,6 +76,9 @@ pub(super) enum Args {
 pub(super) struct ScriptParams {
     pub(super) script: Script,
     args: Option<Args>,
+    /// Has the interpreter read the script without running it: for mistakes in its syntax.
+    #[serde(default)]
+    check: bool,
     pub(super) interpreter: Option<Vec<String>>,
     #[serde(default)]
     env: BTreeMap<String, String>,
@@ -103,15 +106,45 @@ impl Interpreter {
         folder: TempDir,
     ) -> Result<Program, JobError> {
         let Self { language, program } = self;
-        let ScriptParams { script: _, args, interpreter, mut env, cwd, stdin } = params;
+        let ScriptParams { script: _, args, check, interpreter, mut env, cwd, stdin } = params;
         let own = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
         let interpreter = interpreter.unwrap_or_else(own);
-        let argv = script_line(interpreter, script, language.extension, folder.path(), (args, shard))?;
+        let call = if check { Call::Check } else { Call::Run(args, shard) };
+        let argv = script_line(interpreter, script, language.extension, folder.path(), call)?;
         for (name, value) in language.env {
             env.entry((*name).to_owned()).or_insert_with(|| (*value).to_owned());
         }
         Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
     }
+}
+
+/// What is to become of a script.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// The interpreter only reads it.
+    Check,
+    Run(Option<Args>, Shard),
+}
+
+/// What has a program read a script without running it: the programs by their file names, and what stands before the script. Of an
+/// interpreter that is not here it is not known what an option does.
+const CHECKS: [(&[&str], &[&str]); 4] = [
+    (&["sh", "bash", "dash", "ash", "ksh", "zsh"], &["-n"]),
+    (&["python3", "python"], &["-c", "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"]),
+    (&["node", "nodejs"], &["--check"]),
+    (&["php"], &["-l"]),
+];
+
+fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
+    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program);
+    let found = CHECKS.iter().find(|(programs, _)| programs.contains(&name));
+    found.map(|(_, options)| *options).ok_or_else(|| {
+        let known: Vec<&str> = CHECKS.iter().flat_map(|(programs, _)| programs.iter().copied()).collect();
+        JobError::terminal(format_args!(
+            "params: check: the agent does not know how {program} reads a script without running it; it knows that of {}",
+            known.join(", ")
+        ))
+    })
 }
 
 /// Interpreter, script, arguments, shard index, number of shards: with one argument, or none, what XXL-JOB's scripts get.
@@ -120,23 +153,29 @@ pub(super) fn script_line(
     script: &str,
     extension: &str,
     folder: &Path,
-    (args, shard): (Option<Args>, Shard),
+    call: Call,
 ) -> Result<Vec<String>, JobError> {
     let mut argv = interpreter;
-    if argv.first().is_none_or(String::is_empty) {
+    let Some(program) = argv.first().filter(|program| !program.is_empty()) else {
         return Err(JobError::terminal("params: interpreter must begin with a program"));
+    };
+    if matches!(call, Call::Check) {
+        let options = check_options(program)?;
+        argv.extend(options.iter().map(|option| (*option).to_owned()));
     }
     let path = folder.join(format!("script.{extension}"));
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     file.write_all(script.as_bytes())?;
     let path = path.to_str().ok_or_else(|| JobError::failed("the working directory's name is not UTF-8"))?;
     argv.push(path.to_owned());
-    match args {
-        None => argv.push(String::new()),
-        Some(Args::One(text)) => argv.push(text),
-        Some(Args::Many(texts)) => argv.extend(texts),
+    if let Call::Run(args, shard) = call {
+        match args {
+            None => argv.push(String::new()),
+            Some(Args::One(text)) => argv.push(text),
+            Some(Args::Many(texts)) => argv.extend(texts),
+        }
+        argv.extend([shard.index.to_string(), shard.total.to_string()]);
     }
-    argv.extend([shard.index.to_string(), shard.total.to_string()]);
     if let Some(position) = argv.iter().position(|text| text.contains('\0')) {
         return Err(JobError::terminal(format_args!(
             "params: argument {position} holds a NUL, which no program can take"

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::program::Program;
-use super::script::{Args, Script, script_line};
+use super::script::{Args, Call, Script, script_line};
 use crate::job_error::JobError;
 use crate::shard::Shard;
 
@@ -18,6 +18,9 @@ pub(super) struct ShellParams {
     argv: Option<Vec<String>>,
     script: Option<Script>,
     args: Option<Args>,
+    /// Has the interpreter read the script without running it: for mistakes in its syntax.
+    #[serde(default)]
+    check: bool,
     interpreter: Option<Vec<String>>,
     #[serde(default)]
     env: BTreeMap<String, String>,
@@ -39,7 +42,8 @@ impl ShellParams {
     pub(super) fn take_work(&mut self, allow_scripts: bool) -> Result<Work, JobError> {
         match (self.argv.take(), self.script.take()) {
             (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
-                let with_script = [("interpreter", self.interpreter.is_some()), ("args", self.args.is_some())];
+                let with_script =
+                    [("interpreter", self.interpreter.is_some()), ("args", self.args.is_some()), ("check", self.check)];
                 match with_script.into_iter().find(|(_, is_there)| *is_there) {
                     Some((name, _)) => {
                         Err(JobError::terminal(format_args!("params: {name} goes with script, not with argv")))
@@ -66,12 +70,13 @@ impl ShellParams {
 
 /// The program that the params mean, or the text of their script, which is written into `folder`.
 pub(super) fn program(params: ShellParams, code: Code, shard: Shard, folder: TempDir) -> Result<Program, JobError> {
-    let ShellParams { args, interpreter, env, cwd, stdin, .. } = params;
+    let ShellParams { args, check, interpreter, env, cwd, stdin, .. } = params;
     let argv = match code {
         Code::Program(argv) => argv,
         Code::Script(text) => {
             let interpreter = interpreter.unwrap_or_else(|| vec!["sh".to_owned()]);
-            script_line(interpreter, &text, "sh", folder.path(), (args, shard))?
+            let call = if check { Call::Check } else { Call::Run(args, shard) };
+            script_line(interpreter, &text, "sh", folder.path(), call)?
         }
     };
     Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })

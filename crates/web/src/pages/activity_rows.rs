@@ -195,6 +195,7 @@ pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
         "script.create" | "script.change" => t.act_script_change,
         "script.restore" => t.act_script_restore,
         "script.delete" => t.act_script_delete,
+        "script.try" => t.act_script_try,
         "namespace.create" => t.act_namespace_create,
         "namespace.delete" => t.act_namespace_delete,
         "namespace.set-failure-webhook" | "namespace.delete-failure-webhook" | "namespace.failure-webhook" => {

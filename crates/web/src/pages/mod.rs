@@ -80,6 +80,7 @@ mod saved_filters;
 mod schedule_text;
 mod script;
 mod script_form;
+mod script_try;
 mod scripts;
 mod sentences;
 mod settings;
@@ -154,6 +155,7 @@ pub(crate) fn routes() -> Routes {
         .form("/scripts/{name}", Edit, script::save)
         .form("/scripts/{name}/delete", Edit, script::delete)
         .form("/scripts/{name}/restore", Edit, script::restore)
+        .form("/scripts/{name}/try", Edit, script::try_it)
         .page("/alerts/channels", View, channels::list)
         .form("/alerts/channels", Admin, channels::create)
         .page("/alerts/channels/new", Admin, channels::blank)

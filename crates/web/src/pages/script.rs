@@ -13,6 +13,7 @@ use super::calendar_form::messages;
 use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
+use super::script_try;
 use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::{audited, compared, find, put_back, version};
@@ -49,6 +50,8 @@ struct Shown {
     conflict: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
+    /// Why it could not be tried.
+    trouble: Vec<String>,
 }
 
 /// Two versions side by side.
@@ -80,6 +83,10 @@ struct ScriptPage {
     newest: i64,
     jobs: Vec<String>,
     has_more_jobs: bool,
+    /// Where it can be tried.
+    apps: Vec<String>,
+    has_check: bool,
+    trouble: Vec<String>,
     rows: Vec<VersionRow>,
     older: Option<i64>,
     comparison: Option<Comparison>,
@@ -165,6 +172,25 @@ pub(super) async fn restore(
     Ok(to(&format!("/scripts/{name}")))
 }
 
+pub(super) async fn try_it(
+    page: Page,
+    Named(name, ..): Named<path::Script>,
+    fields: Fields,
+) -> Result<Response, Problem> {
+    let record = find(&page.call, &name).await?;
+    let problem = match script_try::start(&page, &record, &fields).await {
+        Ok(run) => return Ok(to(&format!("/runs/{run}"))),
+        Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::Forbidden) => {
+            return Err(problem);
+        }
+        Err(problem) => problem,
+    };
+    let (_, source) = scripts::version_of(page.engine(), &record, record.newest.version).await?;
+    let form = ScriptForm::new(&name, &record.language, source);
+    let shown = Shown { trouble: messages(&problem, page.t.lang()), ..Shown::default() };
+    show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
+}
+
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     scripts::delete(page.engine(), (record.namespace, &name), None).await?;
@@ -197,6 +223,9 @@ async fn show<Q>(
         newest,
         jobs,
         has_more_jobs,
+        apps: script_try::apps(page, &record.language).await?,
+        has_check: script_try::has_check(&record.language),
+        trouble: shown.trouble,
         rows: versions.into_iter().map(|version| row(page, version, pair)).collect(),
         older,
         comparison: shown.comparison,

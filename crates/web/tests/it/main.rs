@@ -54,6 +54,7 @@ mod run_tree;
 mod runs;
 mod schedules;
 mod scoped;
+mod script_pages;
 mod settings_pages;
 mod visitor;
 mod webhooks;

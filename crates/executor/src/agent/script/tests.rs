@@ -46,7 +46,7 @@ fn the_line_is_what_xxl_job_passes() {
         (Some(Args::Many(Vec::new())), &["1", "4"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let argv = script_line(vec!["sh".to_owned()], "true", "sh", folder.path(), (args, shard)).unwrap();
+        let argv = script_line(vec!["sh".to_owned()], "true", "sh", folder.path(), Call::Run(args, shard)).unwrap();
         assert_eq!((argv[0].as_str(), Path::new(&argv[1])), ("sh", folder.path().join("script.sh").as_path()));
         assert_eq!(argv[2..], *expected);
     }
@@ -70,6 +70,49 @@ async fn run(language: &str, params: Value) -> Option<TestOutcome> {
             .await
     };
     Some(TestRun::of(handler).params(params).shard(2, 3).run().await)
+}
+
+#[test]
+fn what_reads_a_script_without_running_it_is_known_of_each_interpreter() {
+    let checked = |interpreter: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let interpreter = interpreter.iter().map(|part| (*part).to_owned()).collect();
+        let argv = script_line(interpreter, "", "sh", folder.path(), Call::Check)?;
+        let (path, before) = argv.split_last().unwrap();
+        assert!(path.ends_with("/script.sh"), "{argv:?}");
+        Ok::<_, JobError>(before.join(" "))
+    };
+    assert_eq!(checked(&["sh"]).unwrap(), "sh -n");
+    assert_eq!(checked(&["/usr/bin/bash", "-e"]).unwrap(), "/usr/bin/bash -e -n");
+    assert_eq!(checked(&["nodejs"]).unwrap(), "nodejs --check");
+    assert_eq!(checked(&["php"]).unwrap(), "php -l");
+    for unknown in ["perl", "pwsh", "env"] {
+        let error = checked(&[unknown, "sh"]).unwrap_err().to_string();
+        assert!(error.contains(&format!("how {unknown} reads a script")), "{error}");
+    }
+}
+
+/// A script with a mistake fails, one without does nothing.
+#[tokio::test]
+async fn a_check_runs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let path = trace.display();
+    for (language, right, wrong) in [
+        ("python", format!("open('{path}', 'w')"), "def f(:\n  pass"),
+        ("node", format!("require('fs').writeFileSync('{path}', '')"), "let = ;"),
+        ("php", format!("<?php touch('{path}');"), "<?php if (;"),
+    ] {
+        let Some(outcome) = run(language, json!({"script": right, "check": true})).await else { continue };
+        assert_eq!(outcome.status(), RunStatus::Succeeded, "{language}: {outcome:?}");
+        let outcome = run(language, json!({"script": wrong, "check": true})).await.unwrap();
+        assert_eq!(outcome.status(), RunStatus::Failed, "{language}: {outcome:?}");
+        assert!(outcome.message().starts_with("exit code "), "{language}: {outcome:?}");
+        assert!(!trace.exists(), "{language}");
+        run(language, json!({"script": right})).await.unwrap();
+        assert!(trace.exists(), "{language}");
+        fs::remove_file(&trace).unwrap();
+    }
 }
 
 #[tokio::test]

@@ -54,6 +54,18 @@ async fn an_exit_code_is_a_failure_with_the_last_words() {
 }
 
 #[tokio::test]
+async fn a_check_runs_nothing_of_a_script() {
+    let check = async |script: &str| shell(json!({"script": script, "check": true})).run().await;
+    let outcome = check("echo run; exit 3").await;
+    assert_eq!((outcome.status(), outcome.lines("stdout").count()), (RunStatus::Succeeded, 0), "{outcome:?}");
+    let outcome = check("echo run; if true; then").await;
+    assert_eq!(outcome.status(), RunStatus::Failed, "{outcome:?}");
+    assert!(outcome.message().starts_with("exit code 2"), "{outcome:?}");
+    let outcome = shell(json!({"argv": ["true"], "check": true})).run().await;
+    assert_eq!(outcome.message(), "params: check goes with script, not with argv");
+}
+
+#[tokio::test]
 async fn it_knows_its_run_and_nothing_of_the_agent() {
     let text = "echo $RONDEL_RUN_ID $RONDEL_JOB $RONDEL_ATTEMPT $RONDEL_FIRE_AT $RONDEL_SHARD_INDEX $RONDEL_SHARD_TOTAL; env | grep -c '^RONDEL_'";
     let fire_at = "2026-03-08T07:00:00Z".parse().unwrap();

@@ -1,0 +1,85 @@
+//! A script is tried from its page: run once with an argument, or only read by its interpreter. The job for that is made by the first try.
+
+use rondel_admin::jobs::{self, RunRequest};
+use rondel_core::{JobSpec, RunId, Trigger};
+use rondel_store::catalog::JobRecord;
+use rondel_store::scripts::ScriptRecord;
+use serde_json::json;
+
+use super::form::Fields;
+use super::shell::Page;
+use crate::api::executors;
+use crate::api::jobs::body::from_value;
+use crate::api::jobs::find as find_job;
+use crate::body::refuse_value;
+use crate::problem::{Code, Problem};
+
+/// From how many executors apps are proposed.
+const EXECUTOR_COUNT: u32 = 200;
+/// What the job's name adds to that of its script.
+const SUFFIX: &str = ".try";
+
+/// The apps whose executors run scripts in this language, as far as the caller sees them.
+pub(super) async fn apps<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
+    let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
+    let fit = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
+    let mut apps: Vec<String> = fit.map(|one| one.app).collect();
+    apps.sort();
+    apps.dedup();
+    Ok(apps)
+}
+
+/// Whether agents can have a script in this language read without running it.
+pub(super) fn has_check(language: &str) -> bool {
+    language != "powershell"
+}
+
+/// Starts a run of the script as the form asks for it.
+pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -> Result<RunId, Problem> {
+    let app = fields.get("app").trim();
+    if app.is_empty() {
+        return Err(refuse_value("/app", "is missing: an app whose executors run the script"));
+    }
+    let job = job(page, script, app).await?;
+    let mut params = json!({});
+    if fields.get("do") == "check" {
+        params["check"] = true.into();
+    }
+    if !fields.get("args").is_empty() {
+        params["args"] = fields.get("args").into();
+    }
+    let params = jobs::run_params(page.engine(), &job, &params)?;
+    let request = RunRequest { params, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
+    let run = jobs::request_run(page.engine(), &job, request).await?;
+    page.call.note.changed_to(&json!({"run": run.id}));
+    Ok(run.id)
+}
+
+/// The job that tries the script in this app.
+async fn job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
+    let name = format!("{}{SUFFIX}", script.name);
+    let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
+    if let Some(there) = page.engine().store().job(namespace, &name).await? {
+        find_job(&page.call, &name).await?;
+        let is_it = there.spec.app == app
+            && there.spec.handler == script.language
+            && there.spec.params["script"]["name"] == script.name.as_str();
+        return match is_it {
+            true => Ok(there),
+            false => Err(Problem::new(Code::EditConflict, page.t.script_try_other(&there.spec.app, &name))),
+        };
+    }
+    let spec: JobSpec = from_value(json!({
+        "name": name,
+        "app": app,
+        "handler": script.language,
+        "description": format!("Tries the script {} from its page", script.name),
+        "params": {"script": {"name": script.name}},
+        "overrides": ["/args", "/check"],
+    }))?;
+    page.call.check_definition(&spec).await?;
+    match jobs::create(page.engine(), namespace, spec, author).await {
+        Ok(record) => Ok(record),
+        Err(refused) => Err(page.call.job_problem(refused).await),
+    }
+}
