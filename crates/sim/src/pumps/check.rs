@@ -160,27 +160,40 @@ fn begun(facts: &Facts) -> Vec<String> {
         let Some(record) = facts.jobs.get(&job) else { continue };
         let Ok(compiled) = record.spec.compile() else { continue };
         for (place, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
-            // One that was planned in the same moment, or later, was not known as this one began.
-            let is_known = |before: &&&Run| before.id.made_at() + AT_ONCE < root.id.made_at();
-            let Some(before) = roots[..place].iter().rev().find(is_known) else { continue };
-            let reason = before.cancel_reason.or(before.reason);
-            let was_interrupted = match reason {
-                Some(Reason::Paused | Reason::Changed | Reason::Misfire | Reason::ExecutorLost) => true,
-                None => before.status != RunStatus::Succeeded,
-                Some(_) => false,
-            };
+            // What was planned in the same moment, or later, may not have been known as this one began.
+            let is_known = |before: &Run| before.id.made_at() + AT_ONCE < root.id.made_at();
+            let known_at = roots[..place].iter().rposition(|before| is_known(before));
+            let Some(last) = roots[..place].last() else { continue };
+            let may_follow = |before: &Run| was_interrupted(before) || root.job_version > before.job_version;
             let beside = (root.fire_at - MOMENT, root.fire_at + MOMENT);
             let is_planned =
                 compiled.timetable.fires(record.anchor, beside.0, beside.1).any(|fire| fire.at == root.fire_at);
+            let follows = known_at.is_none_or(|at| roots[at..place].iter().any(|before| may_follow(before)));
             let is_twice = roots[..place].iter().any(|other| other.cause == 0 && other.fire_at == root.fire_at);
-            if is_twice || !(was_interrupted || is_planned || root.job_version > before.job_version) {
+            if is_twice || !(is_planned || follows) {
                 let what = format!(
-                    "root run {} of {} ({}, {:?}) after {} ({}, {} {reason:?})",
-                    root.id, record.spec.name, root.fire_at, root.trigger, before.id, before.fire_at, before.status
+                    "root run {} of {} ({}, {:?}) after {} ({}, {} {:?})",
+                    root.id,
+                    record.spec.name,
+                    root.fire_at,
+                    root.trigger,
+                    last.id,
+                    last.fire_at,
+                    last.status,
+                    last.cancel_reason.or(last.reason)
                 );
                 found.push(format!("P4 begins again: {what}"));
             }
         }
     }
     found
+}
+
+/// Whether another root run goes on in the place of this one.
+fn was_interrupted(root: &Run) -> bool {
+    match root.cancel_reason.or(root.reason) {
+        Some(Reason::Paused | Reason::Changed | Reason::Misfire | Reason::ExecutorLost) => true,
+        None => root.status != RunStatus::Succeeded,
+        Some(_) => false,
+    }
 }
