@@ -126,11 +126,11 @@ pub(super) enum Call {
     Run(Option<Args>, Shard),
 }
 
-/// What has a program read a script without running it: the programs by their file names, and what stands before the script. Of an
-/// interpreter that is not here it is not known what an option does.
+/// What has a program read a script without running it: the programs by their file names, and their first options, so that no other
+/// option of the interpreter has something run. Of one that is not here it is not known what an option does.
 const CHECKS: [(&[&str], &[&str]); 4] = [
     (&["sh", "bash", "dash", "ash", "ksh", "zsh"], &["-n"]),
-    (&["python3", "python"], &["-c", "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"]),
+    (&["python3", "python"], &["-c", "import sys; compile(open(sys.argv[-1], 'rb').read(), sys.argv[-1], 'exec')"]),
     (&["node", "nodejs"], &["--check"]),
     (&["php"], &["-l"]),
 ];
@@ -161,7 +161,7 @@ pub(super) fn script_line(
     };
     if matches!(call, Call::Check) {
         let options = check_options(program)?;
-        argv.extend(options.iter().map(|option| (*option).to_owned()));
+        argv.splice(1..1, options.iter().map(|option| (*option).to_owned()));
     }
     let path = folder.join(format!("script.{extension}"));
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;

@@ -10,8 +10,8 @@ use super::form::Fields;
 use super::shell::Page;
 use crate::api::executors;
 use crate::api::jobs::body::from_value;
-use crate::api::jobs::find as find_job;
 use crate::body::refuse_value;
+use crate::call::forbidden;
 use crate::problem::{Code, Problem};
 
 /// From how many executors apps are proposed.
@@ -60,7 +60,7 @@ async fn job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord,
     let name = format!("{}{SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
     if let Some(there) = page.engine().store().job(namespace, &name).await? {
-        find_job(&page.call, &name).await?;
+        page.call.check(Some(there.app), forbidden)?;
         let is_it = there.spec.app == app
             && there.spec.handler == script.language
             && there.spec.params["script"]["name"] == script.name.as_str();

@@ -83,9 +83,11 @@ fn what_reads_a_script_without_running_it_is_known_of_each_interpreter() {
         Ok::<_, JobError>(before.join(" "))
     };
     assert_eq!(checked(&["sh"]).unwrap(), "sh -n");
-    assert_eq!(checked(&["/usr/bin/bash", "-e"]).unwrap(), "/usr/bin/bash -e -n");
+    assert_eq!(checked(&["/usr/bin/bash", "-e"]).unwrap(), "/usr/bin/bash -n -e");
     assert_eq!(checked(&["nodejs"]).unwrap(), "nodejs --check");
     assert_eq!(checked(&["php"]).unwrap(), "php -l");
+    let python = checked(&["python3", "-c", "print('run')"]).unwrap();
+    assert!(python.starts_with("python3 -c import sys; compile("), "{python}");
     for unknown in ["perl", "pwsh", "env"] {
         let error = checked(&[unknown, "sh"]).unwrap_err().to_string();
         assert!(error.contains(&format!("how {unknown} reads a script")), "{error}");
@@ -109,6 +111,11 @@ async fn a_check_runs_nothing() {
         assert_eq!(outcome.status(), RunStatus::Failed, "{language}: {outcome:?}");
         assert!(outcome.message().starts_with("exit code "), "{language}: {outcome:?}");
         assert!(!trace.exists(), "{language}");
+        if language == "python" {
+            let other = json!({"script": right, "check": true, "interpreter": ["python3", "-c", right]});
+            assert_eq!(run(language, other).await.unwrap().status(), RunStatus::Succeeded);
+            assert!(!trace.exists(), "an option of the interpreter has nothing run");
+        }
         run(language, json!({"script": right})).await.unwrap();
         assert!(trace.exists(), "{language}");
         fs::remove_file(&trace).unwrap();
