@@ -156,8 +156,6 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&rollups::READ_OLD_POINTS, "stat_point_age (kind=? AND step_ms=? AND at_ms<?)"),
         (&reports::READ_FAILURES, "failure_stat_namespace (namespace_id=? AND day_at_ms>? AND day_at_ms<?)"),
         (&reports::READ_FAILURES_OF_JOBS, "(job_id=? AND day_at_ms>? AND day_at_ms<?)"),
-        (&reports::READ_FAILED_JOBS, "failure_stat_namespace (namespace_id=? AND day_at_ms>? AND day_at_ms<?)"),
-        (&reports::READ_FAILED_JOBS_OF_JOBS, "(job_id=? AND day_at_ms>? AND day_at_ms<?)"),
         (&reports::READ_OLD_FAILURES, "failure_stat_day (day_at_ms<?)"),
         (&reports::FIND_DUE, "report_schedule_next (next_at_ms<?)"),
         (&rollups::READ_FAILING, "job_pulse_failing (namespace_id=? AND streak_count>?)"),

@@ -1,6 +1,5 @@
 //! Failures by message, and schedules of reports.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
@@ -21,31 +20,28 @@ use crate::{Reports, Result};
 /// The most messages that are read of one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
 
-macro_rules! select_messages {
+/// The most frequent messages, each with the jobs that had it most: a row for each of these jobs. Of a message the first row alone has
+/// the text. The failures are summed up once, by message and job, for everything else.
+macro_rules! select_failures {
     ($rest:literal) => {
         concat!(
-            "SELECT failure_stat.fold_key, MAX(failure_stat.message) AS message, \
+            "WITH summed AS (SELECT failure_stat.fold_key, failure_stat.job_id, \
              CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, \
-             COUNT(DISTINCT failure_stat.job_id) AS job_count, \
              MAX(failure_stat.newest_run_id) AS newest_run_id FROM failure_stat WHERE ",
             $rest,
-            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? GROUP BY failure_stat.fold_key \
-             ORDER BY run_count DESC, failure_stat.fold_key LIMIT ?"
-        )
-    };
-}
-macro_rules! select_jobs_of_messages {
-    ($rest:literal) => {
-        concat!(
-            "SELECT placed.fold_key, placed.job_id, placed.run_count FROM (SELECT summed.fold_key, summed.job_id, \
-             summed.run_count, ROW_NUMBER() OVER (PARTITION BY summed.fold_key ORDER BY summed.run_count DESC, \
-             summed.job_id) AS place, SUM(summed.run_count) OVER (PARTITION BY summed.fold_key) AS total \
-             FROM (SELECT failure_stat.fold_key, failure_stat.job_id, \
-             CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count FROM failure_stat WHERE ",
-            $rest,
-            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? GROUP BY failure_stat.fold_key, \
-             failure_stat.job_id) summed) placed WHERE placed.place <= ? ORDER BY placed.total DESC, placed.fold_key, \
-             placed.place LIMIT ?"
+            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
+             GROUP BY failure_stat.fold_key, failure_stat.job_id), \
+             folded AS (SELECT summed.fold_key, CAST(SUM(summed.run_count) AS {bigint}) AS total, \
+             COUNT(*) AS job_count, MAX(summed.newest_run_id) AS newest_run_id FROM summed GROUP BY summed.fold_key \
+             ORDER BY total DESC, summed.fold_key LIMIT ?), \
+             placed AS (SELECT summed.fold_key, summed.job_id, summed.run_count, ROW_NUMBER() OVER \
+             (PARTITION BY summed.fold_key ORDER BY summed.run_count DESC, summed.job_id) AS place FROM summed) \
+             SELECT folded.fold_key, folded.total, folded.job_count, folded.newest_run_id, placed.job_id, \
+             placed.run_count, CASE WHEN placed.place = 1 THEN (SELECT MAX(failure_stat.message) FROM failure_stat \
+             WHERE failure_stat.job_id = placed.job_id AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
+             AND failure_stat.fold_key = placed.fold_key) END AS message FROM folded \
+             JOIN placed ON placed.fold_key = folded.fold_key WHERE placed.place <= ? \
+             ORDER BY folded.total DESC, folded.fold_key, placed.place"
         )
     };
 }
@@ -59,21 +55,13 @@ macro_rules! select_schedule {
 }
 
 pub(super) const READ_FAILURES: Statement =
-    Statement { name: "read_failures", text: select_messages!("failure_stat.namespace_id = ?") };
+    Statement { name: "read_failures", text: select_failures!("failure_stat.namespace_id = ?") };
 const READ_FAILURES_OF_APPS: Statement = Statement {
     name: "read_failures_of_apps",
-    text: select_messages!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
+    text: select_failures!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
 };
 pub(super) const READ_FAILURES_OF_JOBS: Statement =
-    Statement { name: "read_failures_of_jobs", text: select_messages!("failure_stat.job_id {in_list}") };
-pub(super) const READ_FAILED_JOBS: Statement =
-    Statement { name: "read_failed_jobs", text: select_jobs_of_messages!("failure_stat.namespace_id = ?") };
-const READ_FAILED_JOBS_OF_APPS: Statement = Statement {
-    name: "read_failed_jobs_of_apps",
-    text: select_jobs_of_messages!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
-};
-pub(super) const READ_FAILED_JOBS_OF_JOBS: Statement =
-    Statement { name: "read_failed_jobs_of_jobs", text: select_jobs_of_messages!("failure_stat.job_id {in_list}") };
+    Statement { name: "read_failures_of_jobs", text: select_failures!("failure_stat.job_id {in_list}") };
 const READ_MESSAGES: Statement =
     Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
 const READ_FAILURE_KEYS: Statement = Statement {
@@ -124,13 +112,13 @@ impl Reports for SqlStore {
         // A message that is rare in one part of a long list of jobs may be frequent in all of it.
         let is_in_parts = query.jobs.is_some_and(|jobs| jobs.len() > CHUNK_MAX);
         let limit = if is_in_parts { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
-        let (messages, mut jobs) =
-            tokio::try_join!(self.messages_of_failures(query, limit), self.jobs_of_failures(query, limit))?;
-        let mut found = most_frequent(messages, query.limit);
-        for message in &mut found {
-            message.name_jobs(jobs.remove(&message.key).unwrap_or_default());
+        let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
+        for read in reads(query, limit) {
+            for row in self.rows(read).await? {
+                add_row(&mut found, &row)?;
+            }
         }
-        Ok(found)
+        Ok(most_frequent(found.into_values().collect(), query.limit))
     }
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
@@ -225,71 +213,49 @@ impl Tx<'_> {
     }
 }
 
-impl SqlStore {
-    /// The messages, without their jobs.
-    async fn messages_of_failures(&self, query: &FailureQuery<'_>, limit: u32) -> Result<Vec<FailureMessage>> {
-        let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
-        for read in reads(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]) {
-            for row in self.rows(read.int(limit.into())).await? {
-                let one = failure_of(&row)?;
-                match found.entry(one.key) {
-                    Entry::Vacant(place) => {
-                        place.insert(one);
-                    }
-                    Entry::Occupied(mut place) => {
-                        let sum = place.get_mut();
-                        (sum.count, sum.job_count) = (sum.count + one.count, sum.job_count + one.job_count);
-                        sum.newest = sum.newest.max(one.newest);
-                    }
-                }
-            }
-        }
-        Ok(found.into_values().collect())
-    }
-
-    /// By message, the jobs that had it most, each with its number.
-    async fn jobs_of_failures(&self, query: &FailureQuery<'_>, limit: u32) -> Result<BTreeMap<i64, Vec<(JobId, u64)>>> {
-        let mut jobs: BTreeMap<i64, Vec<(JobId, u64)>> = BTreeMap::new();
-        let row_count = limit.saturating_mul(MESSAGE_JOB_COUNT);
-        for read in reads(query, [&READ_FAILED_JOBS, &READ_FAILED_JOBS_OF_APPS, &READ_FAILED_JOBS_OF_JOBS]) {
-            for row in self.rows(read.int(MESSAGE_JOB_COUNT.into()).int(row_count.into())).await? {
-                let mut columns = Reader::new(&row, "failure_stat");
-                let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));
-                let count = u64::try_from(columns.int("run_count")?).unwrap_or(0);
-                jobs.entry(key).or_default().push((job, count));
-            }
-        }
-        Ok(jobs)
-    }
-}
-
 /// The reads of one question: about the namespace, about apps, or about jobs in parts.
-fn reads(query: &FailureQuery<'_>, [of_namespace, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
-    let ranged = |read: Query| read.at(query.from).at(query.to);
+fn reads(query: &FailureQuery<'_>, limit: u32) -> Vec<Query> {
+    let finish = |read: Query| {
+        let read = read.at(query.from).at(query.to).int(limit.into());
+        read.at(query.from).at(query.to).int(MESSAGE_JOB_COUNT.into())
+    };
     match (query.jobs, query.apps) {
         (Some(jobs), _) => jobs
             .chunks(CHUNK_MAX)
-            .map(|chunk| ranged(Query::new(of_jobs).list(chunk.iter().map(|job| job.get()))))
+            .map(|chunk| finish(Query::new(&READ_FAILURES_OF_JOBS).list(chunk.iter().map(|job| job.get()))))
             .collect(),
         (None, Some([])) => Vec::new(),
         (None, Some(apps)) => {
             let apps = apps.iter().take(CHUNK_MAX).map(|app| app.get());
-            vec![ranged(Query::new(of_apps).int(query.namespace.get()).list(apps))]
+            vec![finish(Query::new(&READ_FAILURES_OF_APPS).int(query.namespace.get()).list(apps))]
         }
-        (None, None) => vec![ranged(Query::new(of_namespace).int(query.namespace.get()))],
+        (None, None) => vec![finish(Query::new(&READ_FAILURES).int(query.namespace.get()))],
     }
 }
 
-fn failure_of(row: &AnyRow) -> Result<FailureMessage> {
+/// Adds a job to a message; the first job of a message in each part brings the sums of that part.
+fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<()> {
     let mut columns = Reader::new(row, "failure_stat");
-    Ok(FailureMessage {
-        key: columns.int("fold_key")?,
-        message: columns.text("message")?,
-        count: u64::try_from(columns.int("run_count")?).unwrap_or(0),
-        job_count: u64::try_from(columns.int("job_count")?).unwrap_or(0),
+    let number = |value: i64| u64::try_from(value).unwrap_or(0);
+    let (key, count) = (columns.int("fold_key")?, number(columns.int("total")?));
+    let (job_count, newest) = (number(columns.int("job_count")?), RunId::new(columns.int("newest_run_id")?));
+    let job = (JobId::new(columns.int("job_id")?), number(columns.int("run_count")?));
+    let message = found.entry(key).or_insert_with(|| FailureMessage {
+        key,
+        message: String::new(),
+        count: 0,
+        job_count: 0,
         jobs: Vec::new(),
-        newest: RunId::new(columns.int("newest_run_id")?),
-    })
+        newest,
+    });
+    if let Some(text) = columns.opt_text("message")? {
+        message.message = text;
+        message.count += count;
+        message.job_count += job_count;
+        message.newest = message.newest.max(newest);
+    }
+    message.name_jobs([job]);
+    Ok(())
 }
 
 fn schedule(row: &AnyRow) -> Result<ScheduledReport> {

@@ -184,13 +184,17 @@ pub(super) const READ_COMING: Statement = Statement {
            WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
            ORDER BY job_due.next_fire_at_ms LIMIT ?",
 };
-/// The same of all homes in one statement, where a database can follow the index once for each of them.
+/// The coming jobs of all homes in one statement, where a database can follow the index once for each home. The inner `LIMIT` has
+/// PostgreSQL keep to the index and its order: where its statistics know of one home only, it expects all jobs behind each home, and would
+/// read and sort all jobs of the namespace for each of them.
 const READ_COMING_OF_EACH: Statement = Statement {
     name: "read_coming_of_each",
     text: "SELECT coming.* FROM (SELECT 0 AS id UNION ALL SELECT node.id FROM node) AS home CROSS JOIN {lateral} \
-           (SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
-           WHERE job_due.home = home.id AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
-           ORDER BY job_due.next_fire_at_ms LIMIT ?) AS coming",
+           (SELECT job.id, job.version, job.app_id, due.next_fire_at_ms FROM \
+           (SELECT job_due.job_id, job_due.next_fire_at_ms FROM job_due WHERE job_due.home = home.id \
+           AND job_due.next_fire_at_ms < ? ORDER BY job_due.next_fire_at_ms LIMIT 9223372036854775807) AS due \
+           JOIN job ON job.id = due.job_id WHERE job.namespace_id = ? AND job.retired = 0 \
+           ORDER BY due.next_fire_at_ms LIMIT ?) AS coming",
 };
 
 #[async_trait]
